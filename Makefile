@@ -127,6 +127,7 @@ vllm: .vllm/.ready
 
 test-vllm: setup vllm
 	@bash integrations/vllm/live/run.sh .vllm
+	@$(BIN)/python -m integrations.vllm.live.served .vllm --prompts 2 --streams 1
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -17,7 +17,7 @@ _verb = partial(command.add_verb, "gateway.toml")
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line; each subcommand sets `run` to its function."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = command.Parser(
         prog="cloud-gateway", description="Verifies drafts from paired workers and serves the chat API.", epilog=EPILOG
     )
     parser.add_argument("--version", action="version", version=commands.VERSION)
@@ -42,7 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     audit.add_argument(
         "--since", type=commands.since, default=0.0, metavar="WHEN", help="only from then on: 90m, 24h, 7d, or a date"
     )
-    _verb(verbs, "status", commands.status, "show what the running gateway is doing")
+    status = _verb(verbs, "status", commands.status, "show what the running gateway is doing")
+    status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml")
     command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
@@ -98,6 +99,9 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         default="",
         metavar="NAME",
         help="share the prefix caches with the other keys of this group, whose users could then time what others asked",
+    )
+    create.add_argument(
+        "--operator", action="store_true", help="show all workers with their names at `/ui` (docs/gateway.md)"
     )
     _verb(keys, "list", commands.list_keys, "show the API keys, without their secrets")
     revoke = _verb(keys, "revoke", commands.revoke_key, "refuse an API key from now on")

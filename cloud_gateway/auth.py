@@ -42,6 +42,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys of one group share the prefix caches; empty: this key shares them with no other."""
     groups: Groups = DEFAULT_GROUPS
     """Where `offload` is on: the groups of workers that may see its prompts."""
+    operator: bool = False
+    """Whether the live picture shows it all workers with their names."""
 
     def opens(self, secret: str) -> bool:
         """Whether `secret` belongs to this key and the key is not revoked; takes the same time either way."""
@@ -73,6 +75,8 @@ class KeyRing:
             lambda key: key.id,
             "",
         )
+        self.used: dict[str, int] = {}
+        """When this process last accepted each key, by id; not stored."""
 
     def check(self, authorization: str | None) -> Key:
         """The key that an `Authorization` header presents. Raises ClientError 401."""
@@ -86,6 +90,7 @@ class KeyRing:
             raise _denied(
                 "Incorrect API key provided: it is wrong or was revoked; ask the operator of this gateway for one."
             )
+        self.used[key.id] = int(time.time())
         return key
 
     def all(self) -> list[Key]:
@@ -103,6 +108,7 @@ class KeyRing:
         offload: bool = False,
         groups: Sequence[str] = DEFAULT_GROUPS,
         cache_group: str = "",
+        operator: bool = False,
         now: float | None = None,
     ) -> tuple[Key, str]:
         """Makes and stores a key; returns its record and the key itself, which is not stored.
@@ -123,7 +129,9 @@ class KeyRing:
             key_id = _random(ID_LENGTH)
             while key_id in keys:
                 key_id = _random(ID_LENGTH)
-            keys[key_id] = Key(key_id, name, created, salt, _digest(salt, secret), offload, None, cache_group, allowed)
+            keys[key_id] = Key(
+                key_id, name, created, salt, _digest(salt, secret), offload, None, cache_group, allowed, operator
+            )
             return keys[key_id]
 
         key = self.file.change(add)

@@ -79,9 +79,9 @@ class Metrics:
             return
         self._prompt_tokens.inc(usage.prompt_tokens)
         if usage.rounds:
-            self._round.observe(usage.decode_s / usage.rounds)
-        if usage.rounds and usage.host_s:
-            self._host.observe(usage.host_s / usage.rounds)
+            self._round.observe(usage.times.decode_s / usage.rounds)
+        if usage.rounds and usage.times.host_s:
+            self._host.observe(usage.times.host_s / usage.rounds)
 
     def rejected(self, reason: str) -> None:
         """A worker's frame was refused; `reason` is RemoteProtocolError's."""

@@ -20,7 +20,7 @@ from edgespec.worker.config import WorkerSettings
 if TYPE_CHECKING:
     from edgespec.core.pairing.messages import Code
     from edgespec.shared.keystore import KeyStore
-    from edgespec.shared.paired import PairedGateway
+    from edgespec.shared.paired import PairedGateway, PairedMachines
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "`edgespec config` prints every setting with its reason; exit codes are those of sysexits.h."
@@ -29,7 +29,7 @@ _verb = partial(command.add_verb, "worker.toml")
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line; each subcommand sets `run` to its function."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = command.Parser(
         prog="edgespec", description="Drafts for a paired gateway on this machine's idle time.", epilog=EPILOG
     )
     parser.add_argument("--version", action="version", version=VERSION)
@@ -42,6 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--relay", action="store_true", help="reach the gateway through a paired peer that is linked to it"
     )
     pair.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
+    unpair = _verb(verbs, "unpair", _unpair, "end the pairing with a gateway, at this machine")
+    unpair.add_argument("gateway", metavar="GATEWAY", help="its id, first digits of it, or its name")
     status = _verb(verbs, "status", _status, "show what the running worker drafted, and when it stepped aside and why")
     status.add_argument("--watch", action="store_true", help="show it again at each change, until Ctrl-C")
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
@@ -73,7 +75,9 @@ def _add_lab(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         (models, "models", "list models, say whether two pair, fetch them, and make drafts of them"),
         (tune, "tune", "measure every source of drafts here, and recommend a gateway's settings"),
     ):
-        lab.add_arguments(verbs.add_parser(name, help=text, description=lab.__doc__))
+        lab.add_arguments(
+            verbs.add_parser(name, help=text, description=(lab.__doc__ or "").partition("\nPublic, by")[0])
+        )
 
 
 def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -129,14 +133,10 @@ async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address
     from edgespec.core.pairing.exchange import Party
     from edgespec.shared.paired import PairedGateways
     from edgespec.worker.discovery import Browser
-    from edgespec.worker.nearby import pair_nearby
-    from edgespec.worker.pair import Pairing, pair
+    from edgespec.worker.pair import pair_by_code
 
-    key, name, gateways = store.identity(), config.worker_name(settings), PairedGateways(store.folder)
-    if address is not None:
-        return await pair([address], code, key, name, gateways)
-    pairing = Pairing(code, Party(key, name), gateways)
-    return await pair_nearby(pairing, code, Browser(networks=settings.gateway.networks))
+    me, gateways = Party(store.identity(), config.worker_name(settings)), PairedGateways(store.folder)
+    return await pair_by_code(gateways, code, me, address, lambda: Browser(networks=settings.gateway.networks))
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -170,17 +170,27 @@ def _pair_peer(args: argparse.Namespace) -> int:
 
 
 def _forget(args: argparse.Namespace) -> int:
-    from edgespec.core.protocol.names import key_id
-    from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedPeers
 
-    settings = config.given(args)
-    store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
-    peers = PairedPeers(store.folder)
-    peer = peers.find(args.peer)
-    peers.forget(peer.key)
-    gone = {"forgotten": peer.name, "id": key_id(peer.key)}
-    print(json.dumps(gone) if args.json else f"{peer.name} ({gone['id']}) is no longer a peer of this machine.")
+    return _end_pairing(args, PairedPeers, args.peer, "is no longer a peer of this machine.")
+
+
+def _unpair(args: argparse.Namespace) -> int:
+    from edgespec.shared.paired import PairedGateways
+
+    later = "is no longer a gateway of this machine; a worker that runs drafts for it until it is restarted."
+    return _end_pairing(args, PairedGateways, args.gateway, later)
+
+
+def _end_pairing(args: argparse.Namespace, store: type[PairedMachines[Any]], name: str, what: str) -> int:
+    from edgespec.core.protocol.names import key_id
+    from edgespec.shared.keystore import KeyStore
+
+    paired = store(KeyStore(folders.state_dir("worker", config.given(args).daemon.state_dir)).folder)
+    machine = paired.find(name)
+    paired.forget(machine.key)
+    gone = {"forgotten": machine.name, "id": key_id(machine.key)}
+    print(json.dumps(gone) if args.json else f"{machine.name} ({gone['id']}) {what}")
     return 0
 
 

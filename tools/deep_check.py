@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.shared.models import Progress
+from edgespec.lab.fetch import Progress
 
 PROMPTS = (
     "Name three uses of a paper clip, and say which one you like best.",
@@ -44,7 +44,8 @@ class Comparison:
 
 def compare(plain_gguf: Path, plain: Path, deep_gguf: Path, deep: Path, progress: Progress) -> Comparison:
     """Greedy completions of PROMPTS by both, in torch (folders, float32) and llama.cpp (GGUF files)."""
-    from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+    from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+    from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 
     digests = {gguf_tokenizer_digest(plain_gguf), gguf_tokenizer_digest(deep_gguf), hf_tokenizer_digest(deep)}
     expected, prompts = _greedy(plain, None)

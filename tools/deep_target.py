@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError, ModelError
+from edgespec.lab.fetch import Progress, require_space
 from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
 from edgespec.lab.models import Reporter
 from edgespec.shared import models
+from edgespec.shared.procstat import available_memory
 from tools import verbs
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ BYTES_EACH = 12
 """Memory to check and load a deep target, per byte of a four-bit source and block: float32 takes 8, and a margin."""
 
 
-def make(source: Path, out: Path, blocks: int, progress: models.Progress) -> Comparison:
+def make(source: Path, out: Path, blocks: int, progress: Progress) -> Comparison:
     """Makes both forms of the deep target of a GGUF file, in the folder `out`; returns how they compare with `source`.
 
     `X.gguf` gives the folder `X.deepN`, safetensors in float32 which the gateway loads in any type, and `X.deepN.gguf`.
@@ -53,7 +55,7 @@ def make(source: Path, out: Path, blocks: int, progress: models.Progress) -> Com
     from tools.deep_check import compare  # numpy and more, which `edgespec --help` must not wait for
 
     _check(blocks)
-    models.require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")
+    require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")
     name = deepened_name(source.name, blocks)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -92,12 +94,22 @@ def target_model(options: argparse.Namespace, console: Console) -> Path:
     source, gguf = models.quantised(), options.engine == "llamacpp"
     if options.target == "plain":
         return source
-    models.require_memory(memory_bytes(source, options.blocks), "The deep target")
+    require_memory(memory_bytes(source, options.blocks), "The deep target")
     with contextlib.suppress(ModelError):
         return deepened(options.blocks, gguf=gguf)
     found = make(source, models.model_dir(), options.blocks, Reporter())
     console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
     return deepened(options.blocks, gguf=gguf)
+
+
+def require_memory(needed: int, what: str) -> None:
+    """Raises ModelError where fewer than `needed` bytes of memory are available without swapping."""
+    free = available_memory()
+    if free < needed:
+        raise ModelError(
+            f"{what} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are available; "
+            "end other programs or choose fewer blocks."
+        )
 
 
 def memory_bytes(source: Path, blocks: int) -> int:
@@ -108,18 +120,18 @@ def memory_bytes(source: Path, blocks: int) -> int:
         raise ModelError(f"{source} cannot be read ({error.strerror}); name a GGUF file.") from error
 
 
-def deepen_gguf(source: Path, out: Path, blocks: int, progress: models.Progress) -> None:
+def deepen_gguf(source: Path, out: Path, blocks: int, progress: Progress) -> None:
     """Writes the GGUF file `source` with `blocks` blocks for each one to `out`; weights keep their formats.
 
     Raises ModelError when `source` is no usable GGUF or the disk is short, ConfigError for a bad number of blocks.
     """
     _check(blocks)
-    models.require_space(out.parent, blocks * source.stat().st_size)
+    require_space(out.parent, blocks * source.stat().st_size)
     layers = [Layer(old, zeroed=copy > 0) for old in range(block_count(source)) for copy in range(blocks)]
     copy_layers(source, out, layers, ZERO_GGUF, progress)
 
 
-def deepen_folder(source: Path, out: Path, blocks: int, progress: models.Progress) -> None:
+def deepen_folder(source: Path, out: Path, blocks: int, progress: Progress) -> None:
     """Writes a safetensors folder with `blocks` blocks for each one to `out`, which must not exist.
 
     Bytes are copied from file to file, so memory stays at some megabytes whatever the model's size. Raises ModelError
@@ -128,7 +140,7 @@ def deepen_folder(source: Path, out: Path, blocks: int, progress: models.Progres
     _check(blocks)
     parts = [part for file in sorted(source.glob("*.safetensors")) for part in _parts(file)]
     made = list(_deepened(parts, blocks, source))
-    models.require_space(out.parent, sum(part.size for part in made))
+    require_space(out.parent, sum(part.size for part in made))
     config = json.loads((source / "config.json").read_text())
     ignored = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", "edgespec.json")
     shutil.copytree(source, out, ignore=ignored)
@@ -197,7 +209,7 @@ def _config(config: dict[str, Any], blocks: int) -> dict[str, Any]:
     return config | repeated | {"num_hidden_layers": count * blocks}
 
 
-def _write(path: Path, parts: list[_Part], progress: models.Progress) -> None:
+def _write(path: Path, parts: list[_Part], progress: Progress) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     done = 0
     for part in parts:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ModelError
+from edgespec.lab.fetch import require_space
 from edgespec.shared import models
 from tools import verbs
 
@@ -83,7 +84,7 @@ def build(jobs: int) -> Path:
     folder = program().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        models.require_space(folder, SPACE_BYTES)
+        require_space(folder, SPACE_BYTES)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
             source, made = extract(download(Path(scratch)), Path(scratch)), Path(scratch) / "build"
             _run(["cmake", "-S", str(source), "-B", str(made), *OPTIONS], "configuring")

@@ -20,6 +20,7 @@ from typing import Any
 
 from edgespec.core.errors import ConfigError
 from tools import verbs
+from tools.bench.map import report as map_report
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
@@ -47,6 +48,8 @@ Figures = Mapping[str, Any]
 def kind_of(figures: Figures) -> str:
     """The kind of page that a file belongs to. Raises ConfigError if it is of none."""
     rows, setting = figures.get("rows"), figures.get("setting")
+    if "capacity" in figures:
+        return "map"
     if setting and "cases" in figures:
         return "worst"
     if not rows or not setting:
@@ -58,7 +61,9 @@ def kind_of(figures: Figures) -> str:
 
 def name_of(figures: Figures) -> str:
     """The file's name in docs/results."""
-    kind, setting = kind_of(figures), figures["setting"]
+    kind, setting = kind_of(figures), figures.get("setting", {})
+    if kind == "map":
+        return "map.json"
     return f"{kind}-{setting['target']}-{setting['draft']}.json"
 
 
@@ -129,7 +134,8 @@ def _conditions(group: Sequence[Figures]) -> str:
 
 def _rows(every: Sequence[Figures], *, with_load: bool) -> list[str]:
     head = ("draft", "round trip", "prefer", "÷ k = 2", "÷ best k", "÷ better", "whole ÷ k = 2", "draft passes")
-    lines = markdown(head, [])
+    controlled = all("control" in row["decoding"] for figures in every for row in figures["rows"])
+    lines = markdown((*head, "÷ no worker") if controlled else head, [])
     for figures in every:
         for row in figures["rows"]:
             decoding, whole = row["decoding"], row["whole"]
@@ -138,6 +144,7 @@ def _rows(every: Sequence[Figures], *, with_load: bool) -> list[str]:
                 figures["setting"]["draft"], place, row["prefer"], ratio(decoding, "k2"),
                 f"{decoding['best']['median']:.2f}", f"{decoding['better']['median']:.2f}",
                 f"{whole['k2']['median']:.2f}", f"{row['passes_to_k2']:.2f}",
+                *([ratio(decoding, "control")] if controlled else []),
             )))  # fmt: skip
     return lines
 
@@ -192,6 +199,7 @@ PAGES = {
         loads,
     ),
     "worst": Page("worst", "The worst workers and links", "python -m tools.bench worst --limit 20 --json OUT", worst),
+    "map": Page("map", "Where remote drafting wins", "python -m tools.bench map --json OUT", map_report.write),
     "simulator": Page("simulator", "The demo beside the simulator", "python -m tools.sim from-demo OUT DIR", simulator),
 }
 

@@ -1,14 +1,19 @@
 """The OpenAI-compatible API over HTTP (docs/api.md).
 
-A request goes through `connection` and `routes` (guards), `schema`, `options` and `sizes` (validation), `encoding`
-(text to tokens), `generation` (the engine's requests), `answer` (tokens to text), `respond` and `sse` (what the
-client reads).
+A request goes through `connection` and `routes` (guards), `schema` and `generation` (validation, and
+the engine's requests), `encoding` (text to tokens), `answer` (tokens to text), `completions`, `respond` and `sse` (what
+the client reads).
 
 Public, by module:
 
+- `answer`: `Detokeniser`
 - `connection`: `Times`
+- `errors`: `unavailable`
 - `limits`: `ServedModel`
 - `listener`: `CONNECTIONS`, `api_admission`, `check_free`, `listen`, `Listener`, `METRICS_LIMITS`
+- `routes`: `Route`
+- `service`: `Api`, `KEY`
+- `sse`: `EventStream`, `KEEPALIVE_S`
 """
 
 from cloud_gateway.api.limits import Limits, ServedModel

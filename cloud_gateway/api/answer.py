@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
+from cloud_gateway.api.completions import End, Entry, Finish, Piece, Spell, entry
 from cloud_gateway.api.errors import internal, unavailable
-from cloud_gateway.api.responses import Entry, Finish, Spell, entry
 from cloud_gateway.api.tools import Call, CallText
 from cloud_gateway.core.policies.registry import ALONE
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
@@ -46,14 +46,6 @@ class Stops(Protocol):
     def flush(self) -> str: ...
 
     stopped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """New text of a completion and, where log-probabilities were requested, the tokens whose text begins in it."""
-
-    text: str
-    logprobs: Sequence[Entry] | None = None
 
 
 class Answer:
@@ -114,9 +106,19 @@ class Answer:
         return self._spell is not None
 
     @property
+    def end(self) -> End:
+        """After the last piece."""
+        return End(self.finish, self.calls)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the completion so far."""
+        return self.usage.completion_tokens if self.usage is not None else self._tokens
+
+    @property
     def used_tokens(self) -> int:
         """Tokens of the prompt and of the completion so far, for the API key's limits."""
-        return self.prompt_tokens + (self.usage.completion_tokens if self.usage is not None else self._tokens)
+        return self.prompt_tokens + self.tokens
 
     def cancel(self) -> None:
         """The client left, or the response is over; idempotent."""
@@ -155,7 +157,7 @@ class Answer:
         if self._call_text is not None:
             text = self._call_text.feed(text)
             if ended:
-                rest, self.calls = self._call_text.end()
+                rest, self.calls = self._call_text.end(cut=self.finish == "length")
                 text += rest
                 if self.calls and self.finish == "stop":
                     self.finish = "tool_calls"

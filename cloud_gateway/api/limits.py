@@ -40,7 +40,6 @@ class Limits:
     """After which a client that does not read its stream is disconnected."""
 
     @staticmethod
-    def of(api: RequestBounds, clients: ClientBounds, slots: int, queue_limit: int) -> Limits:
-        """The configured limits. One key may hold all slots but one, unless the operator says otherwise."""
-        running = clients.key_running or max(1, slots - 1)
-        return Limits(api, KeyLimits.of(clients, slots, queue_limit), running)
+    def of(api: RequestBounds, clients: ClientBounds, slots: int) -> Limits:
+        """The configured limits. One key may hold all slots but one."""
+        return Limits(api, KeyLimits.of(clients, slots), max(1, slots - 1))

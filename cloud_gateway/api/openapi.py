@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from cloud_gateway.api.completions import (
+    ChatChunk,
+    ChatCompletion,
+    Health,
+    Model,
+    Models,
+    TextChunk,
+    TextCompletion,
+    Tokens,
+    Version,
+    Welcome,
+)
 from cloud_gateway.api.errors import Error
-from cloud_gateway.api.responses import ChatChunk, ChatCompletion, Health, Model, Models, TextChunk, TextCompletion
-from cloud_gateway.api.schema import ChatBody, CompletionBody
+from cloud_gateway.api.responses import Response, ResponseEvent, ResponsesBody
+from cloud_gateway.api.schema import ChatBody, CompletionBody, TokenizeBody
 
 SCHEMAS = "#/components/schemas/"
 
@@ -26,9 +38,10 @@ class Operation:
     response: Any
     body: type[Struct] | None = None
     event: type[Struct] | None = None
+    public: bool = False
 
 
-HEALTH = Operation("Whether requests are accepted; 503 where not.", Health)
+HEALTH = Operation("Whether requests are accepted; 503 if not.", Health, public=True)
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/healthz"): HEALTH,
     ("GET", "/health"): HEALTH,
@@ -36,17 +49,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/models"): Operation("The one model that is served.", Models),
     ("GET", "/v1/models/{model}"): Operation("A model by its id.", Model),
     ("POST", "/v1/chat/completions"): Operation("A chat completion.", ChatCompletion, ChatBody, ChatChunk),
+    ("POST", "/v1/responses"): Operation("A response, without state.", Response, ResponsesBody, ResponseEvent),
+    ("POST", "/tokenize"): Operation("The tokens of a prompt.", Tokens, TokenizeBody),
+    ("GET", "/version"): Operation("The gateway's version.", Version),
+    ("GET", "/"): Operation("Paths to begin with.", Welcome, public=True),
     ("POST", "/v1/completions"): Operation("Text that continues a prompt.", TextCompletion, CompletionBody, TextChunk),
 }
 
 
 @functools.lru_cache(maxsize=1)
-def document(model: str | None = None) -> bytes:
-    """The document as JSON, of a gateway that serves this model; None while it loads one."""
-    named = {"type": "string"} if model is None else {"type": "string", "enum": [model]}
+def document(models: Sequence[str] = ()) -> bytes:
+    """The document as JSON, of a gateway that serves a model by these names; none while it loads one."""
+    named: dict[str, Any] = {"type": "string", "enum": [*models]} if models else {"type": "string"}
     kinds = [kind for one in OPERATIONS.values() for kind in (one.body, one.response, one.event) if kind]
     schemas, components = msgspec.json.schema_components([*kinds, Error], ref_template=f"{SCHEMAS}{{name}}")
-    for completion in (ChatBody, CompletionBody):
+    for completion in (ChatBody, CompletionBody, ResponsesBody):
         components[completion.__name__]["properties"]["model"] = named
     schema_of = dict(zip(map(str, kinds), schemas))
     paths: dict[str, dict[str, Any]] = {}
@@ -61,7 +78,7 @@ def document(model: str | None = None) -> bytes:
             "content": content if one is HEALTH else error,
         }
         found: dict[str, Any] = {"summary": one.summary, "responses": responses}
-        if one is HEALTH:
+        if one.public:
             found["security"] = []
         if one.body:
             body = {"application/json": {"schema": schema_of[str(one.body)]}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -24,20 +25,39 @@ _COMPLETED = web.RequestKey("completed", bool)
 
 
 def completed(
-    request: web.Request, key: Key, model: str, prompt_tokens: int, answers: Sequence[Answer], spent_s: float
+    request: web.Request, key: Key, model: str, prompt_tokens: int, answers: Sequence[Answer], began: float
 ) -> None:
     """The completions of one request are over, each with `finish` as in the API, `cancelled` or `error`."""
     request[_COMPLETED] = True
-    tokens = sum(answer.used_tokens - answer.prompt_tokens for answer in answers)
+    tokens = sum(answer.tokens for answer in answers)
     ends = list(dict.fromkeys(outcome(answer) for answer in answers))
     text = (
         f"{request[ID]} of API key {named(key)}: model {model}, {prompt_tokens} prompt tokens, "
-        f"{tokens} completion tokens, {spent_s:.3f} s, {', '.join(ends)}"
+        f"{tokens} completion tokens, {_pace(answers, tokens, began)}, {', '.join(ends)}"
     )
     if ends == ["cancelled"]:
         _lines.line(logging.INFO, (key.id, "cancelled", next(_cancelled) % MAX_CANCELLED_LINES), text)
     else:
         log.log(logging.WARNING if "error" in ends else logging.INFO, "%s", text)
+
+
+def _pace(answers: Sequence[Answer], tokens: int, began: float) -> str:
+    """Times since `began` (time.monotonic), and whose drafts were accepted."""
+    spent_s = time.monotonic() - began
+    first = min((answer.first_token_at for answer in answers if answer.first_token_at is not None), default=None)
+    if first is None:
+        return f"{spent_s:.3f} s"
+    rate = tokens / max(began + spent_s - first, 0.001)
+    usages = [answer.usage for answer in answers if answer.usage is not None]
+    workers = {name for usage in usages for name, counts in usage.by_worker.items() if counts.get("accepted")}
+    others = {
+        source
+        for usage in usages
+        for source, count in usage.accepted.items()
+        if count and not (workers and source == "worker")
+    }
+    drafted = ", ".join(sorted(workers) + sorted(others)) or "nobody"
+    return f"{spent_s:.3f} s, first token after {first - began:.3f} s, {rate:.1f} tokens/s, drafted by {drafted}"
 
 
 def outcome(answer: Answer) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, Struct, UnsetType
 
-from cloud_gateway.api.answer import Answer, Piece
+from cloud_gateway.api.answer import Answer
+from cloud_gateway.api.completions import Form, Piece
 from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.frames import FRAME_BYTES, LOGPROBS_FRAMES
 from cloud_gateway.api.limits import Limits
-from cloud_gateway.api.responses import Envelope, Enveloped
 from cloud_gateway.api.sse import ClientGoneError, EvenStream, EventStream, event, merged
-from cloud_gateway.api.usage import Counts, usage_object
+from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
 from edgespec.core.errors import ClientError
 
 
@@ -25,19 +24,34 @@ from edgespec.core.errors import ClientError
 class Job:
     """The choices of one request, in the order of their index."""
 
-    envelope: Envelope
+    form: Form
     answers: Sequence[Answer]
     prompt_tokens: int
     include_usage: bool = False
-    """Whether a stream ends with a usage chunk."""
+    """Whether a stream ends with the usage."""
+    continuous: bool = False
+    """Whether every event of a stream has the usage so far."""
+    extension: bool = False
+    """Whether the usage has the figures of speculation, and the workers' names in them."""
+    named: bool = False
 
-    async def usage(self) -> Counts:
-        """The `usage` object, after all pieces."""
-        return usage_object(self.prompt_tokens, [await answer.settle() for answer in self.answers])
+    async def usage(self) -> tuple[Counts, Timings]:
+        """`usage` and `timings`, after all pieces."""
+        found = combined([await answer.settle() for answer in self.answers])
+        counts = usage_object(self.prompt_tokens, found.completion_tokens)
+        if self.extension:
+            counts.edgespec = usage_extension(found if self.named else unnamed(found))
+        return counts, timings(self.prompt_tokens, found)
 
-    async def usages(self) -> AsyncIterator[Counts]:
+    async def usages(self) -> AsyncIterator[tuple[Counts, Timings]]:
         """The same as a source of one item."""
         yield await self.usage()
+
+    def so_far(self) -> Counts | UnsetType | None:
+        """The usage in an event of a stream that is not its last."""
+        if self.continuous:
+            return usage_object(self.prompt_tokens, sum(answer.tokens for answer in self.answers))
+        return None if self.include_usage else UNSET
 
 
 async def whole(job: Job) -> web.Response:
@@ -47,18 +61,14 @@ async def whole(job: Job) -> web.Response:
         async for item in items:
             if item is not None and item[1] is not None:
                 found[item[0]].append(item[1])
-    choices = [
-        _choice(job, index, pieces, answer)
-        for index, (pieces, answer) in enumerate(zip(found, job.answers, strict=True))
-    ]
-    body = msgspec.json.encode(job.envelope.whole(choices, await job.usage()))
+    outputs = [(_joined(pieces, answer), answer.end) for pieces, answer in zip(found, job.answers, strict=True)]
+    body = msgspec.json.encode(job.form.whole(outputs, *await job.usage()))
     return web.Response(body=body, content_type="application/json")
 
 
-def _choice(job: Job, index: int, pieces: Sequence[Piece], answer: Answer) -> Any:
-    text = "".join(piece.text for piece in pieces)
+def _joined(pieces: Sequence[Piece], answer: Answer) -> Piece:
     logprobs = [entry for piece in pieces for entry in piece.logprobs or ()] if answer.has_logprobs else None
-    return job.envelope.form.choice(index, text, answer.finish, logprobs, answer.calls)
+    return Piece("".join(piece.text for piece in pieces), logprobs)
 
 
 async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:
@@ -86,35 +96,28 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
     return events.response
 
 
-async def _chunks(job: Job, idle_s: Callable[[], float]) -> AsyncGenerator[Enveloped | None, None]:
+async def _chunks(job: Job, idle_s: Callable[[], float]) -> AsyncGenerator[Struct | None, None]:
     """All events but the end mark; None after `idle_s()` without one."""
-    form = job.envelope.form
-    usage = None if job.include_usage else UNSET
-    begun: set[int] = set()
+    form, begun = job.form, set[int]()
     async with aclosing(merged([answer.pieces() for answer in job.answers], idle_s)) as items:
         async for item in items:
             if item is None:
                 yield None
                 continue
             index, piece = item
-            opening = form.opening(index) if index not in begun else None
+            form.usage = job.so_far()
+            opening = () if index in begun else form.opening(index)
             begun.add(index)
-            if opening is not None:
-                yield job.envelope.chunk(opening, usage)
-            answer = job.answers[index]
-            if piece is not None:
-                yield job.envelope.chunk(form.piece(index, piece.text, piece.logprobs), usage)
-                continue
-            if answer.calls:
-                yield job.envelope.chunk(form.calls(index, answer.calls), usage)
-            yield job.envelope.chunk(form.closing(index, answer.finish), usage)
+            rest = form.closing(index, job.answers[index].end) if piece is None else form.piece(index, piece)
+            for chunk in (*opening, *rest):
+                yield chunk
     if job.include_usage:
         async with aclosing(merged([job.usages()], idle_s)) as usages:
             async for found in usages:
+                for last in () if found is None or found[1] is None else form.counts(*found[1]):
+                    yield last
                 if found is None:
                     yield None
-                elif found[1] is not None:
-                    yield job.envelope.chunk(None, found[1])
 
 
 __all__ = ["ClientGoneError", "Job", "streamed", "whole"]

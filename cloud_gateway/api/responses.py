@@ -1,321 +1,338 @@
-"""The API's responses in OpenAI's shapes: their types, from which the OpenAPI document is made, and how each is filled.
-
-A field that is UNSET is left out.
-"""
+"""`POST /v1/responses`: OpenAI's Responses API without state. A body becomes a chat; its completion is written here."""
 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from cloud_gateway.api.completions import Closed, End, Form, Piece
 from cloud_gateway.api.limits import ServedModel
-from cloud_gateway.api.tools import Call
-from cloud_gateway.api.usage import Counts
-from cloud_gateway.core.verify.interface import TokenLogprob as Scored
-
-Finish = Literal["stop", "length", "tool_calls"]
-Spell = Callable[[int], bytes]
-"""The bytes of one token."""
+from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat
+from cloud_gateway.api.tools import AllowedTools, Function, Name, Named, Tool, ToolChoice, ToolNamed
+from cloud_gateway.api.usage import Counts, Speculated, Timings
+from edgespec.core.errors import refusal
 
 
-class Closed(Struct, forbid_unknown_fields=True):
-    """Base of the responses: exactly these fields."""
+class Item(Struct):
+    """One item of `input`: a message, a call, or its result. Other fields of earlier responses are ignored."""
+
+    type: str = "message"
+    role: str | None = None
+    content: str | list[Part] | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = "{}"
+    output: str | list[Part] | None = None
 
 
-class Health(Closed):
-    """`GET /healthz`."""
+class FunctionTool(Struct):
+    """A function that the model may call."""
 
-    status: Literal["ok", "loading", "draining"]
+    type: str
+    name: Name | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
-class Model(Closed, kw_only=True):
-    """A served model."""
+class NamedTool(Struct):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    name: Name
+
+
+class NamedChoice(Struct):
+    """`tool_choice` as an object."""
+
+    type: Literal["function", "allowed_tools"]
+    name: Name | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[NamedTool] = []
+
+
+class TextFormat(Struct):
+    """`text.format`."""
+
+    type: str = "text"
+    name: Name = "response"
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Struct):
+    """`text`."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Struct):
+    """`reasoning`; any value that requests some is refused."""
+
+    effort: Literal["none"] | None = None
+    summary: None = None
+
+
+class ResponsesBody(Common, kw_only=True):
+    """`POST /v1/responses`. A `store` of true, which is OpenAI's default, is accepted; nothing is stored."""
+
+    input: str | Annotated[list[Item], Meta(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    store: bool | None = None
+    background: bool | None = None
+    truncation: Literal["disabled", "auto"] | None = None
+    include: list[str] | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+
+    def as_chat(self) -> ChatBody:
+        """The same as a chat. Raises ClientError 400."""
+        for name in ("previous_response_id", "conversation", "background"):
+            if getattr(self, name):
+                why = "this gateway stores no responses: send the whole conversation in 'input'"
+                raise refusal(name, why, "unsupported_parameter")
+        if (self.n or 1) > 1:
+            raise refusal("n", "a response is one; send several requests", "unsupported_parameter")
+        common = {name: getattr(self, name) for name in Common.__struct_fields__}
+        common["max_tokens"] = self.max_output_tokens or self.max_tokens
+        return ChatBody(
+            **common,
+            messages=self._messages(),
+            tools=[_tool(tool, index) for index, tool in enumerate(self.tools)] if self.tools else None,
+            tool_choice=_choice(self.tool_choice) if isinstance(self.tool_choice, NamedChoice) else self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            response_format=_format(self.text.format) if self.text and self.text.format else None,
+        )
+
+    def _messages(self) -> list[ChatMessage]:
+        messages = [ChatMessage("system", self.instructions)] if self.instructions else []
+        items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        for index, item in enumerate(items):
+            match item.type:
+                case "message":
+                    messages.append(ChatMessage(item.role or "", _content(item.content)))
+                case "function_call":
+                    function = {"name": item.name, "arguments": item.arguments}
+                    call = msgspec.Raw(msgspec.json.encode({"id": item.call_id, "function": function}))
+                    if not messages or messages[-1].role != "assistant":
+                        messages.append(ChatMessage("assistant", None, []))
+                    messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
+                case "function_call_output":
+                    messages.append(ChatMessage("tool", _content(item.output), tool_call_id=item.call_id))
+                case _:
+                    why = "only messages, function calls and their outputs are supported"
+                    raise refusal(f"input[{index}].type", why, "unsupported_parameter")
+        return messages
+
+
+def _content(content: str | list[Part] | None) -> str | list[Part] | None:
+    if not isinstance(content, list):
+        return content
+    return [Part("text" if part.type in ("input_text", "output_text") else part.type, part.text) for part in content]
+
+
+def _tool(tool: FunctionTool, index: int) -> Tool:
+    if tool.type != "function" or tool.name is None:
+        raise refusal(f"tools[{index}].type", "only functions with a name are supported", "unsupported_parameter")
+    return Tool("function", Function(tool.name, tool.description, tool.parameters, tool.strict))
+
+
+def _choice(choice: NamedChoice) -> ToolChoice:
+    if choice.type == "function":
+        return ToolChoice("function", Named(choice.name) if choice.name else None)
+    allowed = [ToolNamed("function", Named(tool.name)) for tool in choice.tools]
+    return ToolChoice("allowed_tools", allowed_tools=AllowedTools(choice.mode, allowed) if allowed else None)
+
+
+def _format(wanted: TextFormat) -> ResponseFormat:
+    schema = None if wanted.schema is None else JsonSchema(wanted.name, wanted.schema, strict=wanted.strict)
+    return ResponseFormat(wanted.type, schema)
+
+
+class OutputText(Closed, kw_only=True):
+    """A message's text."""
+
+    type: Literal["output_text"] = "output_text"
+    text: str
+    annotations: tuple[str, ...] = ()
+    logprobs: tuple[str, ...] = ()
+
+
+class OutputMessage(Closed, kw_only=True, tag_field="type", tag="message"):
+    """A message of the model."""
 
     id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "edgespec"
+    status: Literal["in_progress", "completed", "incomplete"]
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputText]
 
 
-class Models(Closed, kw_only=True):
-    """`GET /v1/models`."""
+class OutputCall(Closed, kw_only=True, tag_field="type", tag="function_call"):
+    """A call of a function."""
 
-    object: Literal["list"] = "list"
-    data: list[Model]
-
-
-class TopLogprob(Closed):
-    """One alternative."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob):
-    """One token, and its alternatives."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(Closed):
-    """`logprobs` of a chat."""
-
-    content: list[TokenLogprob]
-    refusal: None = None
-
-
-class TextLogprobs(Closed):
-    """`logprobs` of a text completion; the token itself is among its alternatives, as in OpenAI's API."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
-
-
-class CallFunction(Closed):
-    """The function that the model calls, `arguments` being JSON in a string."""
-
+    id: str
+    status: Literal["in_progress", "completed"] = "completed"
+    call_id: str
     name: str
     arguments: str
 
 
-class ToolCall(Closed, kw_only=True):
-    """One call; in streams with its index."""
+class TokenCounts(Closed):
+    """`usage`."""
 
-    index: int | UnsetType = UNSET
-    id: str
-    type: Literal["function"] = "function"
-    function: CallFunction
-
-
-class AssistantMessage(Closed, kw_only=True):
-    """The completion."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    refusal: None = None
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+    edgespec: Speculated | UnsetType = UNSET
 
 
-class Delta(Closed):
-    """What an event adds to it."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-
-
-class ChatChoice(Closed):
-    """One of `n`."""
-
-    index: int
-    message: AssistantMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: Finish | None
-
-
-class DeltaChoice(Closed):
-    """A part of one."""
-
-    index: int
-    delta: Delta
-    logprobs: ChatLogprobs | None = None
-    finish_reason: Finish | None = None
-
-
-class TextChoice(Closed):
-    """One of `n`, or a part of one."""
-
-    index: int
-    text: str
-    logprobs: TextLogprobs | None
-    finish_reason: Finish | None
-
-
-class Enveloped(Closed):
-    """What all responses of a completion share."""
+class Response(Closed, kw_only=True):
+    """`POST /v1/responses`."""
 
     id: str
-    created: int
+    object: Literal["response"] = "response"
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete"] = "in_progress"
+    error: None = None
+    incomplete_details: dict[str, str] | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: None = None
     model: str
-    system_fingerprint: str
+    output: Sequence[OutputMessage | OutputCall] = ()
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    store: bool = False
+    temperature: float
+    text: TextOptions
+    tool_choice: Any
+    tools: list[FunctionTool]
+    top_p: float
+    usage: TokenCounts | None = None
+    timings: Timings | UnsetType = UNSET
 
 
-class ChatCompletion(Enveloped, kw_only=True):
-    """`POST /v1/chat/completions`."""
+class ResponseEvent(Closed, kw_only=True, omit_defaults=True):
+    """One event of its stream; the type says which fields it has."""
 
-    object: Literal["chat.completion"] = "chat.completion"
-    choices: list[ChatChoice]
-    usage: Counts
-
-
-class ChatChunk(Enveloped, kw_only=True):
-    """One event of its stream."""
-
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    choices: list[DeltaChoice]
-    usage: Counts | UnsetType | None = UNSET
-
-
-class TextCompletion(Enveloped, kw_only=True):
-    """`POST /v1/completions`."""
-
-    object: Literal["text_completion"] = "text_completion"
-    choices: list[TextChoice]
-    usage: Counts
+    type: str
+    sequence_number: int
+    response: Response | None = None
+    output_index: int | None = None
+    item_id: str | None = None
+    content_index: int | None = None
+    item: OutputMessage | OutputCall | None = None
+    part: OutputText | None = None
+    delta: str | None = None
+    text: str | None = None
+    arguments: str | None = None
+    name: str | None = None
+    logprobs: tuple[str, ...] | None = None
 
 
-class TextChunk(Enveloped, kw_only=True):
-    """One event of its stream."""
+class ResponseForm(Form):
+    """Responses: one message, unless its text is empty, then the calls."""
 
-    object: Literal["text_completion"] = "text_completion"
-    choices: list[TextChoice]
-    usage: Counts | UnsetType | None = UNSET
+    prefix = "resp_"
 
+    def __init__(self, model: ServedModel, body: ResponsesBody) -> None:
+        super().__init__(model)
+        self._end, self._text, self._number, self._message_id = End(None), "", -1, f"msg_{secrets.token_hex(12)}"
+        self._said = dict[str, Any](output_index=0, item_id=self._message_id, content_index=0)
+        self._response = Response(
+            id=self.common["id"],
+            created_at=self.common["created"],
+            model=model.id,
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            temperature=1.0 if body.temperature is None else body.temperature,
+            top_p=1.0 if body.top_p is None else body.top_p,
+            text=TextOptions((body.text and body.text.format) or TextFormat()),
+            tool_choice=body.tool_choice or "auto",
+            tools=body.tools or [],
+        )
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One token of a completion; `offset`: characters of the completion before the token's text."""
+    def whole(self, outputs: Sequence[tuple[Piece, End]], usage: Counts, timings: Timings) -> Struct:
+        ((piece, self._end),) = outputs
+        self._text = piece.text
+        return self._ended(usage, timings)
 
-    spelling: bytes
-    logprob: float
-    top: Sequence[tuple[bytes, float]]
-    offset: int
+    def opening(self, index: int) -> Iterator[Struct]:
+        yield self._event("response.created", response=self._response)
+        yield self._event("response.in_progress", response=self._response)
 
+    def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
+        if not self._text:
+            yield from self._begun()
+        self._text += piece.text
+        yield self._event("response.output_text.delta", **self._said, delta=piece.text, logprobs=())
 
-def entry(token: int, info: Scored, offset: int, spell: Spell) -> Entry:
-    """The engine's log-probabilities of a token, with tokens spelled as bytes."""
-    return Entry(spell(token), info.logprob, [(spell(other), logprob) for other, logprob in info.top], offset)
+    def _begun(self) -> Iterator[Struct]:
+        yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
+        yield self._event("response.content_part.added", **self._said, part=OutputText(text=""))
 
+    def closing(self, index: int, end: End) -> Iterator[Struct]:
+        self._end = end
+        output = self._output()
+        for place, item in enumerate(output):
+            if isinstance(item, OutputMessage):
+                if not self._text:
+                    yield from self._begun()
+                yield self._event("response.output_text.done", **self._said, text=self._text, logprobs=())
+                yield self._event("response.content_part.done", **self._said, part=item.content[0])
+            else:
+                where = dict[str, Any](output_index=place, item_id=item.id)
+                begun = msgspec.structs.replace(item, status="in_progress", arguments="")
+                yield self._event("response.output_item.added", output_index=place, item=begun)
+                yield self._event("response.function_call_arguments.delta", **where, delta=item.arguments)
+                more = {"arguments": item.arguments, "name": item.name}
+                yield self._event("response.function_call_arguments.done", **where, **more)
+            yield self._event("response.output_item.done", output_index=place, item=item)
 
-class ChatFormat:
-    """Chat completions."""
+    def counts(self, usage: Counts, timings: Timings) -> Iterator[Struct]:
+        response = self._ended(usage, timings)
+        yield self._event(f"response.{response.status}", response=response)
 
-    prefix, whole, chunk = "chatcmpl-", ChatCompletion, ChatChunk
+    def _event(self, kind: str, **fields: Any) -> ResponseEvent:
+        self._number += 1
+        return ResponseEvent(type=kind, sequence_number=self._number, **fields)
 
-    def opening(self, index: int) -> DeltaChoice | None:
-        """The first chunk's choice, which names the role."""
-        return DeltaChoice(index=index, delta=Delta(role="assistant", content=""))
+    def _message(self, status: Literal["in_progress", "completed", "incomplete"]) -> OutputMessage:
+        content = [] if status == "in_progress" else [OutputText(text=self._text)]
+        return OutputMessage(id=self._message_id, status=status, content=content)
 
-    def piece(self, index: int, text: str, entries: Sequence[Entry] | None) -> DeltaChoice:
-        """A chunk's choice with new text."""
-        return DeltaChoice(index=index, delta=Delta(content=text), logprobs=_chat_logprobs(entries))
+    def _output(self) -> list[OutputMessage | OutputCall]:
+        output = list[OutputMessage | OutputCall]()
+        if self._text or not self._end.calls:
+            output.append(self._message("incomplete" if self._end.finish == "length" else "completed"))
+        for call in self._end.calls:
+            output.append(OutputCall(id=f"fc_{call.id[5:]}", call_id=call.id, name=call.name, arguments=call.arguments))
+        return output
 
-    def calls(self, index: int, calls: Sequence[Call]) -> DeltaChoice:
-        """A chunk's choice with all tool calls of the completion."""
-        return DeltaChoice(index=index, delta=Delta(tool_calls=[_call(call, n) for n, call in enumerate(calls)]))
-
-    def closing(self, index: int, finish: Finish | None) -> DeltaChoice:
-        """The last chunk's choice, with the finish reason."""
-        return DeltaChoice(index=index, delta=Delta(), finish_reason=finish)
-
-    def choice(
-        self, index: int, text: str, finish: Finish | None, entries: Sequence[Entry] | None, calls: Sequence[Call]
-    ) -> ChatChoice:
-        """A whole choice."""
-        message = AssistantMessage(content=text)
-        if calls:
-            message = AssistantMessage(content=text.strip() or None, tool_calls=list(map(_call, calls)))
-        return ChatChoice(index=index, message=message, logprobs=_chat_logprobs(entries), finish_reason=finish)
-
-
-class TextFormat:
-    """Text completions, which have no opening chunk and no tools."""
-
-    prefix, whole, chunk = "cmpl-", TextCompletion, TextChunk
-
-    def opening(self, index: int) -> TextChoice | None:
-        """No choice."""
-        return None
-
-    def piece(self, index: int, text: str, entries: Sequence[Entry] | None) -> TextChoice:
-        """A chunk's choice with new text."""
-        return self.choice(index, text, None, entries)
-
-    def calls(self, index: int, calls: Sequence[Call]) -> TextChoice:
-        """Never called."""
-        raise NotImplementedError
-
-    def closing(self, index: int, finish: Finish | None) -> TextChoice:
-        """The last chunk's choice."""
-        return self.choice(index, "", finish)
-
-    def choice(
-        self,
-        index: int,
-        text: str,
-        finish: Finish | None,
-        entries: Sequence[Entry] | None = None,
-        calls: Sequence[Call] = (),
-    ) -> TextChoice:
-        """A whole choice, or a part of one."""
-        return TextChoice(index=index, text=text, logprobs=_text_logprobs(entries), finish_reason=finish)
-
-
-Format = ChatFormat | TextFormat
-
-
-class Envelope:
-    """The fields that all objects of one response share: id, time, model, fingerprint."""
-
-    def __init__(self, form: Format, model: ServedModel) -> None:
-        self.form = form
-        self._common: dict[str, Any] = {
-            "id": form.prefix + secrets.token_hex(12),
-            "created": int(time.time()),
-            "model": model.id,
-            "system_fingerprint": model.fingerprint,
-        }
-
-    def whole(self, choices: Sequence[Any], usage: Counts) -> Enveloped:
-        """The response of a request without `stream`."""
-        return self.form.whole(**self._common, choices=list(choices), usage=usage)
-
-    def chunk(self, choice: Any | None, usage: Counts | UnsetType | None) -> Enveloped:
-        """One event of a stream."""
-        return self.form.chunk(**self._common, choices=[] if choice is None else [choice], usage=usage)
-
-
-def _call(call: Call, index: int | UnsetType = UNSET) -> ToolCall:
-    return ToolCall(id=call.id, function=CallFunction(name=call.name, arguments=call.arguments), index=index)
-
-
-def _chat_logprobs(entries: Sequence[Entry] | None) -> ChatLogprobs | None:
-    if entries is None:
-        return None
-    content = [
-        TokenLogprob(**_item(one.spelling, one.logprob), top_logprobs=[TopLogprob(**_item(*top)) for top in one.top])
-        for one in entries
-    ]
-    return ChatLogprobs(content=content)
-
-
-def _text_logprobs(entries: Sequence[Entry] | None) -> TextLogprobs | None:
-    if entries is None:
-        return None
-    tops = [[(one.spelling, one.logprob), *one.top] for one in entries]
-    return TextLogprobs(
-        tokens=[_name(one.spelling) for one in entries],
-        token_logprobs=[one.logprob for one in entries],
-        top_logprobs=[{_name(spelling): logprob for spelling, logprob in top} for top in tops],
-        text_offset=[one.offset for one in entries],
-    )
-
-
-def _item(spelling: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": spelling.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelling)}
-
-
-def _name(spelling: bytes) -> str:
-    """The text, or for a part of a character its bytes in OpenAI's notation."""
-    try:
-        return spelling.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)
+    def _ended(self, usage: Counts, timings: Timings) -> Response:
+        cut = self._end.finish == "length"
+        read, made = usage.prompt_tokens, usage.completion_tokens
+        return msgspec.structs.replace(
+            self._response,
+            status="incomplete" if cut else "completed",
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            output=self._output(),
+            usage=TokenCounts(
+                *(read, {"cached_tokens": 0}, made, {"reasoning_tokens": 0}, read + made), edgespec=usage.edgespec
+            ),
+            timings=timings,
+        )

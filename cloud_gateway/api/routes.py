@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,16 +45,26 @@ ROUTES = (
     Route("GET", "/v1/models/{model:.+}", "key", Api.model),
     Route("POST", "/v1/chat/completions", "key", Api.chat),
     Route("POST", "/v1/completions", "key", Api.completions),
+    Route("POST", "/v1/responses", "key", Api.responses),
+    Route("POST", "/tokenize", "key", Api.tokenize),
+    Route("GET", "/version", "key", Api.version),
+    Route("GET", "/", "public", Api.welcome),
 )
 
 
-def make_app(api: Api, keys: KeyRing) -> web.Application:
-    """The app of the API listener. Run it with `handler_cancellation=True`: completions then end when clients leave."""
+def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Application:
+    """The app of the API listener, with `more` routes.
+
+    Run it with `handler_cancellation=True`: completions then end when clients leave.
+    """
     table: dict[web.AbstractRoute, Route] = {}
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[ID] = new_id()
+        origins, origin = api.limits.api.cors, request.headers.get("Origin")
+        if request.method == "OPTIONS" and allowed_origin(origins, origin):
+            return web.Response(status=204)
         route = table.get(request.match_info.route)
         status = CLIENT_LEFT
         try:
@@ -76,11 +86,30 @@ def make_app(api: Api, keys: KeyRing) -> web.Application:
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
     app.on_response_prepare.append(show)
     app.on_response_prepare.append(partial(_show_quota, api))
+    app.on_response_prepare.append(partial(_share, api))
     api.several_keys = keys.several
-    for route in ROUTES:
+    for route in (*ROUTES, *more):
         handler = partial(route.endpoint, api)
         table[app.router.add_route(route.method, route.path, handler, expect_handler=_expect_later)] = route
     return app
+
+
+def allowed_origin(origins: Sequence[str], origin: str | None) -> bool:
+    """Whether a web page of this origin may use the API."""
+    return origin is not None and bool({"*", origin} & set(origins))
+
+
+async def _share(api: Api, request: web.Request, response: web.StreamResponse) -> None:
+    """CORS, for the origins that the operator has listed; keys travel in a header, so cookies are never allowed."""
+    origin = request.headers.get("Origin")
+    if allowed_origin(api.limits.api.cors, origin):
+        response.headers["Access-Control-Allow-Origin"] = origin or ""
+        response.headers["Access-Control-Expose-Headers"] = "*"
+        response.headers["Vary"] = "Origin"
+        if request.method == "OPTIONS":
+            response.headers["Access-Control-Allow-Methods"] = "GET, POST"
+            response.headers["Access-Control-Allow-Headers"] = "Authorization, *"
+            response.headers["Access-Control-Max-Age"] = "600"
 
 
 async def _show_quota(api: Api, request: web.Request, response: web.StreamResponse) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from cloud_gateway.api.tools import Name, Tool, former_calls, parsed
+from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_calls, offered, parsed
 from cloud_gateway.core.policies.settings import NAMES, PHI, SOURCES, K
 from cloud_gateway.core.requests.options import Extension
 from edgespec.core.errors import ClientError, refusal
@@ -48,6 +48,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class Common(Struct, kw_only=True):
@@ -69,6 +70,13 @@ class Common(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     edgespec: Extension | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=ranges.MAX_ID)] | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether an end of sequence does not end the completion."""
+        return bool(self.ignore_eos or self.min_tokens or (self.edgespec and self.edgespec.ignore_eos))
 
 
 class Part(Struct):
@@ -114,7 +122,13 @@ class ChatBody(Common, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, CHAT_LOGPROBS.meta] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def offer(self) -> Offer:
+        """The tools. Raises ClientError 400."""
+        return offered(self.tools, self.tool_choice, several=self.parallel_tool_calls)
 
 
 class CompletionBody(Common, kw_only=True):
@@ -123,9 +137,15 @@ class CompletionBody(Common, kw_only=True):
     prompt: str | Annotated[list[str | TokenId | TokenPrompt], Meta(min_length=1)]
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
+    @property
+    def prompts(self) -> Sequence[Any]:
+        """Each a string or a list of tokens; a token beside them is left for the caller to refuse."""
+        one = isinstance(self.prompt, str) or all(isinstance(item, int) for item in self.prompt)
+        return [self.prompt] if one else list(self.prompt)
+
 
 IGNORED = frozenset(
-    "user metadata store service_tier parallel_tool_calls safety_identifier prediction"
+    "user metadata store service_tier safety_identifier prediction"
     " prompt_cache_key prompt_cache_options prompt_cache_retention".split()
 )
 """OpenAI's parameters that cannot change the completion here."""
@@ -136,6 +156,7 @@ HARMLESS: Mapping[str, tuple[bytes, ...]] = {
     "tools": (b"[]",),
     "functions": (b"[]",),
     "tool_choice": (b'"none"', b'"auto"'),
+    "parallel_tool_calls": (b"true", b"false"),
     "function_call": (b'"none"', b'"auto"'),
     "modalities": (b'["text"]',),
     "reasoning_effort": (b'"none"',),
@@ -175,7 +196,7 @@ def decode(data: bytes, kind: type[Body]) -> Body:
     if body.stream_options is not None and not body.stream:
         raise refusal("stream_options", "it is only allowed together with 'stream': true")
     if isinstance(body, ChatBody):
-        _check_chat(body)
+        check_chat(body)
     return body
 
 
@@ -185,29 +206,32 @@ def _names(kind: type[Common]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
 
-def _check_chat(body: ChatBody) -> None:
+def check_chat(body: ChatBody) -> None:
     """Raises ClientError 400 for parameters that contradict each other."""
     if body.top_logprobs is not None and not body.logprobs:
         raise refusal("top_logprobs", "it is only allowed together with 'logprobs': true")
     wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return
+    if wanted is not None and wanted.type != "text":
+        _check_format(wanted)
+    if wanted_of(body) is not None and body.endless:
+        raise refusal("edgespec.ignore_eos", "JSON ends where it is complete; leave it out")
+
+
+def _check_format(wanted: ResponseFormat) -> None:
     if wanted.type not in ("json_object", "json_schema"):
         raise refusal("response_format.type", "expected one of text, json_object, json_schema")
     if (wanted.json_schema is None) == (wanted.type == "json_schema"):
         raise refusal("response_format.json_schema", "it goes with the type 'json_schema', and only with it")
-    if body.tools:
-        raise refusal("response_format", "JSON leaves no room for tool calls; leave out one of it and 'tools'")
-    if body.edgespec is not None and body.edgespec.ignore_eos:
-        raise refusal("edgespec.ignore_eos", "JSON ends where it is complete; leave out 'response_format' to go on")
 
 
-def wanted_schema(body: Common) -> dict[str, Any] | None:
-    """The JSON schema that the completion must satisfy, or None."""
-    wanted = body.response_format if isinstance(body, ChatBody) else None
-    if wanted is None or wanted.type == "text":
+def wanted_of(body: Common) -> Wanted | None:
+    """The schema or grammar that the completion must satisfy, or None. Raises ClientError 400."""
+    if not isinstance(body, ChatBody):
         return None
-    return {"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema
+    wanted, schema = body.response_format, None
+    if wanted is not None and wanted.type != "text":
+        schema = {"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema
+    return body.offer.grammar(schema)
 
 
 def _check_unserved(name: str, value: Raw) -> None:
@@ -218,6 +242,25 @@ def _check_unserved(name: str, value: Raw) -> None:
     if plain != b"null" and plain not in HARMLESS[name]:
         sentence = f"The parameter '{name}' would change the answer and is not supported by this gateway; leave it out."
         raise ClientError(sentence, param=name, code="unsupported_parameter")
+
+
+class TokenizeBody(Struct):
+    """`POST /tokenize`: a text, in vLLM's or llama.cpp's parameter, or a chat. Other parameters are ignored."""
+
+    prompt: str | None = None
+    content: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+
+
+def as_completion(data: bytes, model: str) -> Common:
+    """The completion whose prompt is to be tokenised. Raises ClientError 400."""
+    body = _decoded(data, TokenizeBody)
+    if body.messages is not None:
+        return ChatBody(model=model, messages=body.messages, tools=body.tools)
+    if body.prompt is None and body.content is None:
+        raise refusal("prompt", "send 'prompt' or 'messages'", "missing_required_parameter")
+    return CompletionBody(model=model, prompt=body.prompt or body.content or "")
 
 
 T = TypeVar("T")
@@ -255,16 +298,13 @@ def _validation(text: str) -> ClientError:
     return refusal(param, plain[: 4 * SHOWN])
 
 
-def chat_messages(messages: list[ChatMessage], *, tools: bool = False) -> list[dict[str, Any]]:
-    """Messages for the chat template; `tools`: whether it supports them. Raises ClientError 400."""
+def chat_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages for the chat template. Raises ClientError 400."""
     rendered = []
     for index, message in enumerate(messages):
         at = f"messages[{index}]"
-        calling = message.role == "tool" or bool(message.tool_calls)
         if message.role == "function" or _present(message.function_call):
             raise refusal(at, "functions are OpenAI's former tools; send tool calls", "unsupported_parameter")
-        if calling and not tools:
-            raise refusal(at, "this model's chat template has no tool calls", "unsupported_parameter")
         if message.role not in ROLES:
             raise refusal(f"{at}.role", f"expected one of {', '.join(ROLES)}")
         role = "system" if message.role == "developer" else message.role

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -14,32 +16,39 @@ from aiohttp import web
 
 from cloud_gateway.api import report
 from cloud_gateway.api.answer import Answer, Detokeniser, Engine, Stops
+from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
 from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.errors import unavailable
-from cloud_gateway.api.generation import generations
+from cloud_gateway.api.generation import check_size, check_structure, generations
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.openapi import document
 from cloud_gateway.api.request_id import ID
 from cloud_gateway.api.respond import Job, streamed, whole
-from cloud_gateway.api.responses import ChatFormat, Envelope, Format, Health, Model, Models, TextFormat
+from cloud_gateway.api.responses import ResponseForm, ResponsesBody
 from cloud_gateway.api.schema import (
-    Body,
     ChatBody,
     Common,
     CompletionBody,
+    StreamOptions,
+    as_completion,
     chat_messages,
+    check_chat,
     decode,
-    wanted_schema,
+    wanted_of,
 )
-from cloud_gateway.api.sizes import check_size, check_structure
-from cloud_gateway.api.tools import CallText, offered
+from cloud_gateway.api.tools import CallText
 from cloud_gateway.auth import Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
+from cloud_gateway.core.requests.options import Extension
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.scope import CacheScopes
+from edgespec import __version__
 from edgespec.core.errors import ClientError, refusal
 
+RENAMED = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
+"""Parameters of chats as `/v1/responses` names them."""
+MakeForm = Callable[[ServedModel], Form]
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
@@ -49,8 +58,6 @@ State = Literal["loading", "serving", "draining"]
 class Text(Protocol):
     """Text to tokens and back (cloud_gateway/models/text.py)."""
 
-    @property
-    def has_tools(self) -> bool: ...
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]: ...
@@ -69,8 +76,8 @@ class Schema(Protocol):
 class Grammars(Protocol):
     """Compiles JSON schemas (cloud_gateway/models/grammar.py)."""
 
-    def compile(self, schema: Mapping[str, Any], scope: bytes = ...) -> Schema:
-        """What is kept belongs to a cache scope. Raises ClientError 400."""
+    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> Schema:
+        """What is kept belongs to a cache scope. Raises ClientError 400 naming `param`."""
 
     def close(self) -> None:
         """Ends compilations at once."""
@@ -143,29 +150,65 @@ class Api:
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
         """`GET /openapi.json`: every route, with the types of its body and response."""
-        model = self._backend.model.id if self._backend is not None else None
-        return web.Response(body=document(model), content_type="application/json")
+        names = self._names(self._backend) if self._backend is not None else ()
+        return web.Response(body=document(names), content_type="application/json")
 
     async def models(self, request: web.Request) -> web.StreamResponse:
-        """`GET /v1/models`: the one model."""
-        return _json(Models(data=[_model(self._ready())]))
+        """`GET /v1/models`: the one model, by its names."""
+        backend = self._ready()
+        return _json(Models(data=[Model(id=name, created=backend.model.created) for name in self._names(backend)]))
 
     async def model(self, request: web.Request) -> web.StreamResponse:
         """The model by its id, or 404."""
-        return _json(_model(self._named(request.match_info["model"])))
+        name = request.match_info["model"]
+        return _json(Model(id=name, created=self._named(name).model.created))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        return await self._complete(request, ChatBody, _prepared, ChatFormat())
+        return await self._complete(request, lambda data: (decode(data, ChatBody), ChatForm))
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        return await self._complete(request, CompletionBody, _prompts, TextFormat())
+        return await self._complete(request, lambda data: (decode(data, CompletionBody), TextForm))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses`."""
+        try:
+            return await self._complete(request, _read_response)
+        except ClientError as error:
+            name = re.split(r"[.\[]", error.param or "")[0]
+            if name not in RENAMED:
+                raise
+            said = str(error).replace(f"'{name}", f"'{RENAMED[name]}")
+            raise ClientError(said, param=RENAMED[name], code=error.code) from error
+
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        """`POST /tokenize`: the tokens of a prompt or a chat."""
+        backend, key = self._ready(), request[KEY]
+        visit = self.quotas.enter(key.id)
+        try:
+            data = await self._read(request, visit)
+            check_structure(data, backend.model.context)
+            body = as_completion(data, backend.model.id)
+            check_size(body, backend.model, self.limits)
+            prepared = await self._encoding.run(key.id, lambda: _prepared(body, backend))
+        finally:
+            visit.end(0)
+        (tokens,) = prepared.prompts
+        return _json(Tokens(len(tokens), backend.model.context, tokens))
+
+    async def welcome(self, request: web.Request) -> web.StreamResponse:
+        """`GET /`."""
+        return _json(Welcome())
+
+    async def version(self, request: web.Request) -> web.StreamResponse:
+        """`GET /version`."""
+        return _json(Version(__version__))
 
     # --- common --------------------------------------------------------------------------------------------------
 
     async def _complete(
-        self, request: web.Request, kind: type[Body], prepare: Callable[[Body, Backend], Prepared], form: Format
+        self, request: web.Request, read: Callable[[bytes], tuple[Common, MakeForm]]
     ) -> web.StreamResponse:
         """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work."""
         context, key = self._ready().model.context, request[KEY]
@@ -173,26 +216,33 @@ class Api:
         try:
             data = await self._read(request, visit)
             check_structure(data, context)
-            body = decode(data, kind)
-            self.limits.api.check(body.edgespec)
+            body, form = read(data)
+            self._check_options(body)
             backend = self._named(body.model)
             visit.expect_answers(check_size(body, backend.model, self.limits))
             schema = await self._schema(key, body, backend)
-            prepared = await self._encoding.run(key.id, lambda: prepare(body, backend))
+            prepared = await self._encoding.run(key.id, lambda: _prepared(body, backend))
             visit.release_bytes()
             answers += self._submit(body, backend, replace(prepared, schema=schema), request, visit)
             return await self._respond(request, body, backend, prepared, form, answers)
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
 
+    def _check_options(self, body: Common) -> None:
+        """Raises ClientError 400 for an option that the operator has not allowed; load tools have their own names."""
+        self.limits.api.check(body.edgespec)
+        if body.endless or (body.stream_options and body.stream_options.continuous_usage_stats):
+            self.limits.api.check(Extension(ignore_eos=True))
+
     async def _schema(self, key: Key, body: Common, backend: Backend) -> Schema | None:
-        """The JSON schema that the completion must satisfy, compiled. Raises ClientError 400."""
-        wanted, grammars = wanted_schema(body), backend.grammars
+        """The grammar that the completion must satisfy, compiled. Raises ClientError 400."""
+        wanted, grammars = wanted_of(body), backend.grammars
         if wanted is None:
             return None
         if grammars is None:
-            raise refusal("response_format", "this gateway has no grammars", "unsupported_parameter")
-        return await self._schemas.run(key.id, lambda: grammars.compile(wanted, self._scopes.of(key)))
+            raise refusal(wanted.param, "this gateway has no grammars", "unsupported_parameter")
+        scope, (schema, param, lark) = self._scopes.of(key), (wanted.schema, wanted.param, wanted.lark)
+        return await self._schemas.run(key.id, lambda: grammars.compile(schema, scope, param, lark))
 
     async def _respond(
         self,
@@ -200,12 +250,20 @@ class Api:
         body: Common,
         backend: Backend,
         prepared: Prepared,
-        form: Format,
+        form: MakeForm,
         answers: Sequence[Answer],
     ) -> web.StreamResponse:
         began = time.monotonic()
-        include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        job = Job(Envelope(form, backend.model), answers, sum(map(len, prepared.prompts)), include_usage)
+        options, extension = body.stream_options or StreamOptions(), body.edgespec or Extension()
+        job = Job(
+            form(backend.model),
+            answers,
+            sum(map(len, prepared.prompts)),
+            include_usage=bool(options.include_usage) or form not in (ChatForm, TextForm),
+            continuous=bool(options.continuous_usage_stats),
+            extension=bool(extension.usage),
+            named="usage" in self.limits.api.client_options,
+        )
         try:
             return await (streamed(job, request, self.limits) if body.stream else whole(job))
         finally:  # also where the client has left: aiohttp cancels this task then
@@ -213,8 +271,7 @@ class Api:
                 answer.cancel()
                 self._running.discard(answer)
                 self._count(answer, began)
-            spent_s = time.monotonic() - began
-            report.completed(request, request[KEY], backend.model.id, job.prompt_tokens, answers, spent_s)
+            report.completed(request, request[KEY], backend.model.id, job.prompt_tokens, answers, began)
             if not self._running:
                 self._idle.set()
 
@@ -251,11 +308,9 @@ class Api:
                 answer = Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text)
                 answer.prompt_tokens = len(one.tokens)
                 answers.append(answer)
-        except ClientError as error:
+        except ClientError:
             for answer in answers:
                 answer.cancel()
-            if error.code == "context_length_exceeded":
-                error.param = "messages" if isinstance(body, ChatBody) else "prompt"
             raise
         self._running.update(answers)
         self._idle.clear()
@@ -293,9 +348,12 @@ class Api:
             raise unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
         return self._backend
 
+    def _names(self, backend: Backend) -> tuple[str, ...]:
+        return backend.model.id, *self.limits.api.model_alias
+
     def _named(self, model: str) -> Backend:
         backend = self._ready()
-        if model != backend.model.id:
+        if model not in self._names(backend):
             sentence = f"The model '{model[:100]}' does not exist here; this gateway serves '{backend.model.id}'."
             raise ClientError(sentence, status=404, param="model", code="model_not_found")
         return backend
@@ -305,26 +363,27 @@ def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 
-def _model(backend: Backend) -> Model:
-    return Model(id=backend.model.id, created=backend.model.created)
+def _read_response(data: bytes) -> tuple[Common, MakeForm]:
+    asked = decode(data, ResponsesBody)
+    body = asked.as_chat()
+    check_chat(body)
+    return body, partial(ResponseForm, body=asked)
 
 
-def _prepared(body: ChatBody, backend: Backend) -> Prepared:
-    """The prompt of a chat, and the tools that the model may call. Raises ClientError 400."""
-    tools = offered(body.tools, body.tool_choice)
-    messages = chat_messages(body.messages, tools=backend.text.has_tools)
-    prompt = backend.text.render_chat(messages, tools)
-    return Prepared([prompt], tools=[tool["function"]["name"] for tool in tools or ()])
+def _prepared(body: Common, backend: Backend) -> Prepared:
+    """The prompts as tokens, and the tools that the model may call. Raises ClientError 400."""
+    if isinstance(body, CompletionBody):
+        return _prompts(body, backend)
+    assert isinstance(body, ChatBody)
+    offer = body.offer
+    prompt = backend.text.render_chat(chat_messages(body.messages), offer.rendered)
+    return Prepared([prompt], tools=[function.name for function in offer.callable])
 
 
 def _prompts(body: CompletionBody, backend: Backend) -> Prepared:
     """The prompts of a text completion as tokens: one string or token list, or a list of either."""
-    prompt: Any = body.prompt
-    if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
-        prompt = [prompt]
-    items = prompt if isinstance(prompt, list) else [prompt]
     prompts = []
-    for item in items:
+    for item in body.prompts:
         if isinstance(item, int):
             raise refusal("prompt", "token ids and other prompts cannot be mixed in one list")
         tokens = backend.text.encode(item) if isinstance(item, str) else item

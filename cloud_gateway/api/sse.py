@@ -25,8 +25,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(item: object) -> bytes:
-    """One event with a JSON object."""
-    return b"data: " + msgspec.json.encode(item) + b"\n\n"
+    """One event with a JSON object, and with the name that its type gives."""
+    name = f"event: {item.type}\n".encode() if hasattr(item, "type") else b""
+    return name + b"data: " + msgspec.json.encode(item) + b"\n\n"
 
 
 class ClientGoneError(Exception):

@@ -1,8 +1,7 @@
-"""Tool calls: the tools that a request offers, and the calls in the model's text.
+"""Tool calls: the tools that a request offers, the grammar of a completion that calls them, and the calls in its text.
 
-The model's chat template writes the tools into the prompt. Only the most common form of a call is parsed, that of the
-Hermes and Qwen families: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once or more at the end of the
-completion.
+The model's chat template writes the tools into the prompt. Only the most common form of a call is parsed and forced:
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once or more at the end, as Hermes and Qwen write it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -27,7 +26,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class Function(Struct):
-    """A function that the model may call. `strict` is refused, since calls are not constrained by a grammar."""
+    """A function that the model may call; with `strict`, its arguments satisfy `parameters`."""
 
     name: Name
     description: str | None = None
@@ -40,6 +39,37 @@ class Tool(Struct):
 
     type: str
     function: Function
+
+
+class Named(Struct):
+    """A function by its name."""
+
+    name: Name
+
+
+class ToolNamed(Struct):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    function: Named
+
+
+class AllowedTools(Struct):
+    """Some of the tools, one of which the model may or must call."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolNamed], Meta(min_length=1)]
+
+
+class ToolChoice(Struct):
+    """`tool_choice` as an object: the function to call, or some that may be called."""
+
+    type: Literal["function", "allowed_tools"]
+    function: Named | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+Choice = Literal["none", "auto", "required"] | ToolChoice
 
 
 class CalledFunction(Struct):
@@ -74,23 +104,86 @@ def parsed(value: Raw, param: str) -> Any:
         raise refusal(param, "it is no valid JSON", "invalid_json") from None
 
 
-def offered(tools: list[Tool] | None, choice: Raw) -> list[dict[str, Any]] | None:
-    """The tools for the chat template, None where the model must not call one. Raises ClientError 400."""
-    requested = parsed(choice, "tool_choice")
-    if requested not in (None, "none", "auto"):
-        raise _unsupported("tool_choice", "only 'none' and 'auto' are supported here: the model decides")
-    names: set[str] = set()
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools of a request."""
+
+    shown: Sequence[Tool] = ()
+    """Those in the prompt."""
+    callable: Sequence[Function] = ()
+    """Those of them that the model may call."""
+    must: bool = False
+    """Whether it has to call one."""
+    several: bool = True
+
+    @property
+    def rendered(self) -> list[dict[str, Any]] | None:
+        """For the chat template."""
+        return [{"type": "function", "function": _function(tool.function)} for tool in self.shown] or None
+
+    def grammar(self, wanted: dict[str, Any] | None) -> Wanted | None:
+        """What the completion is constrained to, None where its text is free; `wanted`: schema of one without calls."""
+        if not self.callable:
+            return None if wanted is None else Wanted(wanted)
+        limited = self.must or not self.several or len(self.callable) < len(self.shown)
+        if not limited and wanted is None and not any(function.strict for function in self.callable):
+            return None
+        schemas = {
+            f"a{n}": _arguments(function) if self.must or function.strict else {"type": "object"}
+            for n, function in enumerate(self.callable)
+        }
+        more = '("\\n" call)*' if self.several else ""
+        rules = [f'call: "{OPENING}" body', "body: " + " | ".join(f"body{n}" for n in range(len(self.callable)))]
+        for n, function in enumerate(self.callable):
+            begin, end = f'\n{{"name": "{function.name}", "arguments": ', f"}}\n{CLOSING}"
+            rules.append(f"body{n}: {json.dumps(begin)} @a{n} {json.dumps(end)}")
+        if self.must:
+            start = f"start: call {more}"
+        elif wanted is not None:
+            start, schemas["json"] = f"start: @json | call {more}", wanted
+        else:
+            start = f'start: TEXT | head body {more}\nhead[lazy]: TEXT "{OPENING}"\nTEXT: /(.|\\n)*/'
+        return Wanted(schemas, "tools", "\n".join([start, *rules]))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A JSON schema, or several by name and a grammar in Lark's notation that names them; the parameter they are of."""
+
+    schema: dict[str, Any]
+    param: str = "response_format"
+    lark: str = ""
+
+
+def offered(tools: Sequence[Tool] | None, choice: Choice | None, *, several: bool | None = None) -> Offer:
+    """What a request offers; `several`: its `parallel_tool_calls`. Raises ClientError 400."""
+    functions: dict[str, Function] = {}
     for index, tool in enumerate(tools or ()):
         if tool.type != "function":
             raise _unsupported(f"tools[{index}].type", "only 'function' is supported")
-        if tool.function.name in names:
+        if tool.function.name in functions:
             raise _unsupported(f"tools[{index}].function.name", "another tool has this name too")
-        if tool.function.strict:
-            raise _unsupported(f"tools[{index}].function.strict", "calls are not constrained by their schema here")
-        names.add(tool.function.name)
-    if not tools or requested == "none":
-        return None
-    return [{"type": "function", "function": _function(tool.function)} for tool in tools]
+        functions[tool.function.name] = tool.function
+    names, must = list(functions), choice == "required"
+    if isinstance(choice, ToolChoice):
+        chosen = (choice.function, choice.allowed_tools)[choice.type == "allowed_tools"]
+        if isinstance(chosen, AllowedTools):
+            names, must = list(dict.fromkeys(tool.function.name for tool in chosen.tools)), chosen.mode == "required"
+        elif chosen is not None:
+            names, must, several = [chosen.name], True, False
+        else:
+            raise refusal("tool_choice", f"its field '{choice.type}' is missing")
+        if unknown := [name for name in names if name not in functions]:
+            raise refusal("tool_choice", f"there is no tool '{unknown[0]}' in 'tools'")
+    if must and not functions:
+        raise refusal("tool_choice", "it goes with 'tools' only")
+    if choice == "none" or not functions:
+        return Offer()
+    return Offer(tools or (), [functions[name] for name in names], must, several is not False)
+
+
+def _arguments(function: Function) -> dict[str, Any]:
+    return {"type": "object", **(function.parameters or {"additionalProperties": False})}
 
 
 def _function(function: Function) -> dict[str, Any]:
@@ -137,9 +230,14 @@ class CallText:
         passed, self._held = self._held[:at], self._held[at:]
         return passed
 
-    def end(self) -> tuple[str, list[Call]]:
-        """The rest of the text, or the calls: a call that cannot be parsed, or of an unknown tool, stays text."""
+    def end(self, *, cut: bool = False) -> tuple[str, list[Call]]:
+        """The rest of the text, or the calls: a call that cannot be parsed, or of an unknown tool, stays text.
+
+        Of a completion that was `cut` at its maximum length the last call is left out if others came before it.
+        """
         held = "".join([self._held, *self._kept])
+        if cut and held.count(OPENING) > held.count(CLOSING) > 0:
+            held = held[: held.rindex(OPENING)]
         calls = read_calls(held, self._names) if self._calling else None
         return (held, []) if calls is None else ("", calls)
 

@@ -1,21 +1,22 @@
-"""The `usage` object: OpenAI's counts, and figures of speculation in the `edgespec` extension."""
+"""The `usage` object: OpenAI's counts and, on request, figures of speculation; and llama.cpp's `timings`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import reduce
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.core.verify.candidates import LOCAL
 
 COLOCATED_DEPTH = 2
 """k of the co-located speculative decoding that the offload share compares with."""
 
 
-class Timings(Struct, forbid_unknown_fields=True):
+class SpeculationTimes(Struct, forbid_unknown_fields=True):
     """Milliseconds."""
 
     queued: float
@@ -58,7 +59,7 @@ class Speculated(Struct, forbid_unknown_fields=True, kw_only=True):
     guard: dict[str, dict[str, int]]
     frames: dict[str, int]
     tokens_before_worker: int
-    timings_ms: Timings
+    timings_ms: SpeculationTimes
 
 
 class Counts(Struct, forbid_unknown_fields=True):
@@ -67,29 +68,57 @@ class Counts(Struct, forbid_unknown_fields=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    edgespec: Speculated
+    edgespec: Speculated | UnsetType = UNSET
 
 
-def usage_object(prompt_tokens: int, choices: Sequence[Usage]) -> Counts:
-    """`usage` of a whole response. `prompt_tokens` counts each prompt once, however many choices it has."""
-    completion_tokens = sum(usage.completion_tokens for usage in choices)
-    total = prompt_tokens + completion_tokens
-    return Counts(prompt_tokens, completion_tokens, total, usage_extension(combined(choices)))
+class Timings(Struct, forbid_unknown_fields=True):
+    """`timings` as llama.cpp's server gives them; times in milliseconds."""
+
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
+
+
+def usage_object(prompt_tokens: int, completion_tokens: int) -> Counts:
+    """`usage` without the extension. `prompt_tokens` counts each prompt once, however many choices it has."""
+    return Counts(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+
+
+def timings(prompt_tokens: int, usage: Usage) -> Timings:
+    """The figures of a whole response: its choices' times are sums."""
+    read, made, drafted = usage.times.prefill_s, usage.times.decode_s, sum(usage.drafted.values())
+    return Timings(
+        *(prompt_tokens, _ms(read), _rate(prompt_tokens, read)),
+        *(usage.completion_tokens, _ms(made), _rate(usage.completion_tokens, made)),
+        *(drafted, sum(usage.accepted.values())),
+    )
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds > 0 else 0.0
+
+
+def unnamed(usage: Usage) -> Usage:
+    """The same with numbers in place of the workers' names."""
+    by_worker = {f"worker {number}": counts for number, counts in enumerate(usage.by_worker.values(), 1)}
+    return replace(usage, by_worker=by_worker)
 
 
 def combined(choices: Sequence[Usage]) -> Usage:
     """One Usage for all choices of a response: counts and times are summed, of texts the first one is kept."""
-    total = choices[0]
-    for usage in choices[1:]:
-        total = Usage(
-            **{field.name: _added(getattr(total, field.name), getattr(usage, field.name)) for field in fields(Usage)}
-        )
+    total: Usage = reduce(_added, choices)
     return total
 
 
 def _added(left: Any, right: Any) -> Any:
-    if isinstance(left, list):
-        return list(dict.fromkeys([*left, *right]))
+    if isinstance(left, Usage | Times):
+        pairs = {one.name: (getattr(left, one.name), getattr(right, one.name)) for one in fields(left)}
+        return type(left)(**{name: _added(*pair) for name, pair in pairs.items()})
     if isinstance(left, dict):
         both = left.keys() & right.keys()
         return left | right | {key: _added(left[key], right[key]) for key in both}
@@ -107,7 +136,9 @@ def usage_extension(usage: Usage) -> Speculated:
         worker_share=worker_share(usage),
         offload_share=offload_share(usage),
         tokens_before_worker=usage.before_worker_tokens,
-        timings_ms=Timings(*(_ms(getattr(usage, f"{name}_s")) for name in Timings.__struct_fields__)),
+        timings_ms=SpeculationTimes(
+            *(_ms(getattr(usage.times, f"{name}_s")) for name in SpeculationTimes.__struct_fields__)
+        ),
     )
 
 

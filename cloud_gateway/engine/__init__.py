@@ -2,6 +2,6 @@
 
 Public, by module:
 
-- `exchange`: `Declined`, `Inbox`, `WorkerGone`, `WorkerReady`
+- `exchange`: `Declined`, `Inbox`, `Recording`, `WorkerGone`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
 """

@@ -4,7 +4,9 @@ what is recorded of both."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +18,9 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import FrameArrived, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent
+from edgespec.shared.contained import Contained, describe_fault
+
+log = logging.getLogger("cloud_gateway.engine.loop")
 
 
 class Stream:
@@ -67,6 +72,39 @@ def _joined(events: Sequence[TokensEvent]) -> TokensEvent:
     return TokensEvent([token for event in events for token in event.tokens], logprobs or None)
 
 
+class Outbox:
+    """What a turn of the engine hands to the event loop, in one call."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where completions and messages go; None before there is one."""
+        self._items: list[Callable[[], None]] = []
+
+    def add(self, item: Callable[[], None]) -> None:
+        """Is called on the event loop, in order."""
+        self._items.append(item)
+
+    def flush(self, first: Iterable[Callable[[], None]] = (), wait_s: float = 0.0) -> None:
+        """Hands over these and then what was added; waits at most so long until all was called."""
+        batch, self._items = [*first, *self._items], []
+        if not batch or self.loop is None:
+            return
+        called = threading.Event() if wait_s > 0 else None
+        self.loop.call_soon_threadsafe(_call_all, batch, called)
+        if called is not None:
+            called.wait(wait_s)
+
+
+def _call_all(batch: Sequence[Callable[[], None]], called: threading.Event | None) -> None:
+    for item in batch:
+        with Contained() as caught:  # what follows belongs to other requests
+            item()
+        if caught.error is not None:
+            log.error("a message of the engine was lost: %s", describe_fault(caught.error))
+    if called is not None:
+        called.set()
+
+
 @dataclass(slots=True, eq=False)
 class Active:
     """Lives on the engine's thread, its stream on the event loop."""
@@ -84,6 +122,8 @@ class Active:
 
     rows: int = 0
     """Rows that it put into the turn's pass, as last decided: what other requests expect of it."""
+    unkept: Exception | None = None
+    """Why the target could not keep the path of the latest pass; None where it could."""
 
     @property
     def id(self) -> int:

@@ -85,8 +85,7 @@ class LocalDrafting:
     def ask_sources(self, active: Active) -> None:
         """Asks the request's sources for candidates, where tokens were committed, and books the time of each."""
         generation, began = active.generation, self.clock()
-        sources, counts = generation.sources, generation.usage.sources
-        for source in () if sources is None else sources.ask(generation.tree, counts, generation.listener):
+        for source in generation.ask_sources():
             now = self.clock()
             generation.handle(Spent("source", now - began, name=source), now)
             began = now

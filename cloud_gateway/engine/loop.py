@@ -22,9 +22,9 @@ from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, 
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
 from cloud_gateway.core.policies.memory import Memory, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.events import Ended, FrameArrived, Spent
-from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make as make_sources
@@ -37,6 +37,7 @@ from cloud_gateway.engine.exchange import (
     Declined,
     InboxEvent,
     NoAudit,
+    Outbox,
     Recording,
     Stream,
     WorkerGone,
@@ -106,10 +107,10 @@ class Engine:
         drafting = LocalDrafting(local, self._verify_s, Stats(), clock, heads=heads or {})
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
-        self._outbox: list[Callable[[], None]] = []
+        self._outbox = Outbox()
         self.requests = Requests(
             target, drafting, workers or NoWorkers(), audit or NoAudit(), settings.policy.workers_per_request,
-            self._outbox_add, self._finish,
+            self._outbox.add, self._finish,
         )  # fmt: skip
         self.queue_drafts = QueueDrafts(drafting, settings.sources, target.eos, self.offloading.queued)
         self._queue = Waiting(settings.queue_limit)
@@ -118,7 +119,6 @@ class Engine:
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def local(self) -> LocalDrafting:
@@ -144,7 +144,7 @@ class Engine:
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Where answers and messages go; `start` calls it, and callers that step the engine manually."""
-        self._loop = loop
+        self._outbox.loop = loop
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Ends every answer as cancelled and waits for the thread."""
@@ -164,13 +164,6 @@ class Engine:
 
     def submit(self, request: GenerationRequest) -> Stream:
         """Queues a request. Raises ClientError: 400 for one that can never fit, 429 when the queue is full."""
-        room = self.target.context - len(request.tokens)
-        if room < 1 or not request.tokens:
-            raise ClientError(
-                f"The prompt has {len(request.tokens)} tokens; this model takes 1 to {self.target.context - 1}.",
-                param="messages",
-                code="context_length_exceeded",
-            )
         active = self._make_active(request)
         longest = active.room.longest
         if longest > self.target.kv_tokens:
@@ -205,15 +198,11 @@ class Engine:
             request,
             policy,
             verification(request.sampling, request.tokens, request.constraint, method, self.local.spread, self._rng),
-            self.clock(),
-            self.target.context,
-            self.target.eos,
+            Bounds(self.target.context, self.target.eos, settings.verify_nodes),
+            Account(self.clock(), Usage(verification=method, why_off=why_off), FrameLedger(self.stats.frames)),
             offload=offload,
-            verify_nodes=settings.verify_nodes,
             worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(settings, request.tokens, learnt),
-            usage=Usage(verification=method, why_off=why_off),
-            frames=FrameLedger(self.stats.frames),
         )
         if self.recorder is not None:
             self.recorder.listen(generation, settings, self._verify_s)
@@ -231,9 +220,9 @@ class Engine:
                 self.requests.turn_failed(list(self.requests.active.values()), caught.error)
         for active in [*self.requests.active.values(), *self._queue.all()]:
             self.requests.step(active, Ended("stopped"))
+        if self.requests.target_broken:
+            self._outbox.add(self.on_failure)
         self._flush()
-        if self.requests.target_broken and self._loop is not None:
-            self._loop.call_soon_threadsafe(self.on_failure)
 
     def _serve(self) -> None:
         while not self._stopping and not self.requests.target_broken:
@@ -355,14 +344,14 @@ class Engine:
         self.queue_drafts.ended(active)
         self.stats.add(generation.usage)
         done = DoneEvent(finish, generation.usage, error)
-        self._outbox_add(lambda: active.stream.push(done))
+        self._outbox.add(lambda: active.stream.push(done))
 
     def _remember(self, generation: Generation) -> None:
         """Keeps what the request's policy and sources learnt for the next one of its kind."""
         learnt = generation.policy.state()
         if learnt is not None and generation.usage.completion_tokens:
             learnt |= generation.sources.state() if generation.sources is not None else {}
-            worker = generation.usage.workers[-1] if generation.usage.workers else ""
+            worker = next(reversed(generation.usage.by_worker), "")
             settings = generation.request.speculation.over(self.settings.policy)
             self._memory.keep(worker, kind_of(generation.request.sampling.temperature, settings.sources), learnt)
 
@@ -372,28 +361,8 @@ class Engine:
         self._wake.clear()
         self.stats.waited_s += self.clock() - began
 
-    def _outbox_add(self, item: Callable[[], None]) -> None:
-        self._outbox.append(item)
-
     def _flush(self, *, handover: bool = False) -> None:
-        """Hands everything of this turn to the event loop in one call, commits before tokens in the order made.
-
-        `handover`: gives it the time to write them.
-        """
-        if not self._outbox or self._loop is None:
-            return
-        batch, self._outbox = self._outbox, []
-        written = threading.Event() if handover and threading.current_thread() is self._thread else None
-        self._loop.call_soon_threadsafe(_run_all, batch, written)
-        if written is not None:
-            written.wait(HANDOVER_S)
-
-
-def _run_all(batch: Sequence[Callable[[], None]], written: threading.Event | None) -> None:
-    for item in batch:
-        with Contained() as caught:  # what follows belongs to other requests
-            item()
-        if caught.error is not None:
-            log.error("a message of the engine was lost: %s", describe_fault(caught.error))
-    if written is not None:
-        written.set()
+        """Hands everything of this turn over, commits before tokens in the order made; `handover`: gives the event loop
+        the time to write them."""
+        wait = handover and threading.current_thread() is self._thread
+        self._outbox.flush(self.offloading.outgoing(), HANDOVER_S if wait else 0.0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import LinkView
@@ -29,8 +30,8 @@ class Workers(Protocol):
     def view(self, worker: str) -> LinkedWorker | None:
         """One of them, asked for at every decision: the same object as long as nothing about it has changed."""
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        """Queues a message; one to a worker that has gone is dropped."""
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        """Sends messages, in one frame if they fit; those to a worker that has gone are dropped."""
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         """Ends the link of a worker that broke the protocol over this request."""
@@ -54,7 +55,7 @@ class NoWorkers:
     def view(self, worker: str) -> LinkedWorker | None:
         return None
 
-    def send(self, worker: str, body: ToWorker) -> None:
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         """Nobody to tell."""
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
@@ -97,6 +98,7 @@ class Offloading:
     merit: Merit = field(default_factory=Merit)
     queued: QueueWorkers = field(init=False)
     """Answers that workers write for requests that wait."""
+    _outgoing: dict[str, list[ToWorker]] = field(default_factory=dict)
     _changed: bool = False
     """Whether workers may have become idle since `share` last looked."""
 
@@ -111,7 +113,7 @@ class Offloading:
         linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
         firsts = (other.generation.assignment for other in self.active.values())
         load = Counter(one.worker for one in firsts if one is not None)
-        exclude = {*generation.excluded_workers, *(one.worker for one in generation.assignments.given)}
+        exclude = {*generation.assignments.excluded, *(one.worker for one in generation.assignments.given)}
         explore = not useless and self.merit.explores()
         worker = choose(linked.values(), load, groups, self.merit, exclude=exclude, explore=explore)
         if worker is None:
@@ -148,7 +150,7 @@ class Offloading:
             if not sharing or not 0 < len(given) < self.workers_per_request:
                 continue
             idle = [view for view in linked.values() if view.shares and view.id not in busy]
-            worker = choose(idle, {}, active.request.groups, self.merit, exclude=generation.excluded_workers)
+            worker = choose(idle, {}, active.request.groups, self.merit, exclude=generation.assignments.excluded)
             if worker is not None:
                 busy.add(worker)
                 self._give(active, linked[worker], beside=True)
@@ -187,25 +189,26 @@ class Offloading:
         if active is not None:
             self.step(active, event, "merging a frame", now=at)
         elif not self.queued.frame_arrived(event):
-            self.frames.count("received")
             self.frames.count("stale")
 
-    def carry_out(self, active: Active, effect: Send | FrameTaken | Released) -> None:
-        """What a request's step means for its worker."""
-        match effect:
-            case FrameTaken():
-                self.note(effect)
-                if effect.error is not None:
-                    self.punish(effect.worker, effect.error, active.id)
-            case Send(worker, body, diverged):
-                if diverged:
-                    self.post(lambda: self.workers.diverged(worker))
-                self.post(lambda: self.workers.send(worker, body))
-            case Released(worker, name, reason, frames, claimed, accepted, rounds, brought):
-                self._changed = True
-                self.merit.ended(name, active.request.key, rounds, frames, brought)
-                self.audit.released(active.request, worker, name, reason, frames)
-                self.post(lambda: self.workers.audited(worker, active.request.key, claimed, accepted))
+    def send(self, message: Send) -> None:
+        """Queues a message for a worker, until the end of the turn."""
+        if message.diverged:
+            self.post(lambda: self.workers.diverged(message.worker))
+        self._outgoing.setdefault(message.worker, []).append(message.body)
+
+    def released(self, active: Active, one: Released) -> None:
+        """Reports what a worker has brought for a request."""
+        self._changed = True
+        self.merit.ended(one.name, active.request.key, one.rounds, one.frames, one.brought)
+        self.audit.released(active.request, one.worker, one.name, one.reason, one.frames)
+        self.post(lambda: self.workers.audited(one.worker, active.request.key, one.claimed, one.accepted))
+
+    def outgoing(self) -> Iterator[Callable[[], None]]:
+        """What sends each worker its messages of this turn; for the event loop, before anything else of the turn."""
+        sent, self._outgoing = self._outgoing, {}
+        for worker, bodies in sent.items():
+            yield partial(self.workers.send, worker, bodies)
 
     def note(self, taken: FrameTaken) -> None:
         """Reports a frame of a prefix that never was."""

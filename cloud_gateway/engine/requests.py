@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Verify
+from cloud_gateway.core.requests.driver import Driver
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
@@ -57,7 +58,7 @@ class Finisher(Protocol):
     def __call__(self, active: Active, finish: Finish, error: str | None) -> None: ...
 
 
-class Requests:
+class Requests(Driver[Active]):
     """Every event of a request goes through `step`. Lives on the engine's thread."""
 
     def __init__(
@@ -103,53 +104,58 @@ class Requests:
             effects = active.generation.handle(event, self.clock() if now is None else now)
         self.carry_out(active, effects)
 
-    def carry_out(self, active: Active, effects: Sequence[Effect]) -> None:
-        """In their order; where the target cannot keep a path, the request is put into a fresh slot at the end."""
-        lost: Exception | None = None
-        for effect in effects:
-            if isinstance(effect, Chosen):
-                lost = self._chosen(active, effect)
-            elif isinstance(effect, FrameTaken) and effect.error is None:  # the most frequent one
-                self.offloading.note(effect)
-            else:
-                with self.isolated(active, "carrying out a step"):
-                    self._carry_out(active, effect)
-        if lost is not None and not active.ended:
-            self.pass_failed([active], lost)
+    def apply(self, active: Active, effect: Effect) -> None:
+        """One effect; a fault stays with the request."""
+        if isinstance(effect, FrameTaken) and effect.error is None:  # the most frequent one
+            self.offloading.note(effect)
+            return
+        with self.isolated(active, "carrying out a step"):
+            super().apply(active, effect)
 
-    def _carry_out(self, active: Active, effect: Effect) -> None:
-        match effect:
-            case FrameTaken() | Send() | Released():
-                self.offloading.carry_out(active, effect)
-            case Finished(finish, error):
-                self._finish(active, finish, error)
-            case Drop(slot):
-                self.local.close(active)
-                if slot:
-                    self._reopen(active)
-            case WorkerWanted(useless):
-                self.offloading.assign(active, useless)
+    def frame_taken(self, active: Active, taken: FrameTaken) -> None:
+        self.offloading.note(taken)
+        if taken.error is not None:
+            self.offloading.punish(taken.worker, taken.error, active.id)
 
-    def _chosen(self, active: Active, effect: Chosen) -> Exception | None:
-        """Keeps the keys and values of the path taken, and sends its tokens; returns what went wrong in keeping."""
-        self.stats.tokens += len(effect.tokens)
+    def send(self, active: Active, message: Send) -> None:
+        self.offloading.send(message)
+
+    def released(self, active: Active, released: Released) -> None:
+        self.offloading.released(active, released)
+
+    def worker_wanted(self, active: Active, wanted: WorkerWanted) -> None:
+        self.offloading.assign(active, wanted.useless)
+
+    def drop(self, active: Active, drop: Drop) -> None:
+        self.local.close(active)
+        if drop.slot:  # it goes on in a fresh one, with what it has emitted as part of its prompt
+            self.stats.retries += 1
+            self.close_slot(active)
+            self.open(active)
+
+    def finished(self, active: Active, finished: Finished) -> None:
+        self._finish(active, finished.finish, finished.error)
+
+    def chosen(self, active: Active, chosen: Chosen) -> None:
+        """Keeps the keys and values of the path taken, and sends its tokens."""
+        self.stats.tokens += len(chosen.tokens)
         with Contained() as kept:
-            self.target.keep(active.slot, effect.rows)
+            self.target.keep(active.slot, chosen.rows)
+        active.unkept = kept.error
         if kept.error is None:
             with self.isolated(active, "asking the heads"):
                 self.local.ask_heads(active)
-        self.local.commit(active, effect.tokens)
-        if (event := effect.event) is not None:
+        self.local.commit(active, chosen.tokens)
+        if (event := chosen.event) is not None:
             self._post(lambda: active.stream.push(event))
-        return kept.error
 
     # --- passes of the target ------------------------------------------------------------------------------------
 
     def verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
         """One pass over every ready request's tree; those that a failed pass has made suspect have one each."""
         works = [(active, work) for active, action in ready if (work := self._work(active, action)) is not None]
-        together = [pair for pair in works if not pair[0].generation.alone]
-        for group in [together, *([pair] for pair in works if pair[0].generation.alone)]:
+        together = [pair for pair in works if not pair[0].generation.retries.alone]
+        for group in [together, *([pair] for pair in works if pair[0].generation.retries.alone)]:
             if group:
                 self._pass(group)
 
@@ -177,6 +183,9 @@ class Requests:
             self.local.verify_s.sample(one.rows, one.seconds)
         for (active, work), rows in results:
             self.step(active, Verified(work.tree, rows), "choosing its tokens", fatal=True)
+            lost, active.unkept = active.unkept, None
+            if lost is not None and not active.ended:
+                self.pass_failed([active], lost)
         self.stats.rounds += 1
 
     # --- faults of one request -----------------------------------------------------------------------------------
@@ -189,7 +198,7 @@ class Requests:
         what = describe_fault(error)
         by = f", over data of worker {' and '.join(blamed)}" if blamed else ""
         log.error("request %d: a fault while %s: %s%s", active.id, stage, what, by)
-        if fatal or active.generation.plain_since_fault:
+        if fatal or active.generation.retries.plain:
             self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
         else:
             why = f"a fault of the gateway while {stage}"
@@ -217,7 +226,7 @@ class Requests:
         what = describe_fault(error)
         log.error("a turn of the engine failed: %s", what)
         for active in actives:
-            if active.generation.retries >= MAX_RETRIES:
+            if active.generation.retries.count >= MAX_RETRIES:
                 self._end(active, f"A fault of this gateway ended the answer ({what}); please try again.")
             else:
                 self._take(active, Failed("pass", what))
@@ -230,12 +239,6 @@ class Requests:
         if contained.error is None:
             self.step(active, Admitted(reused))
         return contained.error is None
-
-    def _reopen(self, active: Active) -> None:
-        """Puts the request into a fresh slot, with what it has emitted as part of its prompt."""
-        self.stats.retries += 1
-        self.close_slot(active)
-        self.open(active)
 
     def close_slot(self, active: Active) -> None:
         """Frees the request's slot, if it has one."""

@@ -94,8 +94,8 @@ class Slots:
     def room(self, generation: Generation) -> Room:
         """What a new request will need."""
         request, tokens = generation.request, len(generation.request.tokens)
-        longest = min(tokens + request.max_tokens, generation.context) + self._cells.rows
-        return Room(request.key, generation.id, tokens, longest, generation.submitted)
+        longest = min(tokens + request.max_tokens, generation.bounds.context) + self._cells.rows
+        return Room(request.key, generation.id, tokens, longest, generation.account.submitted)
 
     def turn(self) -> None:
         """Before a pass: each request that runs has room for it, and those that wait get the free slots."""

@@ -10,9 +10,8 @@ from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
-from edgespec.core.pairing.messages import VERSION, Version
 from edgespec.core.protocol.handshake import Standing
-from edgespec.core.protocol.messages import Bytes32
+from edgespec.core.protocol.messages import VERSION, Bytes32, Version
 from edgespec.core.protocol.names import free_name, key_id
 from edgespec.shared.paired import PairedMachines, StoredName, UnixTime, shown_as
 

@@ -11,7 +11,7 @@ import logging
 import os
 import ssl as ssl_module
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from websockets.asyncio.server import ServerConnection
 
@@ -153,16 +153,17 @@ class Links:
         """One of them; may be called on any thread."""
         return self.registry.views.get(worker)
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        """Signs and writes a message at once; one to a worker that has gone is dropped."""
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        """Signs and writes messages at once, in one frame; those to a worker that has gone are dropped."""
         info = self.registry.workers.get(worker)
         if info is None or info.wire.over:
             return
-        if isinstance(body, Open):
-            info.scopes[body.request] = body.cache_scope
-        elif isinstance(body, Close):
-            info.scopes.pop(body.request, None)
-        info.wire.send(body)
+        for body in bodies:
+            if isinstance(body, Open):
+                info.scopes[body.request] = body.cache_scope
+            elif isinstance(body, Close):
+                info.scopes.pop(body.request, None)
+        info.wire.send(*bodies)
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         """Ends the link of a worker that broke the protocol over a request, in a way that only the engine can see."""
@@ -382,6 +383,6 @@ class _Link:
         except RemoteProtocolError:
             worker.blamed_for = worker.scopes.get(tree.request, b"")
             raise
-        worker.step.frame(asyncio.get_running_loop().time(), levels(tree))
+        worker.step.frame(self._session.received_at, levels(tree))
         self._links.registry.refresh(worker)
         self._links.inbox.post(FrameArrived(worker.id, tree))

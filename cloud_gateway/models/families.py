@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors, json_object
+from edgespec.shared.hf_vocabulary import json_object
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors
 
 
 @dataclass(frozen=True, slots=True)

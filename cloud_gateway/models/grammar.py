@@ -1,6 +1,7 @@
 """JSON schemas as masks of allowed tokens (docs/api.md, "JSON"), with llguidance underneath.
 
     schema = grammars.compile({"type": "object", ...}, scope)   once per request; refuses what is not supported
+    schema = grammars.compile({"a": {...}, ...}, scope, "tools", "start: @a | ...")   a grammar with schemas in it
     constraint = schema.beside()                    once per completion, for `GenerationRequest.constraint` (masks.py)
     constraint = schema.constraint()                its slow twin, which computes each mask when it is asked for
 
@@ -67,14 +68,18 @@ class Grammars:
         """
         self._vocab_size, self._eos = vocab_size, eos
         self._tokens = _ll_tokenizer(tokenizer, vocab_size, eos)
-        self._trial = Trial(_LAYOUT)
+        self._trial = Trial()
         self._judged: dict[tuple[bytes, bytes], tuple[int, Schema | str]] = {}
         """Size and result of the latest schemas by scope and digest, in the order of their last use."""
         self._lanes: WeakValueDictionary[bytes, Lane] = WeakValueDictionary()
         """By scope, as long as a schema of it is kept or used."""
 
-    def compile(self, schema: Mapping[str, Any], scope: bytes = b"", param: str = "response_format") -> Schema:
-        """Raises ClientError 400 naming `param` where no value satisfies the schema, a keyword is not supported, or the
+    def compile(
+        self, schema: Mapping[str, Any], scope: bytes = b"", param: str = "response_format", lark: str = ""
+    ) -> Schema:
+        """With `lark`, that grammar: it names as `@key` the schema that `schema` has under each key.
+
+        Raises ClientError 400 naming `param` where no value satisfies the schema, a keyword is not supported, or the
         schema is too large or too complex; 503 where the machine is too busy to find out.
 
         What was compiled or refused before is found within the same `scope` only: the time would show it to others.
@@ -82,12 +87,13 @@ class Grammars:
         large = check_size(schema)
         if large is not None:
             raise refusal(param, large)
-        text = json.dumps(schema)
-        if len(text) > MAX_SCHEMA_BYTES:
+        if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
             raise refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
+        schemas = schema if lark else {"json": schema}
+        text = _grammar(schemas, lark)
         name = scope, hashlib.sha256(text.encode()).digest()
         if name not in self._judged:
-            self._judged[name] = (len(text), self._compiled(text, schema, scope, param))
+            self._judged[name] = (len(text), self._compiled(text, schemas, scope, param))
             self._make_room([one for one in self._judged if one[0] == scope], MAX_SHARE)
             self._make_room(list(self._judged), 1)
         self._judged[name] = self._judged.pop(name)  # moves it to the end: the first ones are dropped first
@@ -108,11 +114,11 @@ class Grammars:
         """Ends the process in which schemas are compiled first."""
         self._trial.close()
 
-    def _compiled(self, text: str, schema: Mapping[str, Any], scope: bytes, param: str) -> Schema | str:
+    def _compiled(self, text: str, schemas: Mapping[str, Any], scope: bytes, param: str) -> Schema | str:
         """The schema, or a sentence about its fault; never the library's texts, which quote the schema."""
         from llguidance import LLMatcher
 
-        if not finite(schema):
+        if not all(map(finite, schemas.values())):
             return "no finite value satisfies the schema, which requires itself"
         tokens = self._tokens
         if tokens is None:
@@ -122,13 +128,19 @@ class Grammars:
         fault = self._trial.fault(text)
         if fault is not None:
             return fault
-        grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)  # type: ignore[arg-type]
-        make = partial(LLMatcher, tokens, grammar, log_level=0)
+        make = partial(LLMatcher, tokens, text, log_level=0)
         matcher = make()
         if not _mask(matcher, self._vocab_size).any():
             return TOO_COMPLEX if matcher.is_error() else "no value satisfies the schema"
         lane = self._lanes.setdefault(scope, Lane())
         return Schema(matcher, make, lane, self._vocab_size, self._eos)
+
+
+def _grammar(schemas: Mapping[str, Any], lark: str = "") -> str:
+    """In llguidance's notation; the first of the grammars is what a completion follows."""
+    parts: list[dict[str, Any]] = [{"name": "start", "lark_grammar": lark}] if lark else []
+    parts += [{"name": name, "json_schema": {**schema, "x-guidance": _LAYOUT}} for name, schema in schemas.items()]
+    return json.dumps({"grammars": parts})
 
 
 def _ll_tokenizer(tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> LLTokenizer | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cloud_gateway.models.chat import ChatEncoder
+from cloud_gateway.models.tool_text import in_words
 from edgespec.core.errors import ClientError, ModelError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -50,11 +51,6 @@ class Text:
 
         return cls(load_tokenizer(folder))
 
-    @property
-    def has_tools(self) -> bool:
-        """Whether the model's chat template supports tools."""
-        return "tools" in self._template
-
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
@@ -64,10 +60,11 @@ class Text:
         """
         if not self._template:
             raise ClientError("This model has no chat template; use /v1/completions.", code="unsupported_model")
-        if tools and not self.has_tools:
-            raise ClientError("This model's chat template has no tools.", param="tools", code="unsupported_parameter")
         if isinstance(self._chats, ModelError):
             raise ClientError(f"{self._chats} Use /v1/completions.", code="unsupported_model")
+        called = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+        if "tools" not in self._template and (tools or called):
+            messages, tools = in_words(messages, tools), None
         return self._chats.encode(messages, tools)
 
     @property

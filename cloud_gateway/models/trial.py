@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,13 @@ class TrialError(EdgespecError):
 class Trial:
     """One such process, started at the first use, and again after it had to be killed."""
 
-    def __init__(self, layout: Mapping[str, Any]) -> None:
-        """`layout` are llguidance's options."""
-        self._layout = dict(layout)
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._noted = Throttle()
 
-    def fault(self, schema: str) -> str | None:
-        """The fault of a schema, as the end of a sentence; None where it can be compiled.
+    def fault(self, grammar: str) -> str | None:
+        """The fault of a grammar, as the end of a sentence; None where it can be compiled.
 
         Raises ClientError 503 where the machine was too busy to find out, and TrialError.
         """
@@ -60,7 +58,7 @@ class Trial:
             if self._process is not None and self._process.poll() is not None:
                 self._kill()  # it ended between two schemas, maybe killed by the operator
             process = self._process or self._start()
-            line = json.dumps({"schema": schema, "layout": self._layout}).encode() + b"\n"
+            line = json.dumps({"grammar": grammar}).encode() + b"\n"
             _, used_s = _progress(process.pid)
             with suppress(OSError):  # it has ended: then there is no reply
                 assert process.stdin is not None

@@ -1,7 +1,7 @@
 """Compiles JSON schemas one after the other, to see whether that is possible. Run by cloud_gateway/models/trial.py.
 
 A separate program that imports nothing of this package, so that it starts in 0.1 s and may be killed at any time.
-Reads one JSON object a line: `{"schema": "...", "layout": {...}}`; writes one a line: `{"fault": null}`, or a sentence
+Reads one JSON object a line: `{"grammar": "..."}`; writes one a line: `{"fault": null}`, or a sentence
 of the table below. The library's own texts quote the schema or a completion, and are not passed on.
 """
 
@@ -61,18 +61,14 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # SIGPROF ends the process, also during native code
-        fault = _fault(tokenizer, request["schema"], request["layout"])
+        fault = _fault(tokenizer, request["grammar"])
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write({"fault": fault})
 
 
-def _fault(tokenizer: Any, schema: str, layout: Any) -> str | None:
+def _fault(tokenizer: Any, grammar: str) -> str | None:
     from llguidance import LLMatcher
 
-    try:
-        grammar = LLMatcher.grammar_from_json_schema(schema, overrides=layout)
-    except ValueError:
-        return OTHER
     matcher = LLMatcher(tokenizer, grammar, log_level=0)
     if not matcher.is_error():
         if not any(matcher.compute_bitmask()) and not matcher.is_error():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("cloud_gateway.process.audit")
 
 FILE_NAME = "audit.jsonl"
-"""Of the entries without a key."""
+"""The file of the entries without a key."""
 MAX_PENDING = 10_000
 """Entries that may wait for the disk, about 3 MB; further ones are dropped and counted."""
 MAX_BATCH = 500
@@ -62,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AuditLog:
-    """Writes entries in a thread, from construction until `close`. Where the disk is full, entries are dropped."""
+    """Writes entries in a thread, from construction until `close`. If the disk is full, entries are dropped."""
 
     def __init__(self, folder: Path, max_bytes: int, keep: int, clock: Callable[[], float] = time.time) -> None:
         """`max_bytes`: of one file; `keep`: number of full files kept. Raises KeyStoreError for the folder."""
@@ -83,7 +83,6 @@ class AuditLog:
         self._put(Entry(self._clock(), event, *who, ended, frames))
 
     def worker(self, event: Literal["quarantined", "lifted"], worker: str, name: str, why: str) -> None:
-        """A worker's quarantine began or was ended."""
         self._put(Entry(self._clock(), event, "", "", "", worker, name, why))
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -168,7 +167,6 @@ def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
 
 
 def file_name(key: str) -> str:
-    """The file of a key's entries."""
     return f"audit-{key}.jsonl" if key else FILE_NAME
 
 

@@ -1,6 +1,6 @@
 """The subcommands of `cloud-gateway`, except `serve` (serve.py). They print; errors are raised.
 
-Most call the running gateway through its control socket. Where none runs, keys and workers are read from its files.
+Most call the running gateway through its control socket. If none runs, keys and workers are read from its files.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.process import config, report
 from cloud_gateway.process.audit import entries
-from cloud_gateway.process.views import audit_row, key_row, worker_row
+from cloud_gateway.process.views import key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError, PairingError
 from edgespec.shared import control, folders, logs, unit
@@ -32,7 +34,6 @@ VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"
 
 
 def serve(args: argparse.Namespace) -> int:
-    """`cloud-gateway serve`."""
     settings = config.given(args)
     with logs.policy(settings.daemon.log_level):
         starting = Starting(f"cloud-gateway {__version__}")
@@ -44,7 +45,6 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def link(args: argparse.Namespace) -> int:
-    """`cloud-gateway link`."""
     settings = config.given(args)
     with logs.policy(settings.daemon.log_level):
         starting = Starting(f"cloud-gateway {__version__}")
@@ -59,13 +59,10 @@ def link(args: argparse.Namespace) -> int:
 
 
 def version(args: argparse.Namespace) -> int:
-    """`cloud-gateway version`."""
-    print(VERSION)
-    return 0
+    return _print(VERSION)
 
 
 def install_service(args: argparse.Namespace) -> int:
-    """`cloud-gateway install-service`."""
     settings = config.given(args)
     models = [settings.target.model, settings.local_draft.model]
     unit.GATEWAY.install(args.config, models, user=args.user, dry_run=args.dry_run)
@@ -73,18 +70,19 @@ def install_service(args: argparse.Namespace) -> int:
 
 
 def uninstall(args: argparse.Namespace) -> int:
-    """`cloud-gateway uninstall`."""
     unit.GATEWAY.uninstall(config.given(args).daemon.state_dir, user=args.user, dry_run=args.dry_run)
     return 0
 
 
 def status(args: argparse.Namespace) -> int:
-    """`cloud-gateway status`."""
-    answer = control.call(_socket(args), "status")
-    if args.json:
-        return _print_json(answer)
-    print(report.text(answer))
-    return 0
+    socket = _socket(args)
+    if args.watch and not args.json:
+        report.show_live(lambda: (control.call(socket, "status"), control.call(socket, "workers")["workers"]))
+    while args.watch and args.json:
+        _print_json(control.call(socket, "status"))
+        time.sleep(1.0)
+    answer = control.call(socket, "status")
+    return _print_json(answer) if args.json else _print(report.text(answer))
 
 
 # --- pairing -------------------------------------------------------------------------------------------------------
@@ -118,17 +116,15 @@ def _show_code(event: Row) -> None:
 
 
 BROUGHT = ("requests", "frames", "accepted", "rank", "why")
-"""What a worker brought since the gateway started, and its place for the next request."""
+"""Figures of a worker since the gateway started, and its place for the next request."""
 
 
 def list_workers(args: argparse.Namespace) -> int:
-    """`cloud-gateway workers list`."""
     rows = _workers(args)
     if args.json:
         return _print_json({"workers": rows})
     if not rows:
-        print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
-        return 0
+        return _print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
     table = [
         [
             r["id"], r["name"], _state(r), " ".join(r["groups"]), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"]),
@@ -137,59 +133,50 @@ def list_workers(args: argparse.Namespace) -> int:
         for r in rows
     ]  # fmt: skip
     head = ["ID", "NAME", "STATE", "GROUPS", "RTT", "PAIRED", "LAST LINKED", *map(str.upper, BROUGHT)]
-    _print_table(head, table)
-    return 0
+    return _print_table(head, table)
 
 
 def revoke_worker(args: argparse.Namespace) -> int:
-    """`cloud-gateway workers revoke ID`."""
-    if _is_running(path := _socket(args)):
-        row = control.call(path, "revoke_worker", id=args.id)
-    else:
-        row = worker_row(_paired(args).revoke(args.id), None)
-    if args.json:
-        return _print_json(row)
-    print(f"Worker {row['name']} ({row['id']}) is revoked and its link ended; pairing it again undoes that.")
-    return 0
+    def said(row: Row) -> str:
+        return f"Worker {_named(row)} is revoked and its link ended; pairing it again undoes that."
+
+    return _change_worker(args, "revoke", said)
 
 
 def release_worker(args: argparse.Namespace) -> int:
-    """`cloud-gateway workers release ID`."""
-    if _is_running(path := _socket(args)):
-        row = control.call(path, "release_worker", id=args.id)
-    else:
-        row = worker_row(_paired(args).release(args.id), None)
-    if args.json:
-        return _print_json(row)
-    print(
-        f"Worker {row['name']} ({row['id']}) is released from quarantine; it is linked within two minutes if it runs."
-    )
-    return 0
+    def said(row: Row) -> str:
+        return f"Worker {_named(row)} is released from quarantine; it is linked within two minutes if it runs."
+
+    return _change_worker(args, "release", said)
 
 
 def expire_worker(args: argparse.Namespace) -> int:
-    """`cloud-gateway workers expire ID WHEN`."""
-    if _is_running(path := _socket(args)):
-        row = control.call(path, "expire_worker", id=args.id, at=args.when)
-    else:
-        row = worker_row(_paired(args).expire(args.id, args.when), None)
-    if args.json:
-        return _print_json(row)
-    until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
-    print(f"The pairing of worker {row['name']} ({row['id']}) {until}.")
-    return 0
+    def said(row: Row) -> str:
+        until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
+        return f"The pairing of worker {_named(row)} {until}."
+
+    return _change_worker(args, "expire", said, at=args.when)
 
 
 def group_worker(args: argparse.Namespace) -> int:
-    """`cloud-gateway workers group ID GROUP...`."""
+    def said(row: Row) -> str:
+        return f"Worker {_named(row)} is now in: {' '.join(row['groups'])}."
+
+    return _change_worker(args, "group", said, groups=args.group)
+
+
+def _change_worker(args: argparse.Namespace, change: str, said: Callable[[Row], str], **values: Any) -> int:
+    """Changes a record of `PairedWorkers`, by the running gateway or in its file, and prints what was done."""
     if _is_running(path := _socket(args)):
-        row = control.call(path, "group_worker", id=args.id, groups=args.group)
+        row = control.call(path, f"{change}_worker", id=args.id, **values)
     else:
-        row = worker_row(_paired(args).regroup(args.id, args.group), None)
-    if args.json:
-        return _print_json(row)
-    print(f"Worker {row['name']} ({row['id']}) is now in: {' '.join(row['groups'])}.")
-    return 0
+        method = getattr(_paired(args), {"group": "regroup"}.get(change, change))
+        row = worker_row(method(args.id, *values.values()), None)
+    return _print_json(row) if args.json else _print(said(row))
+
+
+def _named(row: Row) -> str:
+    return f"{row['name']} ({row['id']})"
 
 
 def _workers(args: argparse.Namespace) -> list[Row]:
@@ -224,7 +211,12 @@ def _rtt(row: Row) -> str:
 
 def create_key(args: argparse.Namespace) -> int:
     """`cloud-gateway keys create`: the only time that the key itself is shown."""
-    options = {"offload": args.offload is not None, "groups": args.offload or [], "cache_group": args.cache_group}
+    options = {
+        "offload": args.offload is not None,
+        "groups": args.offload or [],
+        "cache_group": args.cache_group,
+        "operator": args.operator,
+    }
     if _is_running(path := _socket(args)):
         row = control.call(path, "create_key", name=args.name, **options)
     else:
@@ -241,7 +233,6 @@ def create_key(args: argparse.Namespace) -> int:
 
 
 def list_keys(args: argparse.Namespace) -> int:
-    """`cloud-gateway keys list`."""
     if _is_running(path := _socket(args)):
         rows = control.call(path, "keys")["keys"]
     else:
@@ -249,33 +240,22 @@ def list_keys(args: argparse.Namespace) -> int:
     if args.json:
         return _print_json({"keys": rows})
     if not rows:
-        print("There are no API keys yet; 'cloud-gateway keys create' makes one.")
-        return 0
-    table = [
-        [
-            r["id"],
-            r["name"] or "-",
-            " ".join(r["groups"]) or "no",
-            r["cache_group"] or "-",
-            _when(r["created"]),
-            _when(r["revoked"]),
-        ]
-        for r in rows
-    ]
-    _print_table(["ID", "NAME", "OFFLOAD", "CACHE GROUP", "CREATED", "REVOKED"], table)
-    return 0
+        return _print("There are no API keys yet; 'cloud-gateway keys create' makes one.")
+    table = []
+    for r in rows:
+        groups = " ".join(r["groups"]) or "no"
+        times = map(_when, (r["created"], r["last_used"], r["revoked"]))
+        table.append([r["id"], r["name"] or "-", groups, r["cache_group"] or "-", *times])
+    return _print_table(["ID", "NAME", "OFFLOAD", "CACHE GROUP", "CREATED", "LAST USED", "REVOKED"], table)
 
 
 def revoke_key(args: argparse.Namespace) -> int:
-    """`cloud-gateway keys revoke ID`."""
     if _is_running(path := _socket(args)):
         row = control.call(path, "revoke_key", id=args.id)
     else:
         row = key_row(_keys(args).revoke(args.id))
-    if args.json:
-        return _print_json(row)
-    print(f"API key {row['id']} is revoked; a running gateway refuses it from now on.")
-    return 0
+    text = f"API key {row['id']} is revoked; a running gateway refuses it from now on."
+    return _print_json(row) if args.json else _print(text)
 
 
 # --- the gateway's own keys ----------------------------------------------------------------------------------------
@@ -340,7 +320,7 @@ def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:
         return
     folder = folders.audit_dir(config.given(args).daemon.state_dir)
     try:
-        yield from (audit_row(entry) for entry in entries(folder, args.since))
+        yield from map(msgspec.to_builtins, entries(folder, args.since))
     except OSError as error:
         raise KeyStoreError(f"{folder}: cannot read it ({error.strerror or error}).") from None
 
@@ -377,13 +357,18 @@ def _when(unix_s: float | None) -> str:
     return "-" if unix_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
-def _print_json(value: object) -> int:
-    print(json.dumps(value), flush=True)
+def _print(text: str) -> int:
+    print(text, flush=True)
     return 0
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def _print_json(value: object) -> int:
+    return _print(json.dumps(value))
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
     cells = [list(headings), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0

@@ -44,8 +44,6 @@ def is_loopback(host: str) -> bool:
 
 
 class TargetSection(TargetSettings, frozen=True, kw_only=True):
-    """[target]: the model that decides every token."""
-
     model: ModelPath = "auto:quantised"
     engine: Literal["auto", "llamacpp", "torch"] = "auto"
     exact: Literal["auto", "yes", "no"] = "auto"
@@ -69,16 +67,12 @@ class LocalDraftSection(Section, frozen=True):
 
 
 class ApiSection(RequestBounds, frozen=True, kw_only=True):
-    """[api]: the chat API."""
-
     host: Host = "127.0.0.1"
     port: Port = 8080
-    queue_limit: Annotated[int, Meta(ge=1, le=100_000)] = 64
+    ui: bool = False
 
 
 class LinkSection(Section, frozen=True):
-    """[link]: where workers connect and pair."""
-
     host: Host = "0.0.0.0"  # noqa: S104  workers come from other machines; each must be paired
     port: Port = DEFAULT_PORT
     name: MachineName = ""
@@ -87,14 +81,10 @@ class LinkSection(Section, frozen=True):
 
 
 class MetricsSection(Section, frozen=True):
-    """[metrics]: figures for Prometheus."""
-
     port: Port = 9464
 
 
 class TracesSection(Section, frozen=True):
-    """[traces]: the flight recorder."""
-
     folder: Folder = ""
     salt: bool = True
 
@@ -102,13 +92,10 @@ class TracesSection(Section, frozen=True):
 class AuditSection(Section, frozen=True):
     """[audit]: the record of which worker was given which request."""
 
-    enabled: bool = True
-    keep: Annotated[int, Meta(ge=1, le=100)] = 4
+    keep: Annotated[int, Meta(ge=0, le=100)] = 4
 
 
 class DaemonSection(Section, frozen=True):
-    """[daemon]: the process itself."""
-
     state_dir: Folder = ""
     log_level: LogLevel = "info"
     cpu: Cores = ()
@@ -138,7 +125,9 @@ REMOVED: Mapping[str, str] = {
     "limits.connections_per_s": _PROXY,
     "limits.head_timeout_s": "headers must arrive within 10 s.",
     "limits.idle_timeout_s": "a connection without a request is closed after 75 s.",
-    "limits.key_waiting": "the completions of one key may take half of `api.queue_limit`.",
+    "api.queue_limit": "64 completions may wait for a slot.",
+    "limits.key_running": "one key may hold all slots but one if there are several keys.",
+    "limits.key_waiting": "the completions of one key may take half of the 64 places of the queue.",
     "limits.key_body_kb": "one key may have 16 MiB of request bodies under way.",
     "link.connections": "the link port takes 1024, or as many as the limit of open files allows.",
     "link.unproven_connections": _CONSTANT,
@@ -148,14 +137,13 @@ REMOVED: Mapping[str, str] = {
     "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
     "traces.max_kb": "the first 16 MiB of a request are recorded.",
     "traces.keep": "the latest 1000 traces are kept.",
+    "audit.enabled": "`audit.keep = 0` keeps no audit log.",
     "audit.max_kb": "a file has 4 MiB; `audit.keep` says how many are kept.",
 }
 """Keys of earlier versions, each with what holds instead."""
 
 
 class GatewaySettings(Section, frozen=True):
-    """All of gateway.toml."""
-
     removed: ClassVar[Mapping[str, str]] = REMOVED
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
@@ -176,6 +164,8 @@ class GatewaySettings(Section, frozen=True):
         longest = self.target.context + 1 + self.policy.verify_nodes
         if 0 < self.target.kv_tokens < longest:
             yield "target.kv_tokens", f"0, or at least {longest}: `target.context` and the candidates of a pass"
+        if self.api.ui and self.api.stream == "even":
+            yield "api.ui", 'false where `api.stream` is "even": the sizes and times of its events show drafts'
         yield from self._draft_conflicts()
         ports = [self.link.port, self.api.port, self.metrics.port]
         for i, key in enumerate(("api.port", "metrics.port"), 1):
@@ -200,7 +190,7 @@ class GatewaySettings(Section, frozen=True):
 
 
 def load(path: Path | None = None) -> GatewaySettings:
-    """As `settings.load_usual`. Raises ConfigError."""
+    """`settings.load_usual` for the gateway. Raises ConfigError."""
     return settings.load_usual(path, "gateway", GatewaySettings)
 
 

@@ -11,6 +11,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from cloud_gateway.api import Api
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.merit import Merit
@@ -21,7 +23,7 @@ from cloud_gateway.links.server import Links
 from cloud_gateway.process.audit import AuditLog, entries
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models
-from cloud_gateway.process.views import audit_row, key_row, worker_row, worker_rows
+from cloud_gateway.process.views import key_row, worker_row, worker_rows
 from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
@@ -35,7 +37,7 @@ AUDIT_BATCH = 200
 
 
 class Running(Protocol):
-    """What the commands use of the gateway process; the last four are None until the models are loaded."""
+    """The part that the commands use of the gateway process; the last four are None until the models are loaded."""
 
     settings: GatewaySettings
     starting: Starting
@@ -81,7 +83,6 @@ class Commands:
         }
 
     async def status(self) -> dict[str, object]:
-        """What `cloud-gateway status` shows."""
         gateway = self._gateway
         found: dict[str, object] = {
             "version": __version__,
@@ -128,10 +129,13 @@ class Commands:
 
     async def workers(self) -> dict[str, object]:
         """All paired workers, with figures of the linked ones."""
+        return {"workers": self.worker_rows()}
+
+    def worker_rows(self) -> list[dict[str, object]]:
         gateway = self._gateway
         linked = {w.id: w for w in gateway.links.workers()} if gateway.links else {}
         merit = gateway.engine.offloading.merit if gateway.engine else Merit()
-        return {"workers": worker_rows(gateway.paired.all(), linked, merit)}
+        return worker_rows(gateway.paired.all(), linked, merit)
 
     async def revoke_worker(self, id: str) -> dict[str, object]:  # noqa: A002 - the parameter's name on the wire
         """Revokes on disk, then ends the link."""
@@ -164,23 +168,24 @@ class Commands:
         return worker_row(worker, link)
 
     async def create_key(
-        self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = ()
+        self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = (), operator: bool = False
     ) -> dict[str, object]:
         """Makes a key. Only this reply holds a secret; other users cannot open the socket."""
         create = self._gateway.keys.create
-        key, secret = await asyncio.to_thread(create, name, offload=offload, groups=groups, cache_group=cache_group)
+        key, secret = await asyncio.to_thread(
+            create, name, offload=offload, groups=groups, cache_group=cache_group, operator=operator
+        )
         return {**key_row(key), "key": secret}
 
     async def keys(self) -> dict[str, object]:
-        """All API keys, without their secrets."""
-        return {"keys": [key_row(key) for key in self._gateway.keys.all()]}
+        ring = self._gateway.keys
+        return {"keys": [key_row(key, ring.used.get(key.id)) for key in ring.all()]}
 
     async def revoke_key(self, id: str) -> dict[str, object]:  # noqa: A002
-        """Revokes an API key."""
         return key_row(await asyncio.to_thread(self._gateway.keys.revoke, id))
 
     async def audit(self, since: float = 0.0) -> AsyncIterator[dict[str, object]]:
         """The audit log in batches, oldest entries first."""
         found = entries(self._gateway.audit_folder, since)
         while batch := await asyncio.to_thread(lambda: list(itertools.islice(found, AUDIT_BATCH))):
-            yield {"entries": [audit_row(entry) for entry in batch]}
+            yield {"entries": msgspec.to_builtins(batch)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.core.limits.settings import QUEUE_LIMIT
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
@@ -51,7 +52,7 @@ class Models:
 
 
 def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Callable[[str], None] = log.info) -> Models:
-    """Loads target and local draft; `plan` is what `check_models` returned, where it was called before; `doing` is
+    """Loads target and local draft; `plan` is what `check_models` returned, if it was called before; `doing` is
     called with each step.
 
     Raises ModelError, TokenizerMismatch, LibraryError.
@@ -122,8 +123,7 @@ def _load_heads(
 
 
 def engine_settings(settings: GatewaySettings) -> EngineSettings:
-    """The engine's part of the configuration."""
-    return EngineSettings(settings.policy, settings.api.queue_limit, settings.sources)
+    return EngineSettings(settings.policy, QUEUE_LIMIT, settings.sources)
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

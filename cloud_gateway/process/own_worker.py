@@ -21,7 +21,7 @@ from pathlib import Path
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.process.config import LocalDraftSection
 from edgespec.core.pairing.groups import OWN_GROUP
-from edgespec.core.pairing.messages import VERSION
+from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.files import write_private
@@ -34,18 +34,18 @@ NAME = "own worker"
 RETRY_S = (1.0, 30.0)
 """Shortest and longest wait before it is started again; a run longer than the longest wait starts over."""
 END_S = 10.0
-"""For it to end by itself."""
+"""Time for it to end by itself."""
 TAIL = 3
 """Last lines of its output in the log entry of its end."""
 _NOT_ITS_OWN = ("CREDENTIALS_DIRECTORY", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_USEC")
-"""What systemd gave to the gateway's process."""
+"""Variables that systemd gave to the gateway's process."""
 
 
 class OwnWorker:
-    """Starts the process, starts it again where it ends, and ends it. Lives on the event loop."""
+    """Starts the process, starts it again if it ends, and ends it. Lives on the event loop."""
 
     def __init__(self, draft: LocalDraftSection, folder: Path, gateway: SigningKey, name: str, spki: bytes) -> None:
-        """`folder`: of its keys and configuration, made where it is missing; the rest is the gateway's identity.
+        """`folder`: of its keys and configuration, made if it is missing; the rest is the gateway's identity.
 
         Raises KeyStoreError.
         """
@@ -55,7 +55,7 @@ class OwnWorker:
         self._task: asyncio.Task[None] | None = None
 
     def pair(self, workers: PairedWorkers) -> None:
-        """Adds its key to the gateway's list, where the operator sees it. Raises KeyStoreError."""
+        """Adds its key to the gateway's list, which the operator sees. Raises KeyStoreError."""
         workers.add(self._store.identity().public, NAME, VERSION, (OWN_GROUP,))
 
     def start(self, address: Address) -> None:
@@ -67,7 +67,6 @@ class OwnWorker:
         self._task = asyncio.ensure_future(self._keep_running())
 
     async def close(self) -> None:
-        """Ends it."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -129,7 +128,7 @@ async def _last_lines(process: Process) -> list[str]:
 
 
 async def _end(process: Process) -> None:
-    """Ends it by closing its input, and by force where that takes too long."""
+    """Ends it by closing its input, and by force if that takes too long."""
     if process.returncode is not None:
         return
     assert process.stdin is not None

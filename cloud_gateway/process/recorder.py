@@ -32,8 +32,6 @@ SUFFIX = ".trace"
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """What the operator chose (configs/gateway.toml, [traces])."""
-
     folder: Path
     salt: bool
     limit_bytes: int
@@ -44,7 +42,7 @@ class Recorder:
     """`listen` is called on the event loop, `end` on the engine's thread; neither waits."""
 
     def __init__(self, settings: RecorderSettings, key: SigningKey) -> None:
-        """Makes the folder (0700). Raises ConfigError where that is impossible or others can read it."""
+        """Makes the folder (0700). Raises ConfigError if that is impossible or others can read it."""
         self.settings, self._key = settings, key
         try:
             private_folder(settings.folder)
@@ -57,9 +55,8 @@ class Recorder:
         self._thread.start()
 
     def listen(self, generation: Generation, settings: PolicySettings, curve: Curve) -> None:
-        """Logs a request that has just come."""
         made_at, limit = int(time.time()), self.settings.limit_bytes
-        generation.listener = InputLog(generation, settings, curve, made_at, limit, self.end)
+        generation.listener = InputLog(generation, settings, curve, made_at, limit, self.end, salt=self.settings.salt)
 
     def end(self, log: InputLog, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""
@@ -77,7 +74,7 @@ class Recorder:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            recorded = item[0].as_trace(__version__, item[1], salt=self.settings.salt)
+            recorded = item[0].as_trace(__version__, item[1])
             try:
                 self._write(recorded.header, trace.seal(recorded, self._key))
             except (KeyStoreError, OSError) as error:

@@ -1,10 +1,14 @@
-"""What `cloud-gateway status` prints for people; `--json` prints what this is given."""
+"""The text that `cloud-gateway status` prints for people; `--json` prints what this is given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 NAME = 11
 """Width of the first column."""
@@ -13,6 +17,47 @@ NAME = 11
 def text(status: Mapping[str, Any]) -> str:
     """The state of a running gateway, or of one that starts: a name and a sentence a line."""
     return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status))
+
+
+def show_live(read: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]], period_s: float = 1.0) -> None:
+    """The state, its rates and the workers, in place, until `read` raises, as it does when the gateway ends."""
+    from rich.live import Live
+
+    before, began = None, time.monotonic()
+    with Live(auto_refresh=False, screen=False) as shown:
+        while True:
+            (status, workers), now = read(), time.monotonic()
+            shown.update(screen(before, status, now - began, workers), refresh=True)
+            before, began = status, now
+            time.sleep(period_s)
+
+
+def screen(
+    before: Mapping[str, Any] | None, status: Mapping[str, Any], seconds: float, workers: Sequence[Mapping[str, Any]]
+) -> RenderableType:
+    """`status` with what happened in the `seconds` since `before`, and a table of the linked workers."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("worker", "state", "round trip", "step", "requests", "frames", "accepted"):
+        table.add_column(name)
+    for row in workers:
+        if row["linked"]:
+            times = (f"{row[name]:.1f} ms" for name in ("rtt_ms", "step_ms"))
+            counts = (str(row[name] or 0) for name in ("requests", "frames", "accepted"))
+            table.add_row(Text(row["name"]), Text(row["paused"] or "ready"), *times, *counts)
+    rates = _rates(before, status, seconds) if before and "doing" not in {*before, *status} else ""
+    return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table)
+
+
+def _rates(before: Mapping[str, Any], status: Mapping[str, Any], seconds: float) -> str:
+    tokens, passes, local = (status[name] - before[name] for name in ("tokens", "rounds", "local_draft_passes"))
+    drafted, accepted = (sum(status[name].values()) - sum(before[name].values()) for name in ("drafted", "accepted"))
+    share = f", {accepted / drafted:.0%} of {drafted} candidates accepted" if drafted else ""
+    a_pass = f", {tokens / passes:.2f} a pass" if passes else ""
+    return f"{tokens / seconds:.1f} tokens/s{a_pass}, {local / seconds:.1f} local draft passes/s{share}"
 
 
 def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

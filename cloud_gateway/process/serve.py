@@ -10,7 +10,7 @@ import socket
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,7 @@ from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.limits.conduct import Conduct
+from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import CONNECTIONS as LINK_CONNECTIONS
@@ -49,9 +50,12 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
+if TYPE_CHECKING:
+    from cloud_gateway.ui.pages import Pages
+
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
-"""For completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
+"""Time for completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
 METRICS_HOST = "127.0.0.1"
 """Figures about other people's requests do not leave this machine."""
 MAX_TRACE_BYTES = 16 * 2**20
@@ -83,11 +87,11 @@ class Gateway:
         self.paired = PairedWorkers(store.folder)
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
-        slots, queue_limit = settings.target.slots, settings.api.queue_limit
-        self.api = Api(Limits.of(settings.api, settings.limits, slots, queue_limit), self.metrics)
+        self.api = Api(Limits.of(settings.api, settings.limits, settings.target.slots), self.metrics)
         self.recorder = _recorder(settings, self.identity)
         self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
         self.audit = _audit(settings, self.audit_folder)
+        self.pages = _pages(settings, self.keys)
         self.desk = PairingListener(self.identity, self.name, self.tls.spki_hash, self.paired)
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
@@ -96,7 +100,7 @@ class Gateway:
         self.advertiser: Advertiser | None = None
         self._listeners: dict[str, Listener] = {}
         self.link_port = 0
-        self._shares = _shares()
+        self._shares = connection_shares()
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._failed = False
 
@@ -145,7 +149,8 @@ class Gateway:
         admission, times = api_admission(self._shares["api"]), Times()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
-        chat = await listen(make_app(self.api, self.keys), api.host, api.port, "api", admission, times)
+        app = make_app(self.api, self.keys, self.pages.routes() if self.pages else ())
+        chat = await listen(app, api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
         app = metrics_app(self.metrics)
         figures = await listen(app, METRICS_HOST, metrics.port, "metrics", METRICS_LIMITS, times)
@@ -174,10 +179,13 @@ class Gateway:
             conduct=Conduct(settings.link.quarantine_keys),
             quarantined=self._note_quarantine,
         )
+        recorder: Recording | None = self.recorder
+        if self.pages is not None:
+            recorder = self.pages.show(models.text, Commands(self).worker_rows, self.recorder)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
-            models.target, models.local, engine_settings(settings), links, recorder=self.recorder, curve=curve,
+            models.target, models.local, engine_settings(settings), links, recorder=recorder, curve=curve,
             heads=models.heads, audit=self.audit, on_failure=self._engine_failed, on_idle=models.idle,
         )  # fmt: skip
         if self.audit is not None:
@@ -207,7 +215,7 @@ class Gateway:
             self.audit.worker("quarantined", worker, name, why)
 
     async def _start_own_worker(self, closing: AsyncExitStack) -> frozenset[str]:
-        """Starts it where one is configured; returns the groups that every request may use because of it."""
+        """Starts it if one is configured; returns the groups that every request may use because of it."""
         if self.own_worker is None:
             return frozenset()
         host = self.settings.link.host
@@ -220,7 +228,7 @@ class Gateway:
         assert self.models is not None
         model, found = self.models.served.id, self.addresses()
         log.info("ready after %.1f s", self.starting.seconds)
-        api = Address(_host(self.settings.api.host), self._listeners["api"].port)
+        api = Address(reachable_host(self.settings.api.host), self._listeners["api"].port)
         print(f"API      http://{api}/v1 serves {model}")
         print(f"workers  {found['link']}")
         print(f"metrics  {found['metrics']}/metrics", flush=True)
@@ -235,8 +243,7 @@ class Gateway:
         return found | {"link": self.worker_address()} if self.links is not None else found
 
     def worker_address(self) -> str:
-        """The address for workers."""
-        return f"wss://{Address(_host(self.settings.link.host), self.link_port)}"
+        return f"wss://{Address(reachable_host(self.settings.link.host), self.link_port)}"
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
@@ -273,7 +280,7 @@ def run(settings: GatewaySettings, starting: Starting, ready_file: Path | None) 
     asyncio.run(Gateway(settings, starting, ready_file).run())
 
 
-def _shares() -> dict[str, int]:
+def connection_shares() -> dict[str, int]:
     """Connections of each port, limited so that file descriptors are left for everything else."""
     wanted = {"api": CONNECTIONS, "link": LINK_CONNECTIONS, "metrics": METRICS_LIMITS.total}
     available = raise_descriptor_limit()
@@ -289,7 +296,7 @@ def _shares() -> dict[str, int]:
 
 
 def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
-    """The flight recorder, where a folder for traces is configured."""
+    """The flight recorder, if a folder for traces is configured."""
     traces = settings.traces
     if not traces.folder:
         return None
@@ -297,12 +304,21 @@ def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
     return Recorder(RecorderSettings(folder, traces.salt, MAX_TRACE_BYTES, KEPT_TRACES), key)
 
 
+def _pages(settings: GatewaySettings, keys: KeyRing) -> Pages | None:
+    """The live picture, which takes its time to import."""
+    if not settings.api.ui:
+        return None
+    from cloud_gateway.ui.pages import Pages
+
+    return Pages(keys)
+
+
 def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
     audit = settings.audit
-    return AuditLog(folder, AUDIT_FILE_BYTES, audit.keep) if audit.enabled else None
+    return AuditLog(folder, AUDIT_FILE_BYTES, audit.keep) if audit.keep else None
 
 
-def _host(configured: str) -> str:
+def reachable_host(configured: str) -> str:
     """The configured host, or for a wildcard this machine's address on its route out."""
     if configured not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         return configured

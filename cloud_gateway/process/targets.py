@@ -16,10 +16,12 @@ from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.folders import expand
+from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.installed import require
 from edgespec.shared.known_answer import require_known_answer
-from edgespec.shared.models import available_memory, resolve_model
-from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
+from edgespec.shared.models import resolve_model
+from edgespec.shared.procstat import available_memory
+from edgespec.shared.vocabfiles import gguf_vocabulary
 
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("cloud_gateway.process.loading")
 EngineName = Literal["torch", "llamacpp"]
 MIN_DRAFT_CELLS = 8192
-"""KV cells of the local draft; more where one request may be longer."""
+"""KV cells of the local draft; more if one request may be longer."""
 KV_SHARE = 0.9
-"""Of the memory beside the weights, for the KV cache where `target.kv_tokens` is 0: passes need some too."""
+"""Of the memory beside the weights, for the KV cache if `target.kv_tokens` is 0: passes need some too."""
 EXACT_NUMBER = 8
 """Bytes of a key's number in torch on a CPU under `target.exact`; families outside Llama's take fewer."""
 
@@ -43,7 +45,7 @@ class Plan:
     path: Path
     engine: EngineName
     kv_tokens: int
-    """What the KV cache of all slots together holds."""
+    """Tokens that the KV cache of all slots together holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ class LoadedTarget:
 def check_models(settings: GatewaySettings) -> Plan:
     """How to load the target. Takes a fraction of a second: it reads no weights.
 
-    Raises ModelError for a model that cannot be served, TokenizerMismatch where the local draft does not fit,
-    ConfigError where there are too many slots.
+    Raises ModelError for a model that cannot be served, TokenizerMismatch if the local draft does not fit,
+    ConfigError if there are too many slots.
     """
     options, path = settings.target, resolve_model(settings.target.model)
     engine = engine_for(options, path)
@@ -92,7 +94,7 @@ def check_models(settings: GatewaySettings) -> Plan:
 
 
 def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
-    """Raises ConfigError, ModelError or TokenizerMismatch where it cannot draft here for the target."""
+    """Raises ConfigError, ModelError or TokenizerMismatch if it cannot draft here for the target."""
     require("llama_cpp")
     if settings.target.slots + (settings.sources.queued_answers > 0) > MAX_REQUESTS:
         raise ConfigError(
@@ -108,7 +110,7 @@ def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
 def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> int:
     """Tokens that the KV cache holds: `target.kv_tokens`, or as many as all slots can use and memory has room for.
 
-    Raises ModelError where weights and `target.kv_tokens`, or one slot, do not fit.
+    Raises ModelError if weights and `target.kv_tokens`, or one slot, do not fit.
     """
     options, rows = settings.target, 1 + settings.policy.verify_nodes
     full = options.kv_tokens or options.slots * (options.context + rows)
@@ -147,7 +149,7 @@ def _draft_bytes(settings: GatewaySettings, draft: Path) -> int:
 
 
 def need_of(options: TargetSection, engine: EngineName, path: Path, heads: Sequence[str] = ()) -> Need:
-    """What the target takes with this engine, and the files of heads beside it. Raises ModelError."""
+    """Memory that the target takes with this engine, and the files of heads beside it. Raises ModelError."""
     if engine == "llamacpp":
         return llamacpp_need(path)
     weight = 4 if dtype_for(options) == "float32" else 2
@@ -169,7 +171,7 @@ def dtype_for(options: TargetSection) -> Dtype:
 
 
 def engine_for(options: TargetSection, path: Path) -> EngineName:
-    """`target.engine`, or what "auto" stands for. Raises ModelError where that engine cannot run this model."""
+    """`target.engine`, or what "auto" stands for. Raises ModelError if that engine cannot run this model."""
     if options.engine == "auto":
         suits = path.is_file() and options.dtype != "float32" and options.device in ("auto", "cpu")
         return (
@@ -189,7 +191,7 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
 
 
 def check_same_tokenizer(target: Path, draft: Path) -> None:
-    """Raises TokenizerMismatch where the local draft has another tokenizer than the target."""
+    """Raises TokenizerMismatch if the local draft has another tokenizer than the target."""
     if draft.is_dir():
         raise ModelError(f"Drafts run in llama.cpp, which reads GGUF files, and {draft} is a folder: name a GGUF file.")
     difference = vocabulary(target).difference(gguf_vocabulary(draft))
@@ -264,7 +266,7 @@ def _installed(package: str) -> bool:
 
 
 def _check_device(name: str) -> None:
-    """Raises ModelError where a CUDA device is asked for that is not there."""
+    """Raises ModelError if a CUDA device is asked for that is not there."""
     if not name.startswith("cuda"):
         return
     import torch
@@ -280,7 +282,7 @@ def _on_cuda(device: str) -> bool:
 
 
 def _cuda() -> bool:
-    """Whether torch could use a GPU. torch takes seconds to import, so it is asked only where a driver is loaded."""
+    """Whether torch could use a GPU. torch takes seconds to import, so it is asked only if a driver is loaded."""
     if not Path("/proc/driver/nvidia").exists():
         return False
     import torch

@@ -1,11 +1,9 @@
-"""JSON rows of API keys, workers and audit entries for the commands and the control socket; times: Unix seconds."""
+"""JSON rows of API keys and workers for the commands and the control socket; times: Unix seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.router import cost_s
@@ -15,19 +13,20 @@ if TYPE_CHECKING:
     from cloud_gateway.core.requests.merit import Merit, Record
     from cloud_gateway.links.paired import PairedWorker
     from cloud_gateway.links.registry import WorkerInfo
-    from cloud_gateway.process.audit import Entry
 
 
-def key_row(key: Key) -> dict[str, object]:
-    """An API key, without its secret."""
+def key_row(key: Key, used: int | None = None) -> dict[str, object]:
+    """`used`: when the running gateway last accepted it."""
     return {
         "id": key.id,
         "name": key.name,
         "offload": key.offload,
         "groups": list(key.groups) if key.offload else [],
         "cache_group": key.cache_group,
+        "operator": key.operator,
         "created": key.created,
         "revoked": key.revoked,
+        "last_used": used,
     }
 
 
@@ -65,12 +64,6 @@ def worker_rows(
     ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit)), 1)}
     rows = [worker_row(one, linked.get(key_id(one.key)), merit.of(one.name)) for one in paired]
     return [row | {"rank": ranks.get(str(row["id"]))} for row in rows]
-
-
-def audit_row(entry: Entry) -> dict[str, object]:
-    """One entry of the audit log."""
-    row: dict[str, object] = msgspec.to_builtins(entry)
-    return row
 
 
 def _paused(link: WorkerInfo) -> str | None:

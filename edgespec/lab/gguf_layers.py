@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.models import Progress
+from edgespec.lab.fetch import Progress
 from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:

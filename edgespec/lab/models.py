@@ -14,10 +14,12 @@ from typing import Any
 
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.lab.drafts import FORMATS, make_draft
-from edgespec.shared import hub, models
+from edgespec.lab.fetch import fetch, fetch_from_hub
+from edgespec.shared import models
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, config_file
 from edgespec.shared.known_answer import require_known_answer
+from edgespec.shared.procstat import available_memory
 
 
 class Reporter:
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("draft", metavar="DRAFT", nargs="?", help="a GGUF file; left out: only try llama.cpp")
     check.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml, for engine, slots and context")
     check.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
+    check.add_argument("--measure", type=int, metavar="N", help="how often the draft is right on N prompts of the demo")
     check.set_defaults(run=check_pair)
     fetch = verbs.add_parser("fetch", help="download a model")
     fetch.add_argument(
@@ -136,7 +139,12 @@ def check_pair(options: argparse.Namespace) -> int:
             f"{target['weights_mb']:.0f} MB of weights, {target['slot_mb']:.0f} MB for each of {facts['slots']} slots"
         )
         print(f"draft   {draft['name']}: family {draft['family']}, {draft['weights_mb']:.0f} MB")
-        print(f"They pair: one tokenizer of {facts['tokens']} tokens; {facts['available_mb']:.0f} MB are available.")
+        print(f"They pair: {facts['method']}; {facts['available_mb']:.0f} MB are available.")
+        if found := facts.get("measured"):
+            print(
+                f"Over {found['tokens']} greedy tokens: a draft token is right {found['right']:.2f} of the time, and "
+                f"{found['accepted']:.1f} of a tree of 16 are accepted after six draft steps."
+            )
     return 0
 
 
@@ -156,23 +164,30 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     from cloud_gateway.models.families import family_of
     from cloud_gateway.process import config
     from cloud_gateway.process.targets import check_models, need_of
+    from edgespec.lab.pairs import together
+    from edgespec.llamacpp.tokenizer import translation
+    from edgespec.shared.hf_vocabulary import vocabulary
     from edgespec.shared.settings import assigned, overridden
-    from edgespec.shared.vocabfiles import vocabulary
+    from edgespec.shared.vocabfiles import gguf_vocabulary
 
     named = {"target.model": options.target, "local_draft.model": options.draft}
     settings = overridden(assigned(config.load(options.config), options.set), named)
-    plan, draft = check_models(settings), models.resolve_model(options.draft)
-    target = plan.path
+    target, draft = models.resolve_model(options.target), models.resolve_model(options.draft)
+    pair = None if target.is_dir() or draft.is_dir() else translation(target, draft, gguf_vocabulary(draft).digest)
+    if pair is not None:  # a worker's only
+        settings = overridden(settings, {"local_draft.model": ""})
+    plan, shared = check_models(settings), vocabulary(target)
     require_known_answer(draft, settings.local_draft.n_gpu_layers, again=True)
     if plan.engine == "llamacpp":
         require_known_answer(target, settings.target.n_gpu_layers, again=True)
-    need, shared = need_of(settings.target, plan.engine, target, settings.sources.heads), vocabulary(target)
+    need = need_of(settings.target, plan.engine, target, settings.sources.heads)
     return {
+        **together(target, draft, pair.translator if pair else None, options.measure, len(shared.entries)),
         "engine": plan.engine,
         "slots": settings.target.slots,
         "tokens": len(shared.entries),
         "tokenizer": shared.digest.hex(),
-        "available_mb": models.available_memory() / 1e6,
+        "available_mb": available_memory() / 1e6,
         "target": {
             "name": target.name,
             "family": family_of(target),
@@ -188,14 +203,14 @@ def fetch_named(options: argparse.Namespace) -> int:
     if options.name in AUTO_MODELS:
         path = _fetch_demo(options.name)
     else:
-        path = hub.fetch_from_hub(options.name, models.model_dir(), revision=options.revision)
+        path = fetch_from_hub(options.name, models.model_dir(), revision=options.revision)
     print(json.dumps({"name": options.name, "path": str(path)}) if options.json else f"{options.name}: {path}")
     return 0
 
 
 def _fetch_demo(name: str) -> Path:
     """The demo's model, or the draft of this name, which is made of it unless it is there."""
-    source = models.fetch(models.QUANTISED, Reporter())
+    source = fetch(models.QUANTISED, Reporter())
     layers, fmt = {"auto:quantised": ([], None), "auto:requantised": ([], "q4_0"), "auto:dropped": ([10], None)}[name]
     path = models.model_dir() / models.draft_name(source.name, layers, fmt)
     if not path.is_file():

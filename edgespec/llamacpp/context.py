@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.models import available_memory
+from edgespec.shared.procstat import available_memory
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _errors: deque[str] = deque(maxlen=20)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llama_cpp as llama
 
 from edgespec.core.drafting.translation import Translator
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.context import quiet
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
+from edgespec.shared.vocabfiles import gguf_metadata, vocabulary_in
 
 _LONGEST = 1024
 """Bytes of a vocabulary entry; the longest in use have about 100."""
@@ -22,9 +24,13 @@ _KINDS = ("gpt2", "llama")
 class GgufTokenizer:
     """`Tokenizer` of drafting/translation.py."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ModelError: no usable file, or a tokenizer that borders do not hold for."""
-        found, metadata = gguf_vocabulary(path), gguf_metadata(path)
+    def __init__(self, path: Path, metadata: Mapping[str, Any] | None = None) -> None:
+        """`metadata`: the file's, if it is read already.
+
+        Raises ModelError: no usable file, or a tokenizer that borders do not hold for.
+        """
+        metadata = gguf_metadata(path) if metadata is None else metadata
+        found = vocabulary_in(metadata, path)
         self.tokenizer_digest, self.vocab_size = found.digest, len(found.entries)
         kind = metadata.get("tokenizer.ggml.model")
         if kind not in _KINDS:
@@ -35,7 +41,7 @@ class GgufTokenizer:
         model = llama.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelError(f"llama.cpp cannot read the tokenizer of {path}: fetch the file again")
-        self._model, self._vocab = model, llama.llama_model_get_vocab(model)
+        self._vocab = llama.llama_model_get_vocab(model)
         self._space_before = kind == "llama" and bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
         self.pieces, self.controls = self._read()
 
@@ -62,20 +68,22 @@ class GgufTokenizer:
         count = llama.llama_tokenize(self._vocab, text, len(text), tokens, room, False, False)
         return tokens[: max(count, 0)]
 
-    def close(self) -> None:
-        """Frees the vocabulary; no other method may be called afterwards."""
-        if self._model is not None:
-            llama.llama_model_free(self._model)
-            self._model = self._vocab = None
 
-
+@dataclass(frozen=True, slots=True)
 class Translation:
-    """Both tokenizers of a pair, and the translator between them."""
+    """The target's tokenizer, and the translator from the draft's."""
 
-    def __init__(self, target: Path, draft: Path) -> None:
-        """Raises ModelError: a file without a tokenizer that is translated."""
-        self.same = gguf_vocabulary(target).digest == gguf_vocabulary(draft).digest
-        """One tokenizer: nothing is to be translated, and `translator` does not exist."""
-        if not self.same:
-            self.tokenizer = GgufTokenizer(target)
-            self.translator = Translator(self.tokenizer, GgufTokenizer(draft))
+    tokenizer: GgufTokenizer
+    translator: Translator
+
+
+def translation(target: Path, draft: Path, drafts_digest: bytes) -> Translation | None:
+    """Between two GGUF files' tokenizers; None if they are one. `drafts_digest`: of the draft's tokenizer.
+
+    Raises ModelError: a file without a tokenizer that is translated.
+    """
+    metadata = gguf_metadata(target)
+    if vocabulary_in(metadata, target).digest == drafts_digest:
+        return None
+    tokenizer = GgufTokenizer(target, metadata)
+    return Translation(tokenizer, Translator(tokenizer, GgufTokenizer(draft)))

@@ -6,7 +6,7 @@ Public, by module:
 
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
 - `address`: `Address`, `ANSWERS`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
-  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `SHARE`
+  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `SHARE`
 - `advertise`: `Advertiser`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`
@@ -17,7 +17,7 @@ Public, by module:
 - `files`: `locked`, `private_folder`, `write_private`
 - `flow_limit`: `FlowLimitedClient`, `PinnedClient`
 - `folders`: all
-- `hub`: all
+- `hf_vocabulary`: `hf_tokenizer_digest`, `json_object`, `vocabulary`
 - `installed`: `require`
 - `keystore`: `KeyStore`
 - `known_answer`: `require_known_answer`
@@ -37,8 +37,8 @@ Public, by module:
 - `threads`: `Threads`
 - `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`
 - `unit`: all
-- `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`, `hf_tokenizer_digest`,
-  `json_object`, `vocabulary`
+- `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`,
+  `vocabulary_in`
 - `wire`: `WEBSOCKET_OPTIONS`, `Wire`
 - `words`: `parse_code`
 """

@@ -33,9 +33,9 @@ ACCEPTS_AT_ONCE = 16
 RETRY_S = 0.2
 """Pause after an `accept` that failed for want of descriptors or memory: the socket stays readable meanwhile."""
 SSL_SHUTDOWN_S = 2.0
-"""For the peer's half of the TLS shutdown; a peer that is gone holds its descriptor so much longer."""
+"""Time for the peer's half of the TLS shutdown; a peer that is gone holds its descriptor so much longer."""
 MAX_DESCRIPTORS = 65536
-"""Target of the soft limit of open files, where the hard limit allows it; the systemd unit sets the same."""
+"""Target of the soft limit of open files, if the hard limit allows it; the systemd unit sets the same."""
 _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: `close` frees the connection in the kernel at once."""
@@ -85,7 +85,7 @@ class AdmittedConnection:
         self.is_proven = False
 
     def proven(self) -> bool:
-        """The peer has proven a key: it is no longer dropped for newer connections. False where the port is full."""
+        """The peer has proven a key: it is no longer dropped for newer connections. False if the port is full."""
         self.is_proven = self._acceptor.admission.prove(self._ticket)
         return self.is_proven
 
@@ -140,7 +140,7 @@ class Acceptor:
         ssl: ssl_module.SSLContext | None = None,
         handshake_s: float = 10.0,
     ) -> int:
-        """Binds and accepts; returns the port, which is chosen here for 0. Raises OSError where it cannot be bound.
+        """Binds and accepts; returns the port, which is chosen here for 0. Raises OSError if it cannot be bound.
 
         `factory` makes the protocol of one connection; `handshake_s` bounds the TLS handshake.
         """
@@ -152,7 +152,6 @@ class Acceptor:
         return int(self._listening[0].getsockname()[1])
 
     def connection(self, transport: asyncio.BaseTransport | None) -> AdmittedConnection | None:
-        """The admitted connection of an open transport."""
         sock = transport.get_extra_info("socket") if transport is not None else None
         return self._by_descriptor.get(sock.fileno()) if sock is not None else None
 
@@ -162,11 +161,9 @@ class Acceptor:
         return tuple(self._listening)
 
     def is_serving(self) -> bool:
-        """Whether connections are accepted."""
         return bool(self._listening)
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of this port."""
         return self._loop
 
     def drop_unproven(self) -> None:

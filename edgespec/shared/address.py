@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from edgespec.core.errors import AddressError
 
@@ -43,6 +45,26 @@ class Address:
     def url(self, path: str) -> str:
         """`wss://` URL; the zone of a link-local address is left out, since it means nothing to the other side."""
         return f"wss://{Address(self.host.split('%')[0], self.port)}{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed(Address):
+    """The gateway behind a peer: a connection to it begins with a tunnel. `host` and `port` are the relay's."""
+
+    peer: str = ""
+    """The relay's name."""
+    key: bytes = b""
+    """The relay's Ed25519 key."""
+    connect: Callable[[], Awaitable[socket.socket]] = field(compare=False, kw_only=True)
+    """A stream socket whose other end is the gateway. Raises OSError, RemoteProtocolError, PeerUnavailable."""
+
+    def __str__(self) -> str:
+        return f"{Address(self.host, self.port)} (relay {self.peer})"
+
+    @property
+    def near(self) -> bool:
+        """Always: the tunnel is there already, and no proxy is used."""
+        return True
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:

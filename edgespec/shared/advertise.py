@@ -23,7 +23,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 class Advertiser:
     """Updates the announcement when the interfaces of this machine change, until it is closed.
 
-    No failure here stops the process: where mDNS does not work, a warning is logged, and the address must be typed
+    No failure here stops the process: if mDNS does not work, a warning is logged, and the address must be typed
     when a machine is paired.
     """
 
@@ -46,12 +46,11 @@ class Advertiser:
         self._wakes = mdns.Wakes()
         self._warned = ""
         self._bound_to: set[str] = set()
-        """The addresses that `host` means, where it is not all of them."""
+        """The addresses that `host` means, if it is not all of them."""
         self._task: asyncio.Task[None] | None = None
 
     @property
     def works(self) -> bool:
-        """Whether this machine is announced now."""
         return bool(self._announced)
 
     def start(self) -> None:
@@ -59,7 +58,6 @@ class Advertiser:
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Withdraws the announcement."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import difflib
 import faulthandler
 import os
+import re
 import signal
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import logs
 from edgespec.shared.installed import missing_package, shipped_text
 
 Command = Callable[[Namespace], int]
+MISTYPED = re.compile(r"(?:argument .*: invalid choice|unrecognized arguments): '?([^'\s]+)")
+
+
+class Parser(ArgumentParser):
+    """Names the verb or option that a mistyped one may stand for."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with argparse's exit code 2."""
+        if typed := MISTYPED.match(message):
+            close = difflib.get_close_matches(typed[1], [*_names(self)], 1)
+            message += f"\nDid you mean `{close[0]}`?" if close else ""
+        super().error(message)
+
+
+def _names(parser: ArgumentParser) -> Iterator[str]:
+    """Verbs and options of a parser and of those below it."""
+    yield from parser._option_string_actions
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for name, below in action.choices.items():
+                yield name
+                yield from _names(below)
 
 
 def add_verb(

@@ -63,7 +63,7 @@ class ControlServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listens. Raises AddressError where another daemon does, or the socket cannot be made.
+        """Listens. Raises AddressError if another daemon does, or the socket cannot be made.
 
         Raises ConfigError for a path that is too long.
         """
@@ -174,7 +174,7 @@ class ControlServer:
 def call(path: Path, method: str, /, *, timeout_s: float = 10.0, **params: object) -> Any:
     """Calls the daemon at `path` and returns its result, as JSON types.
 
-    Raises AddressError where none runs or responds, and the EdgespecError that the daemon's handler raised.
+    Raises AddressError if none runs or responds, and the EdgespecError that the daemon's handler raised.
     """
     events = _converse(path, method, params, timeout_s)
     while True:

@@ -23,7 +23,7 @@ MAX_FILES = 200
 
 
 def model_digest(path: Path) -> bytes:
-    """SHA-256 of a file's content. Raises ModelError where it cannot be read."""
+    """SHA-256 of a file's content. Raises ModelError if it cannot be read."""
     try:
         with path.open("rb") as file:
             state = os.fstat(file.fileno())

@@ -57,7 +57,6 @@ class FlowLimited(Connection):
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio at the end."""
         self._held.clear()
         self._cancel_wake()
         super().connection_lost(exc)
@@ -134,7 +133,7 @@ class FlowLimited(Connection):
 
 
 class FlowLimitedClient(FlowLimited, ClientConnection):
-    """For `websockets.asyncio.client.connect(create_connection=FlowLimitedClient)`."""
+    """The argument `create_connection` of `websockets.asyncio.client.connect`."""
 
     async def handshake(self, *args: Any, **options: Any) -> None:
         """The upgrade to WebSocket. Raises RemoteProtocolError (`flood`), and what `websockets` does."""
@@ -152,7 +151,7 @@ class PinnedClient(FlowLimitedClient):
     def __init__(self, pin: Pin, protocol: ClientProtocol, **options: Any) -> None:
         super().__init__(protocol, **options)
         self.pin = pin
-        """What the other side must prove; from `handshake` on it may be what took the place of the given one."""
+        """The identity that the other side must prove; from `handshake` on, perhaps the successor of the given one."""
 
     async def handshake(self, *args: Any, **options: Any) -> None:
         """The upgrade to WebSocket, once the key is right. Raises RemoteProtocolError: `flood`, those of `trusted`."""

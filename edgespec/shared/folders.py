@@ -32,7 +32,7 @@ def state_dir(role: Role, configured: str = "") -> Path:
 
 
 def cache_dir() -> Path:
-    """For what can be made or fetched again. A relative XDG_CACHE_HOME is ignored, as the XDG rules require."""
+    """The folder of what can be made or fetched again. A relative XDG_CACHE_HOME is ignored, as XDG requires."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else expand("~/.cache")) / "edgespec"
 
@@ -62,7 +62,7 @@ def exists(path: Path) -> bool:
 
 
 def expand(path: str) -> Path:
-    """A path from a configuration, with `~` replaced. Raises ConfigError where there is no home folder."""
+    """A path from a configuration, with `~` replaced. Raises ConfigError if there is no home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

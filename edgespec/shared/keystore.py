@@ -42,7 +42,7 @@ _NAMES = ("identity.key", "tls.pem")
 
 
 class KeyStore:
-    """The keys below one state folder. Every method raises KeyStoreError where a file cannot be read or written."""
+    """The keys below one state folder. Every method raises KeyStoreError if a file cannot be read or written."""
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "keys"
@@ -72,7 +72,7 @@ class KeyStore:
 
     def rotate(self) -> Rotation:
         """Makes a new identity; returns the statement of it, which the present one signs too. The statement is written
-        first: without the new key it is of no effect. Raises ConfigError where the identity is a credential.
+        first: without the new key it is of no effect. Raises ConfigError if the identity is a credential.
         """
         self._check_writable("identity.key")
         old = self.identity()
@@ -87,7 +87,7 @@ class KeyStore:
     def rotate_gateway(self) -> GatewayRotation:
         """Makes a new identity and a new TLS key; returns the statement of both, which the present identity signs too
         and the new certificate has. A running gateway keeps the old ones until it starts again. Raises ConfigError
-        where one of them is a credential.
+        if one of them is a credential.
         """
         for name in _NAMES:
             self._check_writable(name)

@@ -42,10 +42,10 @@ NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 
 def require_known_answer(path: Path, gpu_layers: int = 0, *, again: bool = False, hang_s: float = HANG_S) -> bool:
-    """Raises LibraryError where llama.cpp dies, hangs or computes wrongly with this model; it takes about a second.
+    """Raises LibraryError if llama.cpp dies, hangs or computes wrongly with this model; it takes about a second.
 
     A trial that was passed is remembered for the same library, model, processor and `gpu_layers`, and then not run
-    unless `again`. False where the model cannot be loaded: the program's own error names the cause.
+    unless `again`. False if the model cannot be loaded: the program's own error names the cause.
     """
     found = find_spec("llama_cpp")
     if found is None or found.origin is None or not path.is_file():
@@ -73,9 +73,9 @@ def _passed(library: Path, path: Path, gpu_layers: int) -> Path:
 
 
 def _fault(path: Path, gpu_layers: int, hang_s: float) -> str | None:
-    """What the child did wrong; None for nothing, "" for an error that the program will meet too.
+    """The child's fault; None for nothing, "" for an error that the program will meet too.
 
-    Raises EdgespecError where somebody else ended the child.
+    Raises EdgespecError if somebody else ended the child.
     """
     tokens = known_tokens(path)
     command = [sys.executable, "-P", "-m", CHILD, str(path), str(gpu_layers), *map(str, tokens[:-1])]

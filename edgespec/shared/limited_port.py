@@ -56,11 +56,10 @@ class LimitedConnection(FlowLimited, ServerConnection):
 
     @property
     def peer(self) -> str:
-        """The peer's address, for logs."""
         return f"peer {self._admitted.address}" if self._admitted is not None else "peer at an unknown address"
 
     def proven(self) -> bool:
-        """The peer has proven its key: it leaves the unproven pool, and rates bound it instead of totals. False where
+        """The peer has proven its key: it leaves the unproven pool, and rates bound it instead of totals. False if
         the port is full.
         """
         self.inflow.proven = self._admitted is not None and self._admitted.proven()
@@ -97,7 +96,7 @@ class LimitedPort:
         self._server: Server | None = None
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext) -> int:
-        """Begins to serve; returns the port, which matters for port 0. Raises OSError where it cannot be bound."""
+        """Begins to serve; returns the port, which matters for port 0. Raises OSError if it cannot be bound."""
         self._acceptor = Acceptor(self._name, self._admission, self._log, self._on_refused)
 
         async def listen() -> Any:  # `websockets` uses four methods of asyncio.Server, which the acceptor has
@@ -108,7 +107,6 @@ class LimitedPort:
         return int(self._acceptor.sockets[0].getsockname()[1])
 
     async def stop(self, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
-        """Stops listening and closes all connections."""
         if self._server is not None:
             self._server.close(code=code, reason=reason)
             self._acceptor.drop_unproven()  # a stalled handshake would delay the end by seconds

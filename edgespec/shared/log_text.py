@@ -61,7 +61,7 @@ def places(error: BaseException) -> str:
 
 
 def origin(error: BaseException) -> str:
-    """The innermost place of an exception; empty where it was never raised."""
+    """The innermost place of an exception; empty if it was never raised."""
     frames = traceback.extract_tb(error.__traceback__)[-1:]
     return "".join(f" at {place(frame.filename, frame.lineno)}" for frame in frames)
 

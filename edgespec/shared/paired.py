@@ -15,10 +15,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.pairing.messages import VERSION, Version
-from edgespec.core.peers.handshake import PeerReason
 from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.messages import Bytes32
+from edgespec.core.protocol.messages import Bytes32, Version
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
 from edgespec.core.protocol.rotation import MAX_ROTATIONS
 from edgespec.shared.files import private_folder
@@ -74,7 +72,6 @@ class PairedMachines(Generic[Record]):
         return list(self._file.by_key().values())
 
     def get(self, key: bytes) -> Record | None:
-        """The record of a public key."""
         return self._file.by_key().get(key)
 
     def name_of(self, key: bytes) -> str:
@@ -101,7 +98,7 @@ class PairedMachines(Generic[Record]):
         return meant[0]
 
     def update(self, key: bytes, **changes: object) -> Record | None:
-        """Changes fields of a record; None where there is none."""
+        """Changes fields of a record; None if there is none."""
 
         def change(records: Records[Record]) -> Record | None:
             if key in records:
@@ -113,7 +110,7 @@ class PairedMachines(Generic[Record]):
     def rekey(self, old: bytes, new: bytes, **changes: object) -> Record:
         """The machine of the first key has the second one from now on, in the same place of the list.
 
-        Raises KeyStoreError where none has the first one, or one has an id like the second.
+        Raises KeyStoreError if none has the first one, or one has an id like the second.
         """
 
         def change(records: Records[Record]) -> Record:
@@ -128,7 +125,6 @@ class PairedMachines(Generic[Record]):
         return self._file.change(change)
 
     def forget(self, key: bytes) -> None:
-        """Removes a record, if there is one."""
         self._file.change(lambda records: records.pop(key, None))
 
     def _put(self, key: bytes, make: Callable[[Record | None, list[Record]], Record]) -> Record:
@@ -156,7 +152,7 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """SHA-256 of its TLS public key: the pin."""
     name: StoredName
     address: Annotated[str, Meta(max_length=300)]
-    """Its address at pairing, or where it was last reached (`Address` as text): a hint."""
+    """Its address at pairing, or the last at which it was reached (`Address` as text): a hint."""
     min_version: Version
     """The protocol version agreed at pairing: the minimum for later connections."""
     paired_at: UnixTime
@@ -167,7 +163,7 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def pin(self) -> Pin:
-        """What a machine must prove that claims to be it."""
+        """The keys that a machine must prove to be it."""
         return Pin(self.key, self.spki, float(self.linked_at or self.paired_at))
 
 
@@ -177,14 +173,12 @@ class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
     key: Bytes32
     name: StoredName
     address: Annotated[str, Meta(max_length=300)]
-    """Where it listened at pairing, or was last reached: a hint; empty where it was this machine that listened."""
+    """Its address at pairing, or the last at which it was reached: a hint; empty if this machine listened."""
     min_version: Version
     paired_at: UnixTime
 
 
 class PairedGateways(PairedMachines[PairedGateway]):
-    """The worker's list of gateways."""
-
     FILE, RECORD = "gateways.json", PairedGateway
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedGateway:
@@ -213,8 +207,6 @@ class PairedGateways(PairedMachines[PairedGateway]):
 
 
 class PairedPeers(PairedMachines[PairedPeer]):
-    """The daemon's list of its peers."""
-
     FILE, RECORD = "peers.json", PairedPeer
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedPeer:
@@ -232,8 +224,3 @@ class PairedPeers(PairedMachines[PairedPeer]):
         known = self.get(key)
         if known is not None and known.address != address:
             self.update(key, address=address)
-
-    def refusal(self, key: bytes) -> PeerReason | None:
-        """Why nothing is done for the machine with this key; None where it is paired, and at no later version."""
-        peer = self.get(key)
-        return "unpaired" if peer is None else "version" if peer.min_version > VERSION else None

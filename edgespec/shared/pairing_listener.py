@@ -48,7 +48,7 @@ from edgespec.shared.words import new_code
 log = logging.getLogger("edgespec.shared.pairing_listener")
 
 FIRST_MESSAGE_S = 5.0
-"""For the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
+"""Time for the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
 
 
 COMMANDS: dict[Purpose, tuple[str, str]] = {
@@ -59,14 +59,14 @@ COMMANDS: dict[Purpose, tuple[str, str]] = {
 
 
 class Named(Protocol):
-    """What is stored of a paired machine."""
+    """The record of a paired machine."""
 
     @property
     def name(self) -> str: ...
 
 
 class Store(Protocol):
-    """Where paired machines are stored."""
+    """A list of paired machines."""
 
     def add(self, key: bytes, name: str, min_version: int, groups: tuple[str, ...] | None) -> Named:
         """Stores one; its name may be made unique. Raises KeyStoreError."""
@@ -84,7 +84,7 @@ class PairingListener:
         entropy: Entropy = os.urandom,
         purpose: Purpose = "link",
     ) -> None:
-        """`spki_hash`: of the TLS key that this machine serves with; `workers`: where a paired one is stored."""
+        """`spki_hash`: of the TLS key that this machine serves with; `workers`: the list of paired ones."""
         self._command, self._who = COMMANDS[purpose]
         self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, new_code, entropy)
         self._workers = workers

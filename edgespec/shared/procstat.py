@@ -1,4 +1,4 @@
-"""What Linux counts of processors, processes and threads (proc_stat(5), proc_pid_stat(5)), and rates of counters."""
+"""Linux's counters of processors, processes and threads (proc_stat(5), proc_pid_stat(5)), and rates of counters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rate:
 
 
 class TaskStat(NamedTuple):
-    """Of a process with all its threads, also those that have ended, or of one thread."""
+    """Counters of a process with all its threads, also those that have ended, or of one thread."""
 
     state: str
     """One letter, such as R for one that runs or could run."""
@@ -41,19 +41,18 @@ class TaskStat(NamedTuple):
 
     @property
     def cpu_s(self) -> float:
-        """Processor seconds so far."""
         return self.user_s + self.system_s
 
 
 def task_stat(folder: Path) -> TaskStat:
-    """`folder`: `/proc/PID` or `/proc/PID/task/TID`. Raises OSError where it has ended, ValueError, IndexError."""
+    """`folder`: `/proc/PID` or `/proc/PID/task/TID`. Raises OSError if it has ended, ValueError, IndexError."""
     fields = (folder / "stat").read_text().rpartition(")")[2].split()  # the name in brackets may contain anything
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     return TaskStat(fields[0], int(fields[11]) * tick_s, int(fields[12]) * tick_s, int(fields[16]))
 
 
 def ran_s(pid: int) -> float:
-    """Seconds that a process's threads have run so far (Linux schedstat, first figure); 0.0 where it has ended."""
+    """Seconds that a process's threads have run so far (Linux schedstat, first figure); 0.0 if it has ended."""
     return _schedstat(pid, 0)
 
 
@@ -83,3 +82,12 @@ def busy_s(stat: Path, cores: Collection[int] | None = None, *, low: bool = Fals
             user, nice, system, _idle, _iowait, irq, softirq = map(int, counts[:7])
             ticks += user + low * nice + system + irq + softirq
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def available_memory() -> float:
+    """Bytes available without swapping (proc_meminfo(5)); infinite if the system does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), float("inf"))

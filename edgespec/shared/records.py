@@ -20,7 +20,7 @@ Changed = TypeVar("Changed")
 
 
 class RecordFile(Generic[Key, Record]):
-    """The records of one file. Every method raises KeyStoreError where it is damaged, unreadable or not private."""
+    """The records of one file. Every method raises KeyStoreError if it is damaged, unreadable or not private."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import socket
 def notify(*states: str) -> bool:
     """Sends assignments such as `READY=1` or `STATUS=drafting`; returns whether there is a socket.
 
-    Raises OSError where the socket cannot be reached: systemd would wait for the notification.
+    Raises OSError if the socket cannot be reached: systemd would wait for the notification.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -27,7 +27,7 @@ def notify(*states: str) -> bool:
 async def keep_alive() -> None:
     """Notifies the watchdog twice in each of its periods, until cancelled: an event loop that hangs ends the service.
 
-    Returns at once where the unit sets no `WatchdogSec` for this process (sd_watchdog_enabled(3)).
+    Returns at once if the unit sets no `WatchdogSec` for this process (sd_watchdog_enabled(3)).
     """
     period_us = os.environ.get("WATCHDOG_USEC", "")
     if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):

@@ -1,8 +1,8 @@
-"""Reads TOML configuration files into frozen structs; an error is one sentence: where, what, what is allowed.
+"""Reads TOML configuration files into frozen structs; an error is one sentence: the place, the fault, what is allowed.
 
 A schema is a frozen `Section` whose fields are frozen structs (the tables), tuples of them (arrays of tables, whose
 keys may be without a default) or annotated plain types (the keys). The allowed values in a message are derived from the
-type, so they cannot disagree with the check. Where the type is not enough,
+type, so they cannot disagree with the check. If the type is not enough,
 `Meta(extra={"allowed": ..., "check": ...})` adds a description and a function that raises ValueError; with
 `"hidden": True` a wrong value is not repeated in the message. A field with `"fixed": True` is a constant that programs
 may replace in the struct: it is no key of a file or a command line.
@@ -26,7 +26,7 @@ from edgespec.shared import folders
 
 MAX_FILE_BYTES = 64 * 1024
 COMMAND_LINE = "Command line"
-"""Where a wrong value stands, in messages, as the name of a file."""
+"""The place of a wrong value in messages, as the name of a file."""
 _SHOWN = 60  # characters of a wrong value that a message repeats
 
 
@@ -70,7 +70,7 @@ def load(path: Path, schema: type[Settings]) -> Settings:
 def load_usual(path: Path | None, role: folders.Role, schema: type[Settings]) -> Settings:
     """The settings of the named file, else of the role's file in the user's configuration folder, else the defaults.
 
-    Raises ConfigError, also where a named file does not exist.
+    Raises ConfigError, also if a named file does not exist.
     """
     usual = folders.config_file(role)
     if path is None and not folders.exists(usual):
@@ -79,7 +79,7 @@ def load_usual(path: Path | None, role: folders.Role, schema: type[Settings]) ->
 
 
 def parse(text: str, schema: type[Settings], where: str) -> Settings:
-    """As `load`, for text; `where` names it in messages."""
+    """`load` for text; `where` names it in messages."""
     try:
         table = _toml(text)
     except tomllib.TOMLDecodeError as error:
@@ -118,7 +118,7 @@ def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
 
 
 def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[str, object] | None = None) -> Settings:
-    """As `overridden`, for the `KEY=VALUE` of a command line, which replace those of `options`. Raises ConfigError."""
+    """`overridden` for the `KEY=VALUE` of a command line, which replace those of `options`. Raises ConfigError."""
     values = dict(options or {})
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
@@ -163,9 +163,9 @@ def allowed(kind: Any) -> str:
 
 
 def find_line(text: str, key: tuple[str, ...]) -> int | None:
-    """Line (from 1) of the statement that first defines `key` in valid TOML; None where it is not defined.
+    """Line (from 1) of the statement that first defines `key` in valid TOML; None if it is not defined.
 
-    tomllib keeps no positions. A statement ends at the first line where the text so far parses, and it begins after the
+    tomllib keeps no positions. A statement ends at the first line up to which the text parses, and begins after the
     last such line before: so parsing growing parts finds any key of any notation. Quadratic, but only after a mistake.
     """
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines(), which breaks at other characters too
@@ -206,7 +206,7 @@ def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complai
 
 
 def _check_together(settings: Section, table: object, complain: Complain) -> None:
-    """Complains of values that exclude each other; `table`: those that a file gives, None where all are given."""
+    """Complains of values that exclude each other; `table`: those that a file gives, None if all are given."""
     for key, must in settings.conflicts():
         path = tuple(key.split("."))
         value: Any = settings
@@ -300,12 +300,12 @@ def _table(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _array(kind: Any) -> type[msgspec.Struct] | None:
-    """The tables' type, where a field is an array of them."""
+    """The tables' type, if a field is an array of them."""
     return _table(get_args(kind)[0]) if get_origin(kind) is tuple else None
 
 
 def _inside(container: object, name: str) -> object:
-    """A table's value under a key, or an array's under a number; None where there is none."""
+    """A table's value under a key, or an array's under a number; None if there is none."""
     if isinstance(container, Mapping):
         return container.get(name)
     if isinstance(container, list | tuple) and name.isdigit() and int(name) < len(container):

@@ -38,7 +38,6 @@ class Starting:
         log.info("%s starts", program)
 
     def __call__(self, doing: str) -> None:
-        """The next step begins."""
         self._step = doing, self._clock()
         self._tell("", doing)
 
@@ -48,12 +47,12 @@ class Starting:
         return self._clock() - self._began
 
     def status(self) -> dict[str, object]:
-        """For `status` until the daemon is ready."""
+        """The answer to `status` until the daemon is ready."""
         doing, since = self._step
         return {"state": "starting", "doing": doing, "doing_s": round(self._clock() - since, 1)}
 
     async def finished(self, work: Callable[[], T], stop: asyncio.Event) -> T:
-        """The result of `work` in a thread; the log repeats a step that takes long. Raises Stopped where `stop` is set
+        """The result of `work` in a thread; the log repeats a step that takes long. Raises Stopped if `stop` is set
         first; the work then goes on unobserved, and ends with the process.
         """
         running, stopping = in_thread(work), asyncio.ensure_future(stop.wait())
@@ -97,7 +96,7 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     def body() -> None:
         try:
             outcome: tuple[T | None, BaseException | None] = work(), None
-        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+        except BaseException as error:  # noqa: BLE001 - raised when the result is awaited
             outcome = None, error
         with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
             loop.call_soon_threadsafe(finish, *outcome)

@@ -31,7 +31,7 @@ class OtherLoad:
         self._rate, self._cores = Rate(), os.sched_getaffinity(0)
 
     def __call__(self, now: float) -> float | None:
-        """None where this machine does not say."""
+        """None if this machine does not say."""
         low = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) > 0
         try:
             return self._rate.of(now, busy_s(self._stat, self._cores, low=low) - task_stat(self._self).cpu_s)
@@ -61,7 +61,6 @@ class Threads:
 
     @property
     def count(self) -> int:
-        """Threads of the next pass."""
         return self._choice.count
 
     def measure(self, step: Callable[[], object]) -> None:
@@ -92,12 +91,11 @@ class Threads:
         return taken
 
     def fix(self) -> None:
-        """Stays with the present number."""
         self._counts = [self.count]
 
     @contextmanager
     def watched(self, rows: int) -> Iterator[None]:
-        """Around each pass, over so many rows; at the level debug it is logged (`python -m tools.bench threads`)."""
+        """Around each pass, over so many rows; at the level debug it is logged (record 102)."""
         began, cpu_began, count = self._clock(), self._cpu_clock(), self.count
         yield
         now = self._clock()

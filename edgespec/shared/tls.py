@@ -2,7 +2,7 @@
 
 The worker compares the SHA-256 of the certificate's SubjectPublicKeyInfo with the one from pairing. Names, issuers and
 dates in the certificate are ignored, so a machine whose clock is wrong by years still connects. A gateway that has
-rotated its identity shows the statements of that in an extension of its certificate, where they are judged before
+rotated its identity shows the statements of that in an extension of its certificate, and they are judged before
 anything is sent.
 """
 
@@ -32,7 +32,7 @@ UNREADABLE = (
     ValueError, InternalError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )  # fmt: skip
-"""What `cryptography` raises for certificates that OpenSSL takes, and that any machine may show."""
+"""Exceptions of `cryptography` for certificates that OpenSSL takes, and that any machine may show."""
 MakePem = Callable[[], bytes]
 NOT_BEFORE = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 NOT_AFTER = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
@@ -49,7 +49,7 @@ class ServerIdentity:
     spki_hash: bytes
 
     def context(self) -> ssl.SSLContext:
-        """For the gateway's server socket. Raises KeyStoreError where the file holds no usable pair."""
+        """The context of the gateway's server socket. Raises KeyStoreError if the file holds no usable pair."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0  # links last for days: resuming one saves nothing
@@ -81,7 +81,7 @@ def peer_spki_hash(connection: ssl.SSLObject | ssl.SSLSocket | None) -> bytes:
 
 
 def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
-    """The pin itself where the machine at the other end has its TLS key, or that of the gateway's rotated identity.
+    """The pin itself if the machine at the other end has its TLS key, or that of the gateway's rotated identity.
 
     Raises RemoteProtocolError (`tls`, and those of `successor`).
     """
@@ -112,7 +112,6 @@ def rotations_in(certificate: x509.Certificate) -> tuple[GatewayRotation, ...]:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh TLS key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
 from edgespec.shared.fields import AUTO_MODELS
-from edgespec.shared.hub import hub_place
 from edgespec.shared.installed import shipped_text
+from edgespec.shared.models import hub_place
 
 _SYSTEM_ONLY = re.compile(
     r"(Wants|After|User|DynamicUser|StateDirectory\w*|CacheDirectory|RuntimeDirectory\w*|Environment|"
@@ -23,9 +23,9 @@ _SYSTEM_ONLY = re.compile(
 )
 """A user's systemd may not do these without privileges; folders are then those of the user."""
 _USER_AND_FOLDERS = "DynamicUser|User|UMask|(?:State|Cache)Directory(?:Mode)?|Environment"
-"""What another program needs to write where the service reads."""
+"""Settings that another program needs to write files for the service."""
 _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  # noqa: S108  nothing is written there
-"""What ProtectHome= and PrivateTmp= hide from the system's service."""
+"""Folders that ProtectHome= and PrivateTmp= hide from the system's service."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -42,11 +42,9 @@ class Unit:
 
     @property
     def program(self) -> Path:
-        """The program of this installation."""
         return Path(sys.executable).with_name(self.command.split()[0])
 
     def text(self, config: Path | None, *, user: bool) -> str:
-        """The unit. Raises ConfigError."""
         unit = shipped_text(self.name)
         words = [self.command.split()[1], *(["--config", str(config)] if config else [])]
         program = quoted(str(self.program)).replace("$$", "$")  # systemd expands variables in its arguments only
@@ -58,7 +56,6 @@ class Unit:
         return "\n".join(lines).replace("WantedBy=multi-user.target", "WantedBy=default.target") + "\n"
 
     def place(self, *, user: bool) -> Path:
-        """Where the unit belongs."""
         return (folders.expand("~/.config/systemd/user") if user else Path("/etc/systemd/system")) / self.name
 
     def install(self, config: Path | None, models: Sequence[str], *, user: bool, dry_run: bool) -> None:
@@ -124,7 +121,7 @@ def quoted(word: str) -> str:
 
 
 def _warnings(paths: Sequence[Path]) -> Iterator[str]:
-    """What hinders the system's service, or lets others than root change what it runs."""
+    """Sentences about what hinders the system's service, or lets others than root change what it runs."""
     for path in paths:
         if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
             yield f"{path} is hidden from the service by ProtectHome= or PrivateTmp=: install elsewhere, as in /opt."

@@ -1,23 +1,22 @@
-"""Reads tokenizers from model files: the metadata of a GGUF file, or Hugging Face's `tokenizer.json`.
+"""Reads the metadata of a GGUF file, and the tokenizer in it. Those of Hugging Face: `hf_vocabulary.py`.
 
-The same tokenizer gives the same digest from either (core/protocol/vocabulary.py). No model library is imported:
-the `gguf` package's reader takes two seconds for 49,152 vocabulary entries, the one here some tens of milliseconds.
+No model library is imported: the `gguf` package's reader takes two seconds for 49,152 vocabulary entries, the one here
+some tens of milliseconds.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.core.protocol.vocabulary import canonical, fill_gaps, tokenizer_digest
+from edgespec.core.protocol.vocabulary import canonical, tokenizer_digest
 
 _MAGIC = b"GGUF"
 _MAX_DIMENSIONS = 4  # ggml's GGML_MAX_DIMS
@@ -28,11 +27,7 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 
 
 PREPENDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
-"""`tokenizer.ggml.pre` of byte-level tokenizers that put a token before each prompt, where the file does not say."""
-
-
-MAX_ENTRIES = 1 << 24
-"""Of a vocabulary, whose ids may leave gaps: sixty times the largest in use (2**18)."""
+"""`tokenizer.ggml.pre` of byte-level tokenizers that put a token before each prompt, if the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +41,11 @@ class Vocabulary:
 
     @property
     def digest(self) -> bytes:
-        """As in `Hello` and `Challenge`."""
+        """The digest in `Hello` and `Challenge`."""
         return tokenizer_digest(self.entries, self.bos)
 
     def difference(self, other: Vocabulary) -> str | None:
-        """What another one has differently, as the end of "its tokenizer ..."; None for nothing."""
+        """A difference of another one, as the end of "its tokenizer ..."; None for nothing."""
         if len(self.entries) != len(other.entries):
             return f"has {len(other.entries)} tokens instead of {len(self.entries)}"
         for number, (ours, theirs) in enumerate(zip(self.entries, other.entries)):
@@ -62,11 +57,6 @@ class Vocabulary:
         return None
 
 
-def vocabulary(path: Path) -> Vocabulary:
-    """The tokenizer of a GGUF file or of a Hugging Face folder; no weights are read. Raises ModelError."""
-    return hf_vocabulary(path) if path.is_dir() else gguf_vocabulary(path)
-
-
 def gguf_tokenizer_digest(path: Path) -> bytes:
     """Digest of the tokenizer inside a GGUF file. Raises ModelError as `gguf_vocabulary` does."""
     return gguf_vocabulary(path).digest
@@ -74,7 +64,11 @@ def gguf_tokenizer_digest(path: Path) -> bytes:
 
 def gguf_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer inside a GGUF file. Raises ModelError: missing, corrupt, or without a vocabulary."""
-    metadata = gguf_metadata(path)
+    return vocabulary_in(gguf_metadata(path), path)
+
+
+def vocabulary_in(metadata: Mapping[str, Any], path: Path) -> Vocabulary:
+    """The same, of a file whose metadata is read already."""
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise ModelError(f"{path} has no tokenizer vocabulary: choose a GGUF file of a language model")
@@ -87,45 +81,10 @@ def gguf_vocabulary(path: Path) -> Vocabulary:
         raise ModelError(f"the tokenizer in {path} cannot be read ({error}): fetch the file again") from error
 
 
-def hf_tokenizer_digest(path: Path) -> bytes:
-    """Digest of a `tokenizer.json`, or of the one in a folder. Raises ModelError as `hf_vocabulary` does."""
-    return hf_vocabulary(path).digest
-
-
-def hf_vocabulary(path: Path) -> Vocabulary:
-    """The tokenizer of a `tokenizer.json`, or of the one in a folder, with what stands in the files beside it.
-
-    Raises ModelError: missing, not JSON, or not a tokenizer with a vocabulary.
-    """
-    file = path / "tokenizer.json" if path.is_dir() else path
-    description = json_object(file)
-    try:
-        vocab, added = description["model"]["vocab"], description.get("added_tokens", [])
-        # A Unigram model lists [text, score] pairs in id order, a BPE or WordPiece model maps text to id.
-        pairs = vocab.items() if isinstance(vocab, dict) else ((text, i) for i, (text, _) in enumerate(vocab))
-        entries = {int(i): str(text).encode() for text, i in pairs}
-        entries |= {int(token["id"]): str(token["content"]).encode() for token in added}
-        begin = _begins_prompts(description)
-        if not all(0 <= number < MAX_ENTRIES for number in entries):
-            raise ValueError("a token has no usable number")
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"{file} is not a tokenizer description: its vocabulary cannot be read") from error
-    ids = {text: i for i, text in entries.items()}
-    special, config = (_optional_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json"))
-    configured = special.get("add_bos_token")
-    if configured is not None:
-        begin = _content(special.get("bos_token")) if configured else None
-    text_config = config.get("text_config")
-    size = (text_config if isinstance(text_config, dict) else config).get("vocab_size")
-    if isinstance(size, int):  # the model has no output for tokens beyond it
-        entries = {i: text for i, text in entries.items() if i < size}
-    return Vocabulary(canonical(fill_gaps(entries.items())), ids.get(begin) if begin else None)
-
-
 def gguf_metadata(path: Path) -> dict[str, Any]:
     """The key-value part of a GGUF file: numbers, booleans and str; lists of numbers; lists of bytes for string arrays.
 
-    Raises ModelError where the file is missing, unreadable, cut short or not GGUF version 2 or 3, and where a tensor
+    Raises ModelError if the file is missing, unreadable, cut short or not GGUF version 2 or 3, and if a tensor
     cannot lie within it: llama.cpp then never reads such a header (the class of CVE-2026-7482 and CVE-2026-27940).
     """
     with _reading(path) as reader:
@@ -218,35 +177,3 @@ class _Reader:
         (value,) = struct.unpack_from(kind, self.data, self.at)
         self.at += struct.calcsize(kind)
         return value
-
-
-def json_object(path: Path, hint: str = "check its path") -> dict[str, Any]:
-    """A file that holds one JSON object. Raises ModelError, with the hint for a file that cannot be read."""
-    try:
-        read = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"The file {path} cannot be read ({error.strerror or error}): {hint}.") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON: fetch it again.") from error
-    if not isinstance(read, dict):
-        raise ModelError(f"{path} is not a JSON object: fetch it again.")
-    return read
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return json_object(path) if path.exists() else {}
-
-
-def _begins_prompts(description: dict[str, Any]) -> bytes | None:
-    """The text of the token that a `TemplateProcessing` step puts before a single text."""
-    post = description.get("post_processor") or {}
-    for step in post.get("processors", [post]):
-        if step.get("type") == "TemplateProcessing" and "SpecialToken" in step["single"][0]:
-            return str(step["single"][0]["SpecialToken"]["id"]).encode()
-    return None
-
-
-def _content(token: Any) -> bytes | None:
-    """A special token's text; Hugging Face writes either the text or an object that holds it."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text.encode() if isinstance(text, str) else None

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.handshake import CloseCode
-from edgespec.core.protocol.messages import MAX_FRAME_BYTES, AnyBody, Bye
+from edgespec.core.protocol.messages import MAX_FRAME_BYTES, AnyBody, Bye, together
 from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.session import Event, Linked, Session, State
 from edgespec.shared.flow_limit import FlowLimited
@@ -74,10 +74,11 @@ class Wire:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
-    def send(self, body: AnyBody) -> None:
-        """Signs and writes one message. Raises LocalProtocolError where the session's state forbids it."""
+    def send(self, *bodies: AnyBody) -> None:
+        """Signs and writes messages, in one frame if they fit. Raises LocalProtocolError if the state forbids it."""
         self.flush()
-        self._write(self.session.send(body))
+        for group in together(bodies, self.session.max_sent):
+            self._write(self.session.send(*group))
         self._check_backlog()
 
     def end(self, error: RemoteProtocolError | None = None, why: str = "") -> None:
@@ -100,7 +101,7 @@ class Wire:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes not sent yet: in the WebSocket's buffer, and in the kernel's where it reports them."""
+        """Bytes not sent yet: in the WebSocket's buffer, and in the kernel's if it reports them."""
         sock = self.ws.transport.get_extra_info("socket")
         return self.ws.transport.get_write_buffer_size() + _unsent_in_kernel(sock)
 
@@ -170,7 +171,7 @@ def _unsent_in_kernel(sock: socket.socket | None) -> int:
 
 
 def _why_closed(closed: ConnectionClosed) -> str:
-    """Why the connection ended; raises RemoteProtocolError where the peer broke the WebSocket protocol or a limit."""
+    """Why the connection ended; raises RemoteProtocolError if the peer broke the WebSocket protocol or a limit."""
     if closed.sent is not None and not closed.rcvd_then_sent and closed.sent.code in _FAULTS:
         text = f"the connection broke the WebSocket protocol or its limits ({closed.sent.code})"
         raise RemoteProtocolError(_FAULTS[closed.sent.code], text, close_code=closed.sent.code) from None

@@ -5,8 +5,7 @@ Public, by module:
 - `config`: all
 - `discovery`: `Browser`
 - `doctor.run`: `examine`, `exit_code`
-- `nearby`: `pair_nearby`
-- `pair`: `pair`, `Pairing`
+- `pair`: `pair_by_code`
 - `peer_pairing`: `pair_peer`, `pair_through_peers`
 - `report`: all
 - `start`: all

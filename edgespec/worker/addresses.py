@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from edgespec.core.errors import AddressError, KeyStoreError
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.address import Address, parse_address
+from edgespec.shared.address import Address, Relayed, parse_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import MAX_ADDRESSES
-from edgespec.worker.peers.call import Relayed
-from edgespec.worker.peers.routes import Routes
 
 log = logging.getLogger("edgespec.worker.addresses")
 
 RELAYED = 2
 """Places for ways through peers in a round of `MAX_ADDRESSES`: two, so that one relay that is gone delays nothing."""
+
+
+class Ways(Protocol):
+    """Ways to the gateway through peers."""
+
+    async def now(self) -> Sequence[Relayed]:
+        """The current ones, best first."""
+
+    def failed(self, way: Relayed) -> None:
+        """The gateway was not reached that way, or a link over it has ended."""
 
 
 class GatewayAddresses:
@@ -30,10 +39,10 @@ class GatewayAddresses:
         key: bytes,
         configured: str,
         browser: Browser | None,
-        routes: Routes | None = None,
+        through_peers: Ways | None = None,
     ) -> None:
-        """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none; `routes`: ways through peers."""
-        self._routes = routes
+        """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
+        self._ways = through_peers
         self.key = key
         self._gateways, self._configured, self._browser = gateways, configured, browser
         self._tasks: set[asyncio.Task[None]] = set()
@@ -45,15 +54,15 @@ class GatewayAddresses:
         known = [self._last_good(), self._configured]
         found = self._browser.found(key_id(self.key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
-        ways = list(self._routes.now()) if self._routes is not None else []
+        ways = list(await self._ways.now()) if self._ways is not None else []
         direct = list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
         return [*direct[: MAX_ADDRESSES - min(len(ways), RELAYED)], *ways, *direct[MAX_ADDRESSES:]]
 
     def failed(self, address: Address) -> None:
         """Records that the gateway was not reached there, or that a link through a peer has ended."""
         if isinstance(address, Relayed):
-            if self._routes is not None:
-                self._routes.failed(address)
+            if self._ways is not None:
+                self._ways.failed(address)
             return
         if self._browser is not None:
             self._browser.failed(address)

@@ -46,8 +46,6 @@ __all__ = [
 
 
 class DraftSection(DraftSettings, frozen=True, kw_only=True):
-    """[draft]: the model, and how it drafts."""
-
     model: ModelPath = "auto:quantised"
     target: OptionalModelPath = ""
     threads: Threads = 0
@@ -55,16 +53,12 @@ class DraftSection(DraftSettings, frozen=True, kw_only=True):
 
 
 class GatewaySection(Section, frozen=True):
-    """[gateway]: where the gateway is."""
-
     address: GatewayAddress = ""
     discover: bool = True
     networks: tuple[NetworkText, ...] = ()
 
 
 class DaemonSection(Section, frozen=True):
-    """[daemon]: the process itself."""
-
     name: MachineName = ""
     state_dir: Folder = ""
     log_level: LogLevel = "info"
@@ -91,8 +85,6 @@ FREE_AFTER_S = 600.0
 
 
 class OwnerSection(Section, frozen=True):
-    """[owner]: when this machine's owner comes first."""
-
     mode: Literal["when-idle", "always", "never"] = "when-idle"
     hours: tuple[Hours, ...] = ()
     idle_s: Annotated[float, Meta(ge=0, le=86_400)] = IDLE_S
@@ -122,8 +114,6 @@ REMOVED: Mapping[str, str] = {
 
 
 class WorkerSettings(Section, frozen=True):
-    """All of worker.toml."""
-
     removed: ClassVar[Mapping[str, str]] = REMOVED
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
@@ -134,7 +124,6 @@ class WorkerSettings(Section, frozen=True):
 
 
 def owner_policy(owner: OwnerSection) -> OwnerPolicy:
-    """The policy that `[owner]` states."""
     used: dict[str, float] = {sign: SIGN_LIMITS[sign] for sign in owner.signs}
     free_after_s = FREE_AFTER_S if owner.model == "free" else math.inf
     return OwnerPolicy(owner.mode, tuple(map(hours, owner.hours)), used, owner.idle_s, free_after_s)

@@ -3,8 +3,8 @@
 A failure while serving one request ends only that request: it is declined, and the others continue. The loop itself
 ends when the model fails, which is checked with a request of the worker's own.
 
-The event loop passes messages in through `_inbox`; deltas leave through `outlet`, one at a time. While the link is
-busy, unsent nodes stay in their tree, where a commit still prunes them (back-pressure).
+The event loop passes messages in through `_inbox`; deltas leave through `outlet`, those of all requests in one frame.
+While the link is busy, unsent nodes stay in their tree, where a commit still prunes them (back-pressure).
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import DEFAULTS, PREFILL_BATCH
 from edgespec.core.drafting.shares import Part
-from edgespec.core.drafting.translation import TranslatedDrafting, Translator
 from edgespec.core.drafting.tree import Node
 from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
-from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import FRAME_NODES, Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.log_text import LimitedLog, origin, places
 
@@ -54,7 +53,7 @@ _CHECK_TOKENS = (0,)
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Counts and times since the worker started, for `edgespec status`."""
+    """Since the worker started, for `edgespec status`."""
 
     requests: int = 0
     steps: int = 0
@@ -73,8 +72,8 @@ class WorkerStats:
 class Outlet:
     """Callbacks to the link, supplied by the service and called on the drafting thread."""
 
-    send: Callable[[Tree | StepTimes | Decline], None]
-    """Passes a message to the event loop. After a `Tree` nothing more is sent until `Daemon.writable()`."""
+    send: Callable[[Sequence[Tree | StepTimes | Decline]], None]
+    """Passes messages of one frame to the event loop. After a `Tree` no more are sent until `Daemon.writable()`."""
     broken: Callable[[RemoteProtocolError], None]
     """Ends the link because the gateway violated the protocol."""
     loaded: Callable[[], None] = lambda: None
@@ -93,8 +92,8 @@ class Daemon:
     """Most committed tokens evaluated in one batch; other requests and commits are served between batches."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
-    translator: Translator | None = None
-    """Between the gateway's tokens and the draft model's; None: they are the same."""
+    translated: Callable[..., Drafting] | None = None
+    """Makes a request's state if the draft model has other tokens (`Translator.drafting`); None: they are the same."""
     load: Callable[[], Drafter] | None = None
     """Loads the model after it was freed; None: it is never freed."""
     rtt_s: float = 0.0
@@ -172,7 +171,7 @@ class Daemon:
             self._take_in()
             self._free_or_load()
             work = None if self.paused else self._next()
-            self._send_one(math.inf if work is None else began + self._expected_s(*work))
+            self._send_due(math.inf if work is None else began + self._expected_s(*work))
             if work is None:
                 if self.loaded and not self.paused and not self._requests:
                     self.drafter.idle()
@@ -212,7 +211,7 @@ class Daemon:
 
     @property
     def _batch(self) -> int:
-        """Tokens of a batch of catch-up: as many as are read in `MAX_BATCH_S`."""
+        """Tokens of a batch of catch-up."""
         return max(min(int(MAX_BATCH_S / self._token_s), self.prefill_batch), 1) if self._token_s else FIRST_BATCH
 
     def _expected_s(self, drafting: Drafting, leaves: Sequence[Node]) -> float:
@@ -239,7 +238,8 @@ class Daemon:
         self.stats.steps += 1
         if self.curve is not None and self.drafter.rows - before == len(leaves):  # nothing but leaves was evaluated
             self.curve.sample(len(leaves), took)
-            self._report(self.curve)
+            if (report := self.curve.changed(self.clock())) is not None:
+                self.outlet.send([report])
         self._take_in()
         self._isolated(drafting, lambda drafting: drafting.record(leaves, proposals))
 
@@ -256,27 +256,25 @@ class Daemon:
         self._model_failures = 0
         return proposals
 
-    def _report(self, curve: DraftCurve) -> None:
-        report = curve.changed(self.clock())
-        if report is not None:
-            self.outlet.send(report)
-
-    def _send_one(self, end: float) -> None:
-        """Sends the next delta that should not wait until `end`, of the request that waited longest, if the link is
-        writable."""
-        now = self.clock()
+    def _send_due(self, end: float) -> None:
+        """Sends the deltas that should not wait until `end`, in one frame, those that waited longest first."""
+        now, nodes, trees = self.clock(), 0, list[Tree]()
         if not self._sendable or self._tree_rate.free_at > now:
             return
         for number in [number for number, one in self._requests.items() if one.due(now, end, self.rtt_s)]:
+            if nodes >= FRAME_NODES:
+                break
             tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
             if tree is not None:
                 self._requests[number] = self._requests.pop(number)  # to the end of the queue
-                self._sendable = False
-                self.stats.frames += 1
-                self.stats.nodes += len(tree.tokens)
-                self._tree_rate.take(1, self.clock())
-                self.outlet.send(tree)
-                return
+                trees.append(tree)
+                nodes += len(tree.tokens)
+        if trees:
+            self._sendable = False
+            self.stats.frames += 1
+            self.stats.nodes += nodes
+            self._tree_rate.take(1, self.clock())
+            self.outlet.send(trees)
 
     def _take_in(self) -> None:
         while self._inbox:
@@ -361,8 +359,8 @@ class Daemon:
         drafting.commit(0, message.tokens)
         self.drafter.open(message.request, drafting.to_read, message.cache_scope)
         self._requests[message.request] = drafting
-        ranked_by = drafting.ranked_by(message.sampling)
-        self._rankers[message.request] = Ranker(ranked_by, drafting.to_read, spread=self._spread, resolved=True)
+        ranked_by, read, noise = drafting.ranked_by(message.sampling), drafting.to_read, drafting.noise
+        self._rankers[message.request] = Ranker(ranked_by, read, spread=self._spread, resolved=True, noise=noise)
         self.stats.requests += 1
 
     def _drafting(self, message: Open) -> Drafting:
@@ -370,8 +368,8 @@ class Daemon:
         of = message.request, message.epoch, message.prompt_len
         if not isinstance(self.rule, BestFirstRule):
             return Drafting(*of, self.rule)
-        if self.translator is not None:
-            return TranslatedDrafting(*of, self.translator, self.rule, calibrator=self._calibrator, step_s=self.curve)
+        if self.translated is not None:
+            return self.translated(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
         return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
 
     def _commit(self, message: Commit) -> None:
@@ -390,7 +388,7 @@ class Daemon:
 
     def _decline(self, request: int, epoch: int, reason: str, *, keep: bool = True) -> None:
         self._close(request, keep=keep)
-        self.outlet.send(Decline(request, epoch, reason[:200]))
+        self.outlet.send([Decline(request, epoch, reason[:200])])
 
     def _close(self, number: int, *, keep: bool = True) -> None:
         """`keep` is False after a failure that may have left the model's memory in an unknown state."""

@@ -28,7 +28,7 @@ MAX_RESOLVING = 32
 MAX_SEEN_AGAIN = 64
 """Announcements that found no room; they are checked again each time the interfaces are."""
 MAX_ADDRESSES = 4
-"""Of one announcement."""
+"""Those of one announcement that count."""
 PRIVATE: tuple[Network, ...] = tuple(
     ipaddress.ip_network(network)
     for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10")
@@ -66,7 +66,7 @@ class Browser:
     ) -> None:
         """`only`: names of the interfaces to use, for tests; otherwise those of `mdns.interfaces`.
 
-        `wanted`: key id of the one gateway to look for; `networks`: where its address may be besides private ones.
+        `wanted`: key id of the one gateway to look for; `networks`: of its address, besides private ones.
         """
         self.problem: str | None = None
         """Why mDNS does not work at present; None while it does."""
@@ -84,12 +84,11 @@ class Browser:
         """Oldest first."""
 
     async def start(self) -> None:
-        """Starts to listen. Where mDNS does not work, it logs a warning and finds nothing until it does."""
+        """Starts to listen. If mDNS does not work, it logs a warning and finds nothing until it does."""
         await self._follow()
         self._polling = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
-        """Stops listening and ends pending queries."""
         tasks = [*self._resolving, *([self._polling] if self._polling is not None else [])]
         for task in tasks:
             task.cancel()
@@ -116,7 +115,7 @@ class Browser:
                 self._look(self._zeroconf.zeroconf, name)
 
     async def wait(self, key_hash: str, timeout_s: float) -> list[Found]:
-        """As `found`, after waiting for at least one; empty when the time is over."""
+        """`found` after waiting for at least one; empty when the time is over."""
         await self.until(lambda: bool(self.found(key_hash)), timeout_s)
         return self.found(key_hash)
 
@@ -219,7 +218,7 @@ class Browser:
 async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str] | None = None) -> list[Found]:
     """The gateways that announce themselves within `timeout_s`; with `key_hash` it returns once that one is found.
 
-    Where mDNS does not work it logs a warning and returns an empty list.
+    If mDNS does not work it logs a warning and returns an empty list.
     """
     browser = Browser(only)
     await browser.start()
@@ -235,9 +234,9 @@ async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str
 def read_announcement(
     info: ServiceInfo, networks: Sequence[Network] = PRIVATE, kind: Kind = mdns.GATEWAY
 ) -> Found | None:
-    """Decodes an announcement; None where it is not one of this protocol. Its content is untrusted.
+    """Decodes an announcement; None if it is not one of this protocol. Its content is untrusted.
 
-    `networks`: where an address must be.
+    `networks`: those that an address must be in.
     """
     txt = info.decoded_properties
     key_hash, tls_hash = txt.get("kh") or "", txt.get("th") or ""

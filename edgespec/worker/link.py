@@ -18,21 +18,19 @@ from typing import Any, NoReturn, Protocol
 
 from websockets.exceptions import WebSocketException
 
-from edgespec.core.errors import EdgespecError, RemoteProtocolError
-from edgespec.core.peers.handshake import PeerUnavailable
+from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error, quarantine_notice
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, SHARE, Address
+from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, SHARE, Address, Relayed
 from edgespec.shared.flow_limit import PinnedClient
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
 from edgespec.worker.dial import Race, TurnTaking, dialled
-from edgespec.worker.peers.call import Relayed
 
 log = logging.getLogger("edgespec.worker.link")
 _quiet = logging.getLogger("edgespec.worker.link.websockets")
@@ -90,11 +88,12 @@ class Link:
         """Whether a delta sent now would leave now. If not, its nodes should stay in the tree (back-pressure)."""
         return self._wire.unsent_bytes <= LOW_BYTES
 
-    def send(self, body: WorkerBody) -> None:
-        """Signs and writes a message at once; after the end of the link it is dropped, and `on_down` follows."""
+    def send(self, *bodies: WorkerBody) -> None:
+        """Signs and writes messages at once, in one frame; after the end of the link they are dropped, and `on_down`
+        follows."""
         if self._wire.over:
             return
-        self._wire.send(body)
+        self._wire.send(*bodies)
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -157,7 +156,7 @@ class _Attempt:
                 return await self._drive(Wire(ws, session, self._take))
         except RemoteProtocolError as error:
             return f"{error} ({error.reason})"
-        except PeerUnavailable as error:
+        except AddressError as error:  # the peer that should lead there does not
             return str(error)
         except TimeoutError:
             return "no answer"

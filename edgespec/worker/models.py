@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.tokenizer import Translation
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 from edgespec.worker.config import WorkerSettings, worker_name
+
+if TYPE_CHECKING:
+    from edgespec.llamacpp.tokenizer import Translation
 
 
 def load_drafter(settings: WorkerSettings) -> Drafter:
@@ -27,7 +31,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
     )
 
 
-def load_translation(settings: WorkerSettings) -> Translation | None:
+def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translation | None:
     """Between the tokenizers of `draft.target` and `draft.model`; None if they are one, or no target is named.
 
     Raises ModelError, ConfigError.
@@ -37,15 +41,16 @@ def load_translation(settings: WorkerSettings) -> Translation | None:
         return None
     if draft.order != "best-first":
         raise ConfigError(f'`draft.target` needs order = "best-first", not "{draft.order}"')
-    translation = Translation(resolve_model(draft.target), resolve_model(draft.model))
-    return None if translation.same else translation
+    from edgespec.llamacpp.tokenizer import translation  # most workers translate nothing
+
+    return translation(resolve_model(draft.target), resolve_model(draft.model), drafter.tokenizer_digest)
 
 
 def identity(
-    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translation | None, leaves: int
+    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translated: Translation | None, leaves: int
 ) -> WorkerIdentity:
     """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
-    spoken = drafter if translation is None else translation.tokenizer
+    spoken = drafter if translated is None else translated.tokenizer
     return WorkerIdentity(
         store.identity(),
         worker_name(settings),

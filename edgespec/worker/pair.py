@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -32,10 +32,10 @@ from edgespec.core.pairing.messages import (
 from edgespec.core.peers.handshake import PeerUnavailable
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.address import PAIR_PATH, Address, Relayed
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
-from edgespec.worker.peers.call import Relayed
+from edgespec.worker.discovery import Browser
 
 _quiet = logging.getLogger("edgespec.worker.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
@@ -43,17 +43,21 @@ _quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
 MAX_ADDRESSES = 16
 """Dialled for one code; more announcements than that are an attack."""
 STEP_S = 6.0
-"""For each answer of the gateway, which itself waits for 5 s."""
+"""Time for each answer of the gateway, which itself waits for 5 s."""
 RETRIES_S = (1.0, 2.0, 4.0)
 """Waits before a busy gateway is tried again: the other attempt ends within 5 s, a delay begins with 1 s."""
 _ASK_AGAIN = (Reason.BUSY, Reason.DELAYED)
+LISTEN_S = 5.0
+"""Time for gateways to announce themselves; most do within one second."""
+MAX_KEYS = 64
+"""Announced keys that are compared with one code: each fits by chance once in 10,000."""
 
 
 Record = TypeVar("Record", covariant=True)  # noqa: PLC0105  as it is named in shared/paired.py
 
 
 class Store(Protocol[Record]):
-    """Where the paired machine is stored."""
+    """A list of paired machines."""
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> Record:
         """Stores one. Raises KeyStoreError."""
@@ -78,12 +82,67 @@ async def pair(
     return paired if paired is not None else attempt.fail()
 
 
+async def pair_by_code(
+    store: Store[Record], code: Code, me: Party, address: Address | None, browser: Callable[[], Browser]
+) -> Record:
+    """`pair` at the address or with what mDNS shows."""
+    pairing = Pairing(code, me, store)
+    if address is None:
+        return await pair_nearby(pairing, code, browser())
+    paired = await pairing.at([address])
+    return paired if paired is not None else pairing.fail()
+
+
+async def pair_nearby(pairing: Pairing[Record], code: Code, browser: Browser, listen_s: float = LISTEN_S) -> Record:
+    """Listens until the gateway that shows the code is paired. Announcements of other keys are not dialled.
+
+    Raises NoGatewayError (none announces itself), PairingError and KeyStoreError, as `pair`.
+    """
+
+    fits: dict[bytes, bool] = {}
+
+    def fitting() -> Sequence[Address]:
+        found = browser.found()
+        for one in found:
+            if one.tls_hash not in fits and len(fits) < MAX_KEYS:
+                fits[one.tls_hash] = code.fits(one.tls_hash)
+        addresses = [address for one in found if fits.get(one.tls_hash) for address in one.addresses]
+        return [address for address in addresses if not pairing.has_tried(address)]
+
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + listen_s
+    await browser.start()
+    try:
+        while not pairing.is_answered:
+            await browser.until(lambda: bool(fitting()), ends_at - loop.time())
+            addresses = fitting()
+            if not addresses:
+                break
+            gateway = await pairing.at(addresses)
+            if gateway is not None:
+                return gateway
+        announced = len(browser.found())
+    finally:
+        await browser.close()
+    if not announced:
+        raise NoGatewayError(
+            f"No gateway announced itself by mDNS within {listen_s:g} s; give its address: "
+            "`edgespec pair ADDRESS CODE`."
+        )
+    if not pairing.has_dialled:
+        raise PairingError(
+            f"mDNS shows {announced} gateway{'s' * (announced > 1)} on this network, and not the one that shows this "
+            "code, so nothing was sent; check the code, or give the gateway's address."
+        )
+    return pairing.fail()
+
+
 class _OtherGateway(Exception):
     """The TLS key does not fit the code, or the same gateway was tried at another address before."""
 
 
 class _Client(TurnTaking):
-    """Closes the connection after TLS where the machine is not the wanted one."""
+    """Closes the connection after TLS if the machine is not the wanted one."""
 
     def __init__(self, pairing: Pairing[Any], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -111,7 +170,7 @@ class Pairing(Generic[Record]):
         self._paired: Record | None = None
 
     async def at(self, addresses: Sequence[Address]) -> Record | None:
-        """Tries those that were not tried before; None where none of them pairs. Raises KeyStoreError."""
+        """Tries those that were not tried before; None if none of them pairs. Raises KeyStoreError."""
         fresh = [address for address in dict.fromkeys(addresses) if address not in self._tried]
         fresh = fresh[: MAX_ADDRESSES - len(self._tried)]
         for wait_s in (*RETRIES_S, None):
@@ -131,11 +190,9 @@ class Pairing(Generic[Record]):
 
     @property
     def has_dialled(self) -> bool:
-        """Whether any address was tried."""
         return bool(self._tried)
 
     def has_tried(self, address: Address) -> bool:
-        """Whether this address needs no further try."""
         return address in self._tried or len(self._tried) >= MAX_ADDRESSES
 
     def check(self, spki: bytes) -> None:

@@ -10,18 +10,14 @@ from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeer, PairedPeers
 from edgespec.worker.discovery import Browser
-from edgespec.worker.nearby import pair_nearby
-from edgespec.worker.pair import Pairing
+from edgespec.worker.pair import pair, pair_by_code
 from edgespec.worker.peers.call import Caller
 
 
 async def pair_peer(store: KeyStore, name: str, code: Code, address: Address | None) -> PairedPeer:
     """`name`: this machine's. Raises NoGatewayError (nobody is there), PairingError, KeyStoreError."""
-    pairing = Pairing(code, Party(store.identity(), name, purpose="peer"), PairedPeers(store.folder))
-    if address is None:
-        return await pair_nearby(pairing, code, Browser(kind=mdns.PEER))
-    peer = await pairing.at([address])
-    return peer if peer is not None else pairing.fail()
+    me = Party(store.identity(), name, purpose="peer")
+    return await pair_by_code(PairedPeers(store.folder), code, me, address, lambda: Browser(kind=mdns.PEER))
 
 
 async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGateway:
@@ -47,8 +43,6 @@ async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGa
             ways += [caller.way(peer, address, gateway) for gateway in said.gateways]
         if not ways:
             raise NoGatewayError(" ".join(silent[1:] or silent))
-        pairing = Pairing(code, Party(store.identity(), name), PairedGateways(store.folder))
-        gateway = await pairing.at(ways)
-        return gateway if gateway is not None else pairing.fail()
+        return await pair(ways, code, store.identity(), name, PairedGateways(store.folder))
     finally:
         await caller.close()

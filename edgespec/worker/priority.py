@@ -1,4 +1,4 @@
-"""The worker's own priority: its drafting yields also where no systemd unit sets one, and its pause does not wait.
+"""The worker's own priority: its drafting yields also if no systemd unit sets one, and its pause does not wait.
 
 Linux has a nice value for each thread. The threads that compute get the lowest; the event loop, which sees the
 owner's return and stops them, keeps the process's.

@@ -16,7 +16,6 @@ def text(status: Mapping[str, Any]) -> str:
 
 
 def pause(answer: Mapping[str, Any]) -> str:
-    """What `edgespec pause` and `edgespec resume` print."""
     return f"paused: {answer['paused']}" if answer["paused"] else "not paused: it drafts when requests come"
 
 
@@ -30,7 +29,6 @@ def peers(shown: Mapping[str, Any]) -> str:
 
 
 def invitation(event: Mapping[str, Any]) -> str:
-    """One event of `edgespec peers invite`."""
     if "code" in event:
         return (
             f"On the other machine, within {event['expires_in_s']:.0f} s:\n    edgespec peers pair {event['code']}\n"

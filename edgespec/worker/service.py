@@ -20,14 +20,14 @@ from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.messages import VERSION
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.messages import Decline, Pause, Resume, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import VERSION, Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
+from edgespec.shared.address import Relayed
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker import priority
@@ -37,11 +37,9 @@ from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, load_translation
-from edgespec.worker.peers.call import Relayed
-from edgespec.worker.peers.service import PeerService
+from edgespec.worker.peers.optional import Peers
 from edgespec.worker.presence.source import Source
-from edgespec.worker.presence.sources import sources
-from edgespec.worker.presence.watch import Watch
+from edgespec.worker.presence.watch import Watch, sources
 
 log = logging.getLogger("edgespec.service")
 
@@ -77,13 +75,13 @@ class Service:
         self._lowered = settings.daemon.priority == "idle"
         drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
         rule = self._rule = draft_rule(draft, curve)
-        translation = load_translation(settings)
+        translation = load_translation(settings, drafter)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = identity(settings, store, drafter, translation, rule.sequences)
         self.daemon = Daemon(
             drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
             curve=DraftCurve(curve), load=self._reload,
-            translator=None if translation is None else translation.translator,
+            translated=None if translation is None else translation.translator.drafting,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
@@ -95,7 +93,7 @@ class Service:
         """What the gateway had against this worker when it last refused a link."""
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
-        self.place = PeerService(
+        self._peers = Peers(
             store,
             worker_name(settings),
             settings.peers,
@@ -118,9 +116,9 @@ class Service:
             if where.discover:
                 self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
                 await self._browser.start()
-            await self.place.start()
-            routes = self.place.routes if self.settings.relay.use else None
-            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser, routes)
+            await self._peers.start()
+            ways = self._peers if self.settings.relay.use else None
+            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser, ways)
             alive = asyncio.ensure_future(sdnotify.keep_alive())
             owner = asyncio.ensure_future(self.owner.run())
             link = asyncio.ensure_future(self._keep_linked())
@@ -133,7 +131,7 @@ class Service:
             await asyncio.gather(link, owner, return_exceptions=True)  # lets the link send `Bye`
         finally:
             self.daemon.stop()
-            await self.place.close()
+            await self._peers.close()
             if self._browser is not None:
                 await self._browser.close()
             thread.join(5)
@@ -158,14 +156,13 @@ class Service:
         now = key_id(pin.gateway_key)
         log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, now)
         self._addresses.key = pin.gateway_key
-        self.place.rotated(pin.gateway_key)
+        self._peers.rotated(pin.gateway_key)
         if self._browser is not None:
             self._browser.wanted = now
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 
     def on_up(self, link: Link) -> None:
-        """The link is authenticated."""
         self._link, self._notice = link, ""
         if link.pin.gateway_key != self.gateway.key:
             self._follow(link.pin)
@@ -181,7 +178,6 @@ class Service:
             link.send(Pause(self._announced))
 
     def on_round_trip(self, rtt_s: float) -> None:
-        """Passes a measured round trip to the daemon."""
         self.daemon.round_trip(rtt_s)
 
     def on_message(self, message: ToWorker) -> None:
@@ -189,11 +185,9 @@ class Service:
         self.daemon.take(message)
 
     def on_writable(self) -> None:
-        """The link is writable."""
         self.daemon.writable()
 
     def on_down(self, why: str) -> None:
-        """The link ended: drops all requests."""
         if self._link is not None:
             self._addresses.reached(self._link.address)
         self._link = None
@@ -214,12 +208,12 @@ class Service:
         if not self._failed.done():
             self._failed.set_exception(error)
 
-    def _send_soon(self, body: Tree | StepTimes | Decline) -> None:
-        self._loop.call_soon_threadsafe(self._send, body)
+    def _send_soon(self, bodies: Sequence[Tree | StepTimes | Decline]) -> None:
+        self._loop.call_soon_threadsafe(self._send, bodies)
 
-    def _send(self, body: Tree | StepTimes | Decline) -> None:
+    def _send(self, bodies: Sequence[Tree | StepTimes | Decline]) -> None:
         if self._link is not None:
-            self._link.send(body)
+            self._link.send(*bodies)
         else:
             self.daemon.writable()
 
@@ -283,14 +277,13 @@ class Service:
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
     def commands(self) -> dict[str, control.Handler]:
-        """The handlers of the control socket."""
         return {
             "status": self._status,
             "watch": self._watch,
             "pause": self._pause,
             "resume": self._resume,
-            "peers": self.place.show,
-            "invite": self.place.invite,
+            "peers": self._peers.show,
+            "invite": self._peers.invite,
         }
 
     async def _status(self) -> dict[str, object]:

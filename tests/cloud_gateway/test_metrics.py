@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from cloud_gateway.api.listener import METRICS_LIMITS, listen
-from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.metrics import MAX_REASONS, Metrics, metrics_app
 from edgespec.core.errors import AddressError
@@ -83,7 +83,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
 
 def test_an_answers_mean_round_and_host_time_are_observed() -> None:
     metrics = Metrics()
-    metrics.answer("stop", Usage(rounds=5, decode_s=0.4, host_s=0.001, prompt_tokens=3))
+    metrics.answer("stop", Usage(rounds=5, prompt_tokens=3, times=Times(decode_s=0.4, host_s=0.001)))
     assert sample(metrics, "round_seconds_sum") == pytest.approx(0.08)
     assert sample(metrics, "host_seconds_sum") == pytest.approx(0.0002)
     metrics.answer("cancelled", None)

@@ -77,7 +77,8 @@ class Pair:
 
     def chat_request(self, content: str = PROMPT, **more: Any) -> bytes:
         messages = [{"role": "user", "content": content}]
-        body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 3, **more}).encode()
+        body = {"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 3}
+        body = json.dumps(body | {"edgespec": {"usage": True}} | more).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
         return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -91,7 +92,7 @@ def configure(folder: Path) -> None:
     make_tiny_gguf(folder / "draft.gguf", vocab=320)
     (folder / "gateway.toml").write_text(
         f'[target]\nmodel = "{folder}/tiny"\ndtype = "float32"\ncontext = 512\nslots = 2\n'
-        f'[local_draft]\nmodel = "{folder}/draft.gguf"\n[api]\nport = 0\n'
+        f'[local_draft]\nmodel = "{folder}/draft.gguf"\n[api]\nport = 0\nclient_options = ["usage"]\n'
         f'[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n[metrics]\nport = 0\n'
         f'[traces]\nfolder = "{folder}/traces"\n[daemon]\nstate_dir = "{folder}/g"\nlog_level = "debug"\n'
     )

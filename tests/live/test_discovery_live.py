@@ -23,8 +23,7 @@ from edgespec.shared.advertise import Advertiser
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.discovery import Browser, find
-from edgespec.worker.nearby import pair_nearby
-from edgespec.worker.pair import Pairing
+from edgespec.worker.pair import Pairing, pair_nearby
 from tests.edgespec.worker.test_link import running
 from tests.edgespec.worker.test_rogue import rogue
 from tests.support.links import Daemon, serving

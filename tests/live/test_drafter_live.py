@@ -14,7 +14,8 @@ import edgespec.llamacpp.drafter
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
 
 pytestmark = pytest.mark.live

@@ -23,7 +23,7 @@ from tests.support.tiny_target import make_tiny_target
 
 pytestmark = pytest.mark.live
 LOAD_S = 120.0
-ENDLESS = {"edgespec": {"ignore_eos": True}}
+ENDLESS = {"edgespec": {"ignore_eos": True, "usage": True}}
 
 
 @dataclass

@@ -78,7 +78,10 @@ def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Rig)
     private = stage.gateway_command("keys", "create", "--name", "private", "--json")["key"]
     client = openai.OpenAI(base_url=stage.api, api_key=private)
     answer = client.chat.completions.create(
-        model=client.models.list().data[0].id, messages=[{"role": "user", "content": PROMPTS[0]}], max_tokens=16
+        model=client.models.list().data[0].id,
+        messages=[{"role": "user", "content": PROMPTS[0]}],
+        max_tokens=16,
+        extra_body={"edgespec": {"usage": True}},
     )
     usage = answer.usage.model_extra["edgespec"]  # type: ignore[union-attr,index]
     assert usage["frames"]["received"] == 0 and usage["why_off"]

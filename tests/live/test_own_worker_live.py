@@ -15,13 +15,14 @@ from tests.live.test_gateway_live import Running, gateway
 from tests.support.tiny_gguf import make_tiny_gguf
 
 pytestmark = pytest.mark.live
+NAMED = 'api.client_options=["ignore_eos", "usage"]'
 MAX_WAIT_S = 60.0
 
 
 @pytest.mark.claim("it-drafts-for-every-key-and-is-replaced-when-it-dies")
 def test_it_drafts_for_every_key_and_is_replaced_when_it_dies(tmp_path: Path) -> None:
     draft = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
-    options = [f"local_draft.model={draft}", "local_draft.mode=async-local", "policy.name=amusd"]
+    options = [f"local_draft.model={draft}", "local_draft.mode=async-local", "policy.name=amusd", NAMED]
     with gateway(tmp_path, *(part for one in options for part in ("--set", one))) as running:
         running.wait_ready()
         key = json.loads(running.command("keys", "create", "--name", "private", "--json"))["key"]
@@ -42,7 +43,11 @@ def test_it_drafts_for_every_key_and_is_replaced_when_it_dies(tmp_path: Path) ->
 def complete(running: Running, key: str) -> tuple[str, dict[str, Any]]:
     with running.client(key) as client:
         answer = client.completions.create(
-            model="tiny", prompt="hello", max_tokens=48, seed=3, extra_body={"edgespec": {"ignore_eos": True}}
+            model="tiny",
+            prompt="hello",
+            max_tokens=48,
+            seed=3,
+            extra_body={"edgespec": {"ignore_eos": True, "usage": True}},
         )
     assert answer.usage is not None
     return answer.choices[0].text, answer.usage.model_extra["edgespec"]

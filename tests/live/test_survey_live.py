@@ -56,7 +56,8 @@ def test_the_projects_gateway_is_surveyed_and_reported(tmp_path: Path) -> None:
     assert {sample.outcome for sample in keyless} == {"unauthorised"}
     assert len(keyless) < REQUESTS, "who refuses is asked ever more rarely"
     counted = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("edgespec_ttft_seconds"))
-    assert float(counted["edgespec_ttft_seconds_count"]) == REQUESTS
+    first_tokens = float(counted["edgespec_ttft_seconds_count"])
+    assert len(answered) <= first_tokens <= REQUESTS, "a completion that only ends has no first token"
     measured_s = [(sample.ttft_ms or sample.total_ms) / 1e3 for sample in ours]
     assert sum(measured_s) >= float(counted["edgespec_ttft_seconds_sum"]), "the way there and back comes on top"
     assert statistics.median(measured_s) < median_s(counted) + 0.1, (

@@ -17,7 +17,7 @@ from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.load import Dtype, load
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
-from edgespec.shared.vocabfiles import hf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 

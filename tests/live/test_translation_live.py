@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
+from edgespec.core.drafting.borders import Borders
 from edgespec.lab.rig.stage import Rig
+from edgespec.llamacpp.tokenizer import GgufTokenizer
+from edgespec.shared.models import model_dir
+from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
 from tests.support.permuted import permute_tokens
 
 pytestmark = pytest.mark.live
@@ -20,6 +26,25 @@ def asked(rig: Rig, **options: Any) -> tuple[list[str], float]:
     texts = [one["choices"][0]["message"]["content"] for one in done]
     accepted = sum(one["usage"]["edgespec"]["accepted"].get("worker", 0) for one in done)
     return texts, accepted / sum(one["usage"]["completion_tokens"] for one in done)
+
+
+@pytest.mark.parametrize("file", ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"])
+@settings(max_examples=CASES)
+@given(text=TEXTS)
+def test_real_tokenizers_cut_segments_as_the_whole_text(file: str, text: str) -> None:
+    if not (path := model_dir() / file).exists():
+        pytest.skip(f"{path} is not there: dev/decisions/140-translation.md says how it is made")
+    tokenizer, borders = cut_by(path)
+    whole = text.encode(errors="ignore")
+    assert [token for segment in borders.parted(whole) for token in tokenizer.encode(segment)] == tokenizer.encode(
+        whole
+    )
+
+
+@cache
+def cut_by(path: Path) -> tuple[GgufTokenizer, Borders]:
+    tokenizer = GgufTokenizer(path)
+    return tokenizer, Borders(tokenizer.pieces)
 
 
 def test_another_tokenizers_draft_changes_no_text(tmp_path: Path, quantised_model: Path) -> None:

@@ -49,8 +49,6 @@ class EchoEngine:
         self.gate.set()
 
     def submit(self, request: GenerationRequest) -> Stream:
-        if len(request.tokens) >= MODEL.context:
-            raise ClientError("The prompt is too long.", param="messages", code="context_length_exceeded")
         if len(self.running) >= self.queue_limit:
             raise ClientError("The queue is full.", status=429, code="queue_full", retry_after_s=2.5)
         self.requests.append(request)
@@ -89,14 +87,10 @@ class EchoEngine:
 class ByteText:
     """Tokens are the bytes of UTF-8; a chat is its messages, one a line."""
 
-    has_tools = False
-
     def spell(self, token: int) -> bytes:
         return bytes([token])
 
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> list[int]:
-        if tools:
-            raise ClientError("This model's chat template has no tools.", param="tools", code="unsupported_parameter")
         return self.encode("\n".join(f"{message['role']}: {message['content']}" for message in messages))
 
     def encode(self, text: str) -> list[int]:

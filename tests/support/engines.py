@@ -70,10 +70,9 @@ def engine_settings(**changes: Any) -> EngineSettings:
     table."""
     own = GatewaySettings()
     changes = {"name": changes.pop("policy", own.policy.name), **changes}
-    pace = {name: changes.pop(name) for name in ("prefill_chunk",) if name in changes}
-    api = replace(own.api, queue_limit=changes.pop("queue_limit", own.api.queue_limit))
+    pace = {name: changes.pop(name) for name in ("prefill_chunk", "queue_limit") if name in changes}
     sources = changes.pop("sources", own.sources)
-    found = settings_of(replace(own, api=api, sources=sources, policy=replace(own.policy, **changes)))
+    found = settings_of(replace(own, sources=sources, policy=replace(own.policy, **changes)))
     return dataclasses.replace(found, **pace)
 
 

@@ -25,7 +25,7 @@ async def serves_on(gateway: GatewayUnderTest, honest: Client) -> None:
     """Asserts that the correct worker's trees arrive and its messages reach it, as before."""
     await honest.send(some_tree(request=77))
     await until(lambda: any(tree.request == 77 for _, tree in gateway.seen.of("tree")))
-    gateway.links.send(key_id(HONEST.key.public), m.Close(77, 1, "done"))
+    gateway.links.send(key_id(HONEST.key.public), [m.Close(77, 1, "done")])
     async with asyncio.timeout(20):
         while m.Close(77, 1, "done") not in await honest.receive():
             pass

@@ -41,6 +41,7 @@ class Keyed:
     async def ask(self, key: str, prompt: list[int] | str, **more: Any) -> dict[str, Any]:
         """A text completion with `usage.edgespec`; one token, drafted here, unless `more` says otherwise."""
         body = {"model": self.models.served.id, "prompt": prompt, "max_tokens": 1, "temperature": 0, **more}
+        body["edgespec"] = {"usage": True, **more.get("edgespec", {})}
         headers = {"Authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             async with session.post(f"{self.url}/v1/completions", json=body) as response:

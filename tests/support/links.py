@@ -221,7 +221,7 @@ class Client:
         await self.ws.send(signing.seal(self.me.key, signing.WORKER_FRAME, payload))
 
     def frame(self, body: Any, seq: int = 1) -> bytes:
-        return m.encode(m.Frame(self.session.session, seq, body))
+        return m.encode(m.Frame(self.session.session, seq, [body]))
 
     async def receive(self) -> list[Any]:
         """The next messages, pongs answered."""

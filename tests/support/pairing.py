@@ -17,8 +17,6 @@ from websockets.asyncio.server import serve
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.pairing.exchange import Party, WorkerExchange
 from edgespec.core.pairing.messages import (
-    MAX_NAMEPLATE,
-    MIN_NAMEPLATE,
     Code,
     Reason,
     Refused,
@@ -125,12 +123,6 @@ def some_code(spki: bytes, nameplate: int = 4821, words: tuple[str, ...] = ("aco
 def wrong(gateway: Gateway, code: Code) -> Code:
     """The code with one wrong word."""
     return some_code(gateway.spki, code.nameplate, ("acorn" if code.words[0] != "acorn" else "album", *code.words[1:]))
-
-
-def misplaced(gateway: Gateway, code: Code) -> Code:
-    """The code with another nameplate."""
-    nameplate = code.nameplate + 1 if code.nameplate < MAX_NAMEPLATE else MIN_NAMEPLATE
-    return some_code(gateway.spki, nameplate, code.words)
 
 
 def make_worker(folder: Path) -> Worker:

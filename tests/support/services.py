@@ -45,7 +45,7 @@ class Running:
     def open(self, number: int, sampling: Sampling | None = None, prompt: Sequence[int] = PROMPT) -> None:
         body = Open(number, 1, len(prompt), list(prompt), sampling or Sampling())
         (worker,) = self.gateway.links.workers()
-        self.gateway.links.send(worker.id, body)
+        self.gateway.links.send(worker.id, [body])
 
     @property
     def paused_because(self) -> str | None:

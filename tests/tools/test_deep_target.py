@@ -13,8 +13,8 @@ import torch
 
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.gguf_layers import Layer, copy_layers
-from edgespec.shared import models
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools import deep_check
@@ -83,7 +83,7 @@ def test_a_number_of_blocks_out_of_range_is_refused(tmp_path: Path, blocks: int)
 def test_short_memory_and_short_disk_are_one_sentence_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_tiny_gguf(tmp_path / "tiny.gguf")
     with monkeypatch.context() as patched:
-        patched.setattr(models, "available_memory", lambda: 1000.0)
+        patched.setattr("tools.deep_target.available_memory", lambda: 1000.0)
         with pytest.raises(ModelError, match="needs 0.0 GB of memory and 0.0 GB are available; end other programs"):
             make(source, tmp_path / "out", 2, silent)
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(free=1000))

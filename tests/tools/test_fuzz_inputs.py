@@ -17,8 +17,7 @@ from cloud_gateway.core.requests.events import TABLE, Status, Turn
 from cloud_gateway.models import schema_limits
 from edgespec.core.admission import Admission
 from edgespec.core.drafting import algorithm2
-from edgespec.core.pairing import messages as pairing
-from edgespec.core.protocol import session
+from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
 from tools.fuzz import bounds, corpus, decoders, machines, run
 from tools.fuzz.corpus import Kept
@@ -106,7 +105,7 @@ def references_of_any_length(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_decoding_error(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session, "_decoded", lambda decode, payload: decode(payload))
+    patch.setattr(messages, "decoded", lambda decode, data, what: decode(data))
 
 
 def a_request_that_cannot_end(patch: pytest.MonkeyPatch) -> None:
@@ -124,8 +123,8 @@ def costs_without_bound(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "kind", "name", "count"),
     [
-        (narrow(session), "decoder", "handshake", 60),
-        (narrow(pairing), "decoder", "pairing message", 60),
+        (narrow(messages), "decoder", "handshake", 60),
+        (narrow(messages), "decoder", "pairing message", 60),
         (narrow(api_tools), "decoder", "chat body", 100),
         (narrow(keystore), "decoder", "rotations.json", 20),
         (toml_as_python_reads_it, "decoder", "--set", 20),

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import ALONE, BASE, Run
+from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
@@ -70,9 +70,9 @@ def series() -> tuple[Series, FakeRig]:
 def test_every_place_and_preference_has_a_worker_of_its_own() -> None:
     made, rig = series()
     runs = made.prompt(0, "a", 10, places.arms(PLACES, [5, 8], 0))
-    remote = {key: (asks["prefer"], active) for _, key, asks, active in rig.asked if asks["policy"] == "adaptive"}
+    remote = {key: (asks["prefer"], active) for _, key, asks, active in rig.asked if key}
     assert remote == {KEYS[place.arm(name)]: (name, False) for place in PLACES for name in places.SWEPT}
-    assert {key for _, key, asks, _ in rig.asked if asks["policy"] != "adaptive"} == {""}
+    assert {asks.get("offload") for _, key, asks, _ in rig.asked if not key} == {None, "never"}, "the control is there"
     assert list(runs) == [arm.name for arm in places.arms(PLACES, [5, 8], 0)]
 
 
@@ -131,7 +131,7 @@ def test_no_prompt_begins_that_would_end_too_late() -> None:
 def figures(*remote_ms: float) -> dict[str, Any]:
     every = []
     for number, ms in enumerate(remote_ms):
-        runs = {"plain": run(40.0), BASE: run(20.0, 10), "colocated_k5": run(16.0, 12)}
+        runs = {"plain": run(40.0), BASE: run(20.0, 10), "colocated_k5": run(16.0, 12), CONTROL: run(25.0, 9)}
         runs |= {name + ALONE: run(one.ms_per_token / 1.25) for name, one in runs.items()} if number == 0 else {}
         every.append(runs | {name: run(ms * (0.5 if "latency" in name else 1.0), 5) for name in KEYS})
     start = {"kept": [5], "neighbour": {"factor": 1.25}}
@@ -145,6 +145,7 @@ def test_ratios_are_paired_and_to_the_better_of_plain_and_k2() -> None:
     assert (row["rtt_ms"], row["prefer"], found["best_k"]) == (0.0, "balanced", {"none": 5})
     assert row["decoding"]["k2"]["median"] == row["decoding"]["better"]["median"] == 1.0
     assert row["decoding"]["plain"]["median"] == 0.5 and row["decoding"]["best"]["median"] == 1.25
+    assert row["decoding"]["control"]["median"] == 0.8
     assert row["decoding"]["better"]["above"] == 1, "30 ms is over the limit, 20 is not"
     assert row["passes_to_k2"] == 0.5 and row["accepted_per_round"] == 0.8
     assert row["whole"]["k2"]["median"] == 1.0 and row["decoding"]["k2"]["low"] == 0.9
@@ -158,7 +159,8 @@ def test_the_interval_of_the_median_follows_from_the_order() -> None:
 
 
 def test_disturbed_prompts_are_left_out_and_a_compiler_is_no_disturbance() -> None:
-    runs = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), **{name: run(20.0) for name in KEYS}}
+    local = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), CONTROL: run(25.0)}
+    runs = {**local, **{name: run(20.0) for name in KEYS}}
     noisy = runs | {"plain": run(40.0, others=0.5)}
     found = summary([runs, noisy], PLACES, {"kept": [5]})
     assert (found["prompts"], found["prompts_dropped"]) == (1, 1)

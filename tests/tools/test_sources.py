@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.models.drafts.medusa import Heads
 from cloud_gateway.models.target_model.load import folder_digest
@@ -30,13 +30,17 @@ from tools.train.medusa import fresh
 from tools.train.text import lesson, pairs
 
 
+def used(rounds: int, decode_s: float, **counts: dict[str, int]) -> Usage:
+    return Usage(completion_tokens=11, rounds=rounds, times=Times(decode_s=decode_s), **counts)  # type: ignore[arg-type]
+
+
 def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
-    plain = [Usage(completion_tokens=11, rounds=11, decode_s=1.0), Usage(completion_tokens=11, rounds=11, decode_s=2.0)]
+    plain = [used(11, 1.0), used(11, 2.0)]
     found = [
-        Usage(completion_tokens=11, rounds=5, drafted={"lookup": 20}, accepted={"lookup": 6}, decode_s=0.5),
-        Usage(completion_tokens=11, rounds=6, drafted={"local": 5}, accepted={"local": 5}, decode_s=1.0),
+        used(5, 0.5, drafted={"lookup": 20}, accepted={"lookup": 6}),
+        used(6, 1.0, drafted={"local": 5}, accepted={"local": 5}),
     ]
-    lookup = [Usage(completion_tokens=11, rounds=8, decode_s=0.8), Usage(completion_tokens=11, rounds=8, decode_s=1.2)]
+    lookup = [used(8, 0.8), used(8, 1.2)]
     base, best, row = sources.figures("copy", {"plain": plain, "lookup": lookup, "merge": found})
     assert row["tokens / round"] == 2 and row["accepted / drafted"] == 0.44
     assert row["ms / token"] == 68.18 and row["/ plain"] == 0.5 and row["accepted"] == "lookup 6, local 5"
@@ -45,7 +49,7 @@ def test_figures_are_sums_over_prompts_and_a_median_of_times() -> None:
 
 
 def test_a_completion_without_a_time_is_left_out() -> None:
-    one, two = Usage(completion_tokens=1, rounds=1), Usage(completion_tokens=2, rounds=2, decode_s=0.1)
+    one, two = Usage(completion_tokens=1, rounds=1), Usage(completion_tokens=2, rounds=2, times=Times(decode_s=0.1))
     (row,) = sources.figures("chat", {"plain": [one, two]})
     assert (row["prompts"], row["ms / token"]) == (1, 50)
     assert sources.figures("chat", {"plain": [one]}) == []
@@ -96,7 +100,7 @@ def test_self_draft_and_heads_have_rows_where_they_are_given(
 
 def test_the_deep_target_is_that_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(models, "require_memory", lambda *_: None)
+    monkeypatch.setattr("tools.deep_target.require_memory", lambda *_: None)
     models.model_dir().mkdir(parents=True)
     base = models.model_dir() / models.QUANTISED.file
     base.touch()

@@ -52,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
     """Prints a row for each case. Raises EdgespecError."""
     console, rows = verbs.console(), list[dict[str, Any]]()
     draft = str(models.quantised())
-    gateway = {"target.threads": 1, "target.slots": 2, "api.client_options": ["offload", "policy", "ignore_eos"]}
+    gateway = {
+        "target.threads": 1,
+        "target.slots": 2,
+        "api.client_options": ["offload", "policy", "ignore_eos", "usage"],
+    }
     with (
         tempfile.TemporaryDirectory(prefix="ranking-") as folder,
         Rig(

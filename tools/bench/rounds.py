@@ -3,8 +3,9 @@
 One round here is what a round is in service: the frames that arrive meanwhile (verified, decoded, merged), the
 decision, flattening, the walk, committing, signing and encoding the `Commit`, the token event and its SSE chunk. The
 target answers from a table that was computed before; the engine's clock is driven, and says that a pass took what a
-real one takes, so that policies decide as in service. All on one thread, so that nothing is hidden by overlap. The
-defaults are those that are shipped: `adaptive`, a worker that drafts best first, at most 16 candidates verified.
+real one takes, so that policies decide as in service. All on one thread, in its own processor time, so that nothing is
+hidden by overlap. The defaults are those that are shipped: `adaptive`, a worker that drafts best first, at most 16
+candidates verified. Times are those of one request and round.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import sys
 import time
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +38,7 @@ from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.trace.record import InputLog
 from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.registry import Registry, WorkerInfo
 from cloud_gateway.models.target_model import Pass, Work
@@ -52,18 +54,18 @@ from tools import verbs
 from tools.bench.frames import linked_sessions
 
 VOCAB = 49_152
-WORKER = LinkedWorker("w", 0.0, 0.0, 0.006, paused=False)
 REPEATS = 30
 WARM_UP = 50
 """Rounds before those measured: caches fill."""
 PASS_S, ROW_S = 0.030, 0.001
-"""What a pass of the target is said to take, and each of its rows besides: the demo's model on one core."""
+"""What a pass of the target is said to take, and each row of a request besides: the demo's model on one core. Rows of
+many requests are said to cost what those of one do, as on an accelerator, so that candidates are worth verifying."""
 
 
 class InstantTarget:
     """Says that the next token is a fixed function of the last one, at once."""
 
-    vocab_size, context, slots, eos, kv_tokens = VOCAB, 1_000_000, 8, frozenset[int](), sys.maxsize
+    vocab_size, context, slots, eos, kv_tokens = VOCAB, 1_000_000, 64, frozenset[int](), sys.maxsize
 
     def __init__(self) -> None:
         self.passes: Sequence[Pass] = ()
@@ -88,11 +90,12 @@ class InstantTarget:
 
     def verify(self, batch: Sequence[Work]) -> list[InstantRows]:
         """Looks every row up."""
-        began = time.perf_counter()
-        self.passes = [Pass(len(work.tree), PASS_S + ROW_S * len(work.tree)) for work in batch]
-        self.now += sum(one.seconds for one in self.passes)
+        began = time.thread_time()
+        rows = sum(len(work.tree) for work in batch)
+        self.passes = [Pass(rows, PASS_S + ROW_S * rows / len(batch))]
+        self.now += self.passes[0].seconds
         found = [InstantRows([self.following[t] for t in work.tree.tokens], self._row) for work in batch]
-        self.spent_s += time.perf_counter() - began
+        self.spent_s += time.thread_time() - began
         return found
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
@@ -117,25 +120,29 @@ class InstantRows:
 
 
 class BenchLink:
-    """The engine's link layer over the two sessions; the worker's own work is done between rounds and not timed."""
+    """The engine's link layer over sessions; the workers' own work is done between rounds and not timed."""
 
-    def __init__(self, target: InstantTarget, right: float, branching: int) -> None:
-        """`branching`: children that a node gets at most by Algorithm 2; 0: the worker drafts best first."""
-        self.worker, self.gateway = linked_sessions()
-        self.target, self.right, self.branching = target, right, branching
-        self.drafting: Drafting | None = None
-        self.wire: list[bytes] = []
+    def __init__(self, target: InstantTarget, setup: Setup) -> None:
+        self.target, self.setup = target, setup
+        self.views = {
+            f"w{i}": LinkedWorker(f"w{i}", 0.0, 0.0, 0.006, paused=False, name=f"w{i}") for i in range(setup.workers)
+        }
+        self.sessions = {name: linked_sessions() for name in self.views}
+        self.drafting: dict[str, dict[int, Drafting]] = {name: {} for name in self.views}
+        self.wire: dict[str, list[bytes]] = {name: [] for name in self.views}
+        self.sent_bytes = self.received_bytes = 0
         self._rng = random.Random(1)
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        return {"w": WORKER}
+        return self.views
 
     def view(self, worker: str) -> LinkedWorker | None:
-        return WORKER
+        return self.views[worker]
 
-    def send(self, worker: str, body: ToWorker) -> None:
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         """Signs and encodes; timed."""
-        self.wire.append(self.gateway.send(body))
+        for group in [[body] for body in bodies] if self.setup.apart else [bodies]:
+            self.wire[worker].append(self.sessions[worker][1].send(*group))
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         raise error
@@ -149,38 +156,42 @@ class BenchLink:
     def note(self, worker: str, reason: str, text: str) -> None:
         raise AssertionError(text)
 
-    def draft(self, steps: int) -> list[bytes]:
-        """The worker's turn: takes in what was sent, drafts, and signs its frames; not timed."""
-        for data in self.wire:
-            for event in self.worker.receive(data, 0.0):
+    def draft(self, worker: str) -> list[bytes]:
+        """A worker's turn: takes in what was sent, drafts, and signs its frames; not timed."""
+        session, drafting = self.sessions[worker][0], self.drafting[worker]
+        for data in self.wire[worker]:
+            self.sent_bytes += len(data)
+            for event in session.receive(data, 0.0):
                 if isinstance(event, Open):
-                    self.drafting = self._begin(event)
-                    self.drafting.commit(0, event.tokens)
-                elif isinstance(event, Commit) and self.drafting is not None:
-                    self.drafting.commit(event.prefix_len, event.tokens, event.prefix_hash)
-        self.wire.clear()
+                    drafting[event.request] = self._begin(event)
+                    drafting[event.request].commit(0, event.tokens)
+                elif isinstance(event, Commit):
+                    drafting[event.request].commit(event.prefix_len, event.tokens, event.prefix_hash)
+        self.wire[worker].clear()
         frames: list[bytes] = []
-        for _ in range(steps):
-            assert self.drafting is not None
-            leaves = self.drafting.candidates()
-            self.drafting.record(leaves, [self._proposal(leaf.token) for leaf in leaves])
-            while (tree := self.drafting.delta()) is not None:
-                frames.append(self.worker.send(tree))
+        for _ in range(self.setup.frames):
+            trees = [tree for one in drafting.values() for tree in self._step(one)]
+            for group in [[tree] for tree in trees] if self.setup.apart else [trees] if trees else []:
+                frames.append(session.send(*group))
+        self.received_bytes += sum(map(len, frames))
         return frames
+
+    def _step(self, drafting: Drafting) -> Iterator[Tree]:
+        leaves, last = drafting.candidates(), drafting.prefix.tokens[-1]
+        drafting.record(leaves, [self._proposal(last if leaf.token < 0 else leaf.token) for leaf in leaves])
+        while (tree := drafting.delta()) is not None:
+            yield tree
 
     def _begin(self, opening: Open) -> Drafting:
         of = opening.request, opening.epoch, opening.prompt_len
-        if not self.branching:
+        if not self.setup.branching:
             return BestFirst(*of, BestFirstRule(sequences=4))
-        return Drafting(*of, DraftRule(branching=self.branching, theta=0.5, sequences=4))
+        return Drafting(*of, DraftRule(branching=self.setup.branching, theta=0.5, sequences=4))
 
     def _proposal(self, token: int) -> Proposal:
-        if token < 0:
-            assert self.drafting is not None
-            token = self.drafting.prefix.tokens[-1]
         best = self.target.following[token]
         others = [token for token in (7, 8, 9, 10) if token != best][:3]
-        order = [best, *others] if self._rng.random() < self.right else [others[0], best, *others[1:]]
+        order = [best, *others] if self._rng.random() < self.setup.right else [others[0], best, *others[1:]]
         return Proposal(order, [0.2, 1.8, 3.0, 4.0], 0.8)
 
 
@@ -193,7 +204,11 @@ class Setup:
     branching: int = 0
     policy: str = "adaptive"
     frames: int = 4
-    """Frames that arrive in each round."""
+    """Draft steps of each worker in a round, and frames of it."""
+    requests: int = 1
+    workers: int = 1
+    apart: bool = False
+    """A frame for each request, as before version 2 of the wire."""
 
 
 def measure(setup: Setup) -> dict[str, Any]:
@@ -204,19 +219,26 @@ def measure(setup: Setup) -> dict[str, Any]:
     return figures | {
         "decision_us": round(statistics.median(spent) * 1e6, 1),
         "decision_p99_us": round(float(np.percentile(spent, 99)) * 1e6, 1),
-        "decisions_per_round": round(len(spent) / setup.rounds, 2),
+        "decisions_per_round": round(len(spent) / setup.rounds / setup.requests, 2),
     }
 
 
 class Decisions:
-    """In the recorder's place: becomes the request's policy, and measures its decisions, in the thread's own time."""
+    """In the recorder's place: measures the decisions of every request's policy, in the thread's own time."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
         """As the recorder's."""
-        self.policy, generation.policy = generation.policy, cast(Policy, self)
+        generation.policy = cast(Policy, _Timed(generation.policy, self.seconds))
+
+
+class _Timed:
+    """A policy whose decisions are timed."""
+
+    def __init__(self, policy: Policy, seconds: list[float]) -> None:
+        self.policy, self.seconds = policy, seconds
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """As the policy decides."""
@@ -271,53 +293,68 @@ def views_us(workers: int = 100) -> float:
 
 async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     target = InstantTarget()
-    link = BenchLink(target, setup.right, setup.branching)
+    link = BenchLink(target, setup)
     settings = engine_settings(GatewaySettings(policy=convert({"name": setup.policy}, PolicySettings)))
-    engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder)
-    stream = engine.submit(GenerationRequest(list(range(100, 190)), 10**6, ignore_eos=True))
+    curve = {rows: PASS_S + ROW_S * rows / setup.requests for rows in (1, *range(4, 17 * setup.requests + 1, 4))}
+    engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder, curve=curve)
+    prompts = [[*range(100, 190), number] for number in range(setup.requests)]
+    streams = [engine.submit(GenerationRequest(prompt, 10**6, ignore_eos=True)) for prompt in prompts]
     engine.use_loop(asyncio.get_running_loop())
     spans: list[tuple[float, float, float]] = []
-    tokens = frames_seen = 0
+    tokens = frames_seen = done = 0
     spare_rounds()  # as `cloud-gateway serve` does
-    while not engine.stats.rounds:  # admits the request, reads its prompt, waits for no frame, decodes plainly
-        target.wait_until(engine.turn())
+    while not all(one.generation.first_token for one in engine.requests.active.values()) or not engine.stats.rounds:
+        target.wait_until(engine.turn())  # admits the requests, reads their prompts, decodes plainly
     await asyncio.sleep(0)
-    await anext(aiter(stream))
+    await _chunks(streams)
     for number in range(setup.rounds + WARM_UP):
-        frames = link.draft(steps=setup.frames)
-        began = time.perf_counter()
-        for data in frames:
-            for tree in link.gateway.receive(data, 0.0):
+        frames = [(worker, data) for worker in link.views for data in link.draft(worker)]
+        before, modelled = engine.stats.rounds, target.spent_s
+        began = time.thread_time()
+        for worker, data in frames:
+            for tree in link.sessions[worker][1].receive(data, 0.0):
                 assert isinstance(tree, Tree)
                 check_tree_shape(tree, VOCAB)
-                engine.post(FrameArrived("w", tree))
-        received = time.perf_counter()
-        before, modelled = engine.stats.rounds, target.spent_s
+                engine.post(FrameArrived(worker, tree))
+        received = time.thread_time()
         while engine.stats.rounds == before:
             target.wait_until(engine.turn())
-        turned = time.perf_counter() - (target.spent_s - modelled)
-        resumed = time.perf_counter()
-        await asyncio.sleep(0)  # the event loop's share: signs and encodes the commit, hands the tokens on
-        event = await anext(aiter(stream))
-        assert isinstance(event, TokensEvent)
-        chunk = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * len(event.tokens)}}]})
-        sent = time.perf_counter()
+        turned = time.thread_time() - (target.spent_s - modelled)
+        resumed = time.thread_time()
+        await asyncio.sleep(0)  # the event loop's share: signs and encodes the commits, hands the tokens on
+        rounds, emitted = await _chunks(streams)
+        sent = time.thread_time()
         if number >= WARM_UP:
-            spans.append((received - began, turned - received, sent - resumed))
-            tokens += len(event.tokens)
-            frames_seen += len(frames)
-        assert chunk
+            spans.append(((received - began) / rounds, (turned - received) / rounds, (sent - resumed) / rounds))
+            tokens, frames_seen, done = tokens + emitted, frames_seen + len(frames), done + rounds
+        else:
+            link.sent_bytes = link.received_bytes = 0
     receive, run, send = np.array(spans).T * 1e6
     both = run + send
     parts = {"receive": receive, "engine": run, "send": send, "engine_and_send": both, "round": receive + both}
     return {
-        "rounds": setup.rounds,
+        "rounds": setup.rounds, "requests": setup.requests, "workers": setup.workers, "apart": setup.apart,
         **{f"{name}_us": round(float(np.median(values)), 1) for name, values in parts.items()},
+        **{f"{name}_min_us": round(float(np.min(values)), 1) for name, values in parts.items()},
         **{f"{name}_p99_us": round(float(np.percentile(values, 99)), 1) for name, values in parts.items()},
         "views_of_100_workers_us": round(views_us(), 1),
         "frames_per_round": round(frames_seen / setup.rounds, 2),
-        "tokens_per_round": round(tokens / setup.rounds, 2),
-    }
+        "requests_per_round": round(done / setup.rounds, 2),
+        "tokens_per_round": round(tokens / done, 2),
+        "bytes_per_token": round((link.sent_bytes + link.received_bytes) / tokens, 1),
+    }  # fmt: skip
+
+
+async def _chunks(streams: Sequence[Stream]) -> tuple[int, int]:
+    """Takes what each request's round brought, and makes its chunk; the number of rounds and of tokens."""
+    rounds = tokens = 0
+    for stream in streams:
+        if not stream._events.empty():
+            event = await anext(aiter(stream))
+            assert isinstance(event, TokensEvent)
+            json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * len(event.tokens)}}]})
+            rounds, tokens = rounds + 1, tokens + len(event.tokens)
+    return rounds, tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -329,6 +366,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--branching", type=int, default=0, help="of Algorithm 2; 0: best first, as shipped")
     parser.add_argument("--policy", choices=sorted(POLICIES), default="adaptive")
     parser.add_argument("--frames", type=int, default=4, help="draft steps of the worker in each round")
+    parser.add_argument("--requests", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--apart", action="store_true", help="a frame for each request, as version 1 of the wire had")
     parser.add_argument("--traces", action="store_true", help="what the flight recorder adds to a round")
     parser.add_argument("--json", type=Path, metavar="OUT")
 
@@ -336,6 +376,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
     how = measure_log if options.traces else measure
-    figures = how(Setup(options.rounds, options.match, options.branching, options.policy, options.frames))
+    given = options.rounds, options.match, options.branching, options.policy, options.frames
+    figures = how(Setup(*given, options.requests, options.workers, options.apart))
     verbs.print_json(figures, options.json)
     return 0

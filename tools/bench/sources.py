@@ -124,7 +124,7 @@ def figures(kind: str, arms: Mapping[str, Sequence[Usage]]) -> list[dict[str, An
 
 def decode_ms(usage: Usage) -> float:
     """Milliseconds per token once target and local draft have read the prompt; 0 where nothing was timed."""
-    return 1000 * usage.decode_s / max(usage.completion_tokens, 1)
+    return 1000 * usage.times.decode_s / max(usage.completion_tokens, 1)
 
 
 def _row(kind: str, arm: str, usages: Sequence[Usage], bases: Mapping[str, Sequence[Usage]]) -> dict[str, Any]:

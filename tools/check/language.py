@@ -26,7 +26,17 @@ EXEMPT = ("tools/check/language.py", "tests/tools/test_language.py")
 """They name the words."""
 GLOSSARY = re.compile(r"^\| not \| but \|\n(\|.*\n)*", re.MULTILINE)
 """The table of words in docs/architecture.md."""
-PLAIN = ("README.md", "docs/")
+PLAIN = (
+    "README.md",
+    "docs/",
+    *(f"edgespec/core/{name}/" for name in ("pairing", "peers")),
+    *(f"edgespec/lab/{name}/" for name in ("demo", "rig", "tune")),
+    *(f"edgespec/worker/{name}/" for name in ("doctor", "peers", "presence")),
+    "edgespec/shared/",
+    "cloud_gateway/process/",
+    *(f"tests/edgespec/{name}/" for name in ("core/pairing", "core/peers", "shared", "worker")),
+    "tests/cloud_gateway/process/",
+)
 """Files and folders that are held to whole sentences; add a folder of code here once it is converted."""
 GENERATED = ("docs/claims.md", "docs/upstream/")
 """Made of tests/claims.toml; text for other projects."""

@@ -21,7 +21,7 @@ TIMES = Times()
 
 def request_limits(**changes: Any) -> Limits:
     """Changes are fields of `Limits`, of its `key` or of the table [api]."""
-    limits = Limits.of(SETTINGS.api, SETTINGS.limits, SETTINGS.target.slots, SETTINGS.api.queue_limit)
+    limits = Limits.of(SETTINGS.api, SETTINGS.limits, SETTINGS.target.slots)
     own = {field.name: changes.pop(field.name) for field in fields(Limits) if field.name in changes}
     key = {field.name: changes.pop(field.name) for field in fields(KeyLimits) if field.name in changes}
     return replace(limits, api=replaced(limits.api, **changes), key=replace(limits.key, **key), **own)

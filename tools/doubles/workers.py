@@ -44,8 +44,8 @@ class OneWorker:
     def view(self, worker: str) -> LinkedWorker | None:
         return self.worker if self.up else None
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        self.seen.append(body)
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        self.seen += bodies
 
     def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
         self.audits.append((key, claimed, accepted))
@@ -82,10 +82,11 @@ class LoopWorker(OneWorker):
         self.requests: dict[int, Drafting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, worker: str, body: ToWorker) -> None:
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         """Arrives after the delay."""
-        super().send(worker, body)
-        asyncio.get_running_loop().call_later(self.delay_s, self._arrive, body)
+        super().send(worker, bodies)
+        for body in bodies:
+            asyncio.get_running_loop().call_later(self.delay_s, self._arrive, body)
 
     def _arrive(self, body: ToWorker) -> None:
         if isinstance(body, Open):
@@ -155,9 +156,9 @@ class Team:
     def view(self, worker: str) -> LinkedWorker | None:
         return self.members[worker].view(worker)
 
-    def send(self, worker: str, body: ToWorker) -> None:
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         if self.members[worker].up:
-            self.members[worker].send(worker, body)
+            self.members[worker].send(worker, bodies)
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         self.members[worker].punish(worker, error, request)

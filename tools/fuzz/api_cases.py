@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from cloud_gateway.api.generation import ServedModel, generations
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_schema
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.accept import walk
@@ -96,8 +96,8 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
     try:
         decoded = decode(data, kind)
         prompts = _prompts(decoded, vocab_size)
-        schema = wanted_schema(decoded)
-        constraint: Callable[[], Constraint] | None = constraint_of(schema) if schema is not None else None
+        wanted = wanted_of(decoded)
+        constraint: Callable[[], Constraint] | None = constraint_of(wanted) if wanted else None
         requests = generations(decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint)
     except ClientError as error:
         assert error.status == 400, f"{error.status} for a body"

@@ -41,7 +41,9 @@ TO_GATEWAY: Sequence[m.AnyBody] = (
     m.Pong(7),
     m.Bye("stopping"),
 )
-FRAMES = [m.Frame(HASH[:16], 1, body) for body in (m.Welcome("gw", 4), *TO_WORKER, *TO_GATEWAY)]
+BODIES: Sequence[m.AnyBody] = (m.Welcome("gw", 4), *TO_WORKER, *TO_GATEWAY)
+BATCHES = [[one for one in bodies if type(one) in m.TOGETHER] for bodies in (TO_WORKER, TO_GATEWAY)]
+FRAMES = [m.Frame(HASH[:16], 1, bodies) for bodies in (*([body] for body in BODIES), *BATCHES)]
 HANDSHAKE: Sequence[m.Message] = (
     m.Hello(m.PROTOCOL, WORKER_KEY.public, NONCE, TOKENIZER, HASH, VOCABULARY, 16, "lab-7"),
     m.Challenge(GATEWAY_KEY.public, NONCE, SPKI, TOKENIZER, SIGNATURE),

@@ -101,8 +101,12 @@ class RandomLink(OneWorker):
         self._rng, self._vocab_size = rng, vocab_size
         self._open: dict[int, tuple[Open, Prefix, RandomWorker]] = {}
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        """Takes a message, and answers."""
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        """Takes messages, and answers each."""
+        for body in bodies:
+            self._take(body)
+
+    def _take(self, body: ToWorker) -> None:
         match body:
             case Open():
                 drafting = RandomWorker(self._rng, self._vocab_size, ())

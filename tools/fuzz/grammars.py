@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from cloud_gateway.api.tools import Wanted
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.models.grammar import Grammars, Schema
 
@@ -14,14 +14,14 @@ CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 """Id 0 ends the answer."""
 
 
-def constraint_of(schema: Mapping[str, Any]) -> Callable[[], Constraint]:
+def constraint_of(wanted: Wanted) -> Callable[[], Constraint]:
     """Makes a fresh constraint for each answer; raises ClientError 400 as the gateway does."""
-    return _compiled(json.dumps(schema)).beside
+    return _compiled(json.dumps(wanted.schema), wanted.param, wanted.lark).beside
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(schema: str) -> Schema:
-    return grammars().compile(json.loads(schema))
+def _compiled(schema: str, param: str, lark: str) -> Schema:
+    return grammars().compile(json.loads(schema), b"", param, lark)
 
 
 @functools.cache

@@ -92,26 +92,29 @@ _BODIES = [m.encode(frame) for frame in ends.FRAMES]
 
 def _sends(rng: random.Random, machine: Session) -> str:
     """This side's own message; one that the state forbids is refused as this side's fault."""
-    body = rng.choice(ends.FRAMES).body
-    allowed = (machine.state, type(body)) in machine.sends
+    bodies = rng.choice(ends.FRAMES).bodies
+    allowed = all((machine.state, type(body)) in machine.sends for body in bodies)
     try:
-        machine.send(body)
+        machine.send(*bodies)
     except LocalProtocolError:
-        assert not allowed, f"{type(body).__name__} is refused in state {machine.state}"
+        assert not allowed, f"{type(bodies[0]).__name__} is refused in state {machine.state}"
         return "not sent"
-    assert allowed, f"{type(body).__name__} is sent in state {machine.state}"
+    assert allowed, f"{type(bodies[0]).__name__} is sent in state {machine.state}"
     return "sent"
 
 
 def _sealed(rng: random.Random, machine: Session, key: SigningKey, number: int, tame: bool) -> bytes:
     """The other side's next frame, in its session; unless it is tame perhaps of another number or kind, or altered."""
     allowed = [kind for state, kind in machine.receives if state is machine.state]
-    bodies = [frame.body for frame in ends.FRAMES if type(frame.body) in allowed or not (tame or rng.random() < 0.9)]
-    body = rng.choice(bodies)
-    if tame and isinstance(body, m.Pong) and machine._pings:
-        body = m.Pong(machine._pings[0][0])
+    bodies = [body for body in ends.BODIES if type(body) in allowed or not (tame or rng.random() < 0.9)]
+    sent = [rng.choice(bodies)]
+    if tame and isinstance(sent[0], m.Pong) and machine._pings:
+        sent = [m.Pong(machine._pings[0][0])]
+    others = [body for body in bodies if type(body) in m.TOGETHER or (not tame and rng.random() < 0.05)]
+    if others and (type(sent[0]) in m.TOGETHER or (not tame and rng.random() < 0.05)):
+        sent += rng.choices(others, k=rng.choice((0, 0, 1, 3, m.MAX_PARTS - 1, m.MAX_PARTS - tame)))
     wild = 1.0 if tame else rng.random()
-    payload = m.encode(m.Frame(machine.session, number + (wild < 0.05), body))
+    payload = m.encode(m.Frame(machine.session, number + (wild < 0.05), sent))
     if 0.05 < wild < 0.2:
         payload = mutated(rng, [payload, *_BODIES], MSGPACK)[: signing.MAX_PAYLOAD_BYTES]
     kind = machine.send_kind if 0.2 < wild < 0.25 else machine.receive_kind

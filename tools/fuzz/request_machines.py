@@ -20,7 +20,7 @@ from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import NAMES, PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import TABLE, Status
-from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.verification import SharedNoise
@@ -51,7 +51,7 @@ def request(rng: random.Random) -> Iterator[str]:
     asked = GenerationRequest(PROMPT, TOKENS, ignore_eos=rng.random() < 0.5)
     policy = make(PolicySettings(name=rng.choice(NAMES), k=3))
     chosen = SharedNoise(asked.sampling, PROMPT, Spread(), None)
-    machine = Generation(1, asked, policy, chosen, 0.0, CONTEXT, frozenset({0}), rng.random() < 0.9)
+    machine = Generation(1, asked, policy, chosen, Bounds(CONTEXT, frozenset({0})), offload=rng.random() < 0.9)
     answer, emitted, ended, now = _plain(model), list[int](), 0, 0.0
     worker, curve, first = RandomWorker(rng, VOCABULARY, answer), StepCurve({1: 0.03}), len(PROMPT)
     while machine.status is not Status.FINISHED or rng.random() < 0.7:
@@ -120,7 +120,7 @@ def _step(
                     events.Ended("left"),
                     events.Ended("stopped"),
                     events.Spent("host", 0.1),
-                    events.Spent("answer", 0.0, 1, who, who),
+                    events.Spent("answer", name=who, worker=who, frame="used"),
                 )
             )
         case 7:

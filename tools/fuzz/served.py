@@ -99,8 +99,6 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
 class Characters:
     """The API's `Text`: a token is a character, and any other character is a space."""
 
-    has_tools = False
-
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:

@@ -27,7 +27,7 @@ from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
 from edgespec.core.protocol.rotation import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
-from edgespec.shared import settings, vocabfiles
+from edgespec.shared import hf_vocabulary, settings, vocabfiles
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedPeers
 from edgespec.worker.config import WorkerSettings
@@ -39,7 +39,7 @@ from tools.survey.sample import read as read_samples
 
 KEY = SigningKey(b"k" * 32)
 ROOT = Path(__file__).parents[2]
-EVENTS = 60
+ENTRIES = 60
 """Of a recorded trace: its first ones, so that an input is decoded in a millisecond."""
 SAFETENSORS = Codec(lambda data: json.loads(data[8:]), lambda value: _tensors(msgspec.json.encode(value)))
 
@@ -56,7 +56,7 @@ def table() -> dict[str, Decoder]:
     (keys.folder / API_KEYS).write_bytes(msgspec.json.encode({"keys": [_API_KEY]}))
     ring = KeyRing(keys.folder)
     traces = [_shortened(path) for path in sorted(ROOT.glob("tests/traces/*.trace"))]
-    traces.insert(0, msgspec.structs.replace(traces[0], events=[]))  # valid whatever policies decide
+    traces.insert(0, msgspec.structs.replace(traces[0], entries=[]))  # valid whatever policies decide
     statements = msgspec.json.encode([rotation(WORKER_KEY, identity)])
 
     def stored(name: str) -> list[bytes]:
@@ -80,11 +80,11 @@ def table() -> dict[str, Decoder]:
         "survey": _file("samples.jsonl", lambda path: read_samples([path]), [_SAMPLED], SurveyFileError),
         "trace": Decoder(_trace, [trace.seal(one, KEY) for one in traces], TraceError, cost=20),
         "signed trace": Decoder(
-            _signed_trace, [msgspec.msgpack.encode(one) for one in traces], TraceError, MSGPACK, cost=80
+            _signed_trace, [trace.encode(one) for one in traces], TraceError, MSGPACK, cost=80
         ),
         "GGUF file": _file("model.gguf", _gguf, [_GGUF], ModelError),
         "tokenizer.json": _file(
-            "tokenizer.json", lambda path: vocabfiles.hf_vocabulary(path).digest, _TOKENIZERS, ModelError, JSON
+            "tokenizer.json", lambda path: hf_vocabulary.hf_vocabulary(path).digest, _TOKENIZERS, ModelError, JSON
         ),
         "safetensors": _file(
             "heads.safetensors", heads_need, [_tensors(json.dumps(_TENSORS).encode())], ModelError, SAFETENSORS
@@ -138,7 +138,7 @@ def _all(kind: Callable[[Path], Any]) -> Callable[[Path], object]:
 
 def _shortened(path: Path) -> trace.Trace:
     whole, _ = trace.unseal(path.read_bytes())
-    return msgspec.structs.replace(whole, events=whole.events[:EVENTS])
+    return msgspec.structs.replace(whole, entries=whole.entries[:ENTRIES])
 
 
 def _trace(data: bytes) -> object:

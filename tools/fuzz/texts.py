@@ -7,10 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_schema
-from cloud_gateway.api.sizes import check_size, check_structure
-from cloud_gateway.api.tools import CallText, offered
+from cloud_gateway.api.generation import ServedModel, check_size, check_structure
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
+from cloud_gateway.api.tools import CallText
 from cloud_gateway.models.schema_limits import check_size as check_schema
 from cloud_gateway.models.schema_limits import finite
 from edgespec.core.errors import ClientError, LocalProtocolError
@@ -47,12 +46,11 @@ def _body(data: bytes, kind: type[Body]) -> object:
         check_structure(data, MODEL.context)
         body = decode(data, kind)
         check_size(body, MODEL, LIMITS)
-        schema = wanted_schema(body)
-        if schema is not None and check_schema(schema) is None:
-            finite(schema)
+        wanted = wanted_of(body)
+        if wanted is not None and check_schema(wanted.schema) is None:
+            finite(wanted.schema)
         if isinstance(body, ChatBody):
-            chat_messages(body.messages, tools=True)
-            offered(body.tools, body.tool_choice)
+            chat_messages(body.messages)
     except ClientError as error:
         assert error.status == 400, f"{error.status} for a body"
         raise

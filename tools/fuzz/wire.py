@@ -20,7 +20,7 @@ from edgespec.core.errors import AddressError, PairingError, RemoteProtocolError
 from edgespec.core.pairing import messages as pairing
 from edgespec.core.peers import handshake as peers
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol import session, signing
+from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import Pin, foreign_version
 from edgespec.core.protocol.rotation import gateway_rotation
 from edgespec.shared import mdns, tls
@@ -67,18 +67,19 @@ def table() -> dict[str, Decoder]:
 
 
 def _frame(data: bytes) -> object:
-    body = session._decoded(m.decode_frame, data).body
-    if isinstance(body, m.Tree):
-        m.check_tree_shape(body, VOCABULARY)
-        m.levels(body)
-    elif isinstance(body, m.StepTimes):
-        m.step_curve(body)
-    return body
+    bodies = m.decoded(m.decode_frame, data, "a message").bodies
+    for body in bodies:
+        if isinstance(body, m.Tree):
+            m.check_tree_shape(body, VOCABULARY)
+            m.levels(body)
+        elif isinstance(body, m.StepTimes):
+            m.step_curve(body)
+    return bodies[0] if len(bodies) == 1 else bodies
 
 
 def _handshake(data: bytes) -> object:
     foreign_version(data[:64])
-    return session._decoded(m.decode_handshake, data)
+    return m.decoded(m.decode_handshake, data, "a message")
 
 
 def _signed(content: bytes) -> bytes:

@@ -88,7 +88,7 @@ def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) 
         "temperature": temperature,
         "top_p": 0.95,
         "seed": seed,
-        "edgespec": {"policy": args.policy, "phi": args.phi},
+        "edgespec": {"usage": True, "policy": args.policy, "phi": args.phi},
     }
 
 

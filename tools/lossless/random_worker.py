@@ -21,8 +21,9 @@ from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
+from edgespec.shared.digests import model_digest
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.models import file_sha256, resolve_model
+from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from edgespec.worker import config
@@ -125,7 +126,7 @@ async def serve(settings: config.WorkerSettings, seed: int) -> None:
     vocab_size = len(gguf_metadata(model)["tokenizer.ggml.tokens"])
     me = WorkerIdentity(
         store.identity(), config.worker_name(settings), gguf_tokenizer_digest(model),
-        bytes.fromhex(file_sha256(model)), vocab_size, 1,
+        model_digest(model), vocab_size, 1,
     )  # fmt: skip
 
     async def addresses() -> Sequence[Address]:

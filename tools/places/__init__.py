@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import ALONE, BASE, LOCAL, REMOTE
+from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, LOCAL, REMOTE
 from edgespec.lab.demo.measure import Bench, neighbour_factor
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from tools import deep_target, verbs
@@ -172,7 +172,7 @@ def search(bench: Bench, prompts: Sequence[str]) -> dict[int, float]:
 
 def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Asked]:
     """All arms of the prompt of this number."""
-    wanted = list(dict.fromkeys(("plain", BASE, *(f"colocated_k{k}" for k in kept))))
+    wanted = list(dict.fromkeys(("plain", BASE, *(f"colocated_k{k}" for k in kept), CONTROL)))
     made: list[Asked] = []
     for load in dict.fromkeys(place.load for place in places):
         made += [Asked(local(name, load), LOCAL[name], load=load) for name in wanted]

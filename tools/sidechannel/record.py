@@ -71,7 +71,7 @@ def record(
                     body = {
                         "model": rig.ready["model"], "messages": [{"role": "user", "content": prompt}],
                         "max_tokens": max_tokens, "temperature": cell.temperature,
-                        "seed": seed * len(prompts) + number, "edgespec": ARMS[cell.arm],
+                        "seed": seed * len(prompts) + number, "edgespec": {"usage": True, **ARMS[cell.arm]},
                     }  # fmt: skip
                     seen = observe(port, rig.key, body)
                     yield {**asdict(cell), "mode": mode, "prompt": number, "seed": seed, **asdict(seen)}

@@ -21,6 +21,7 @@ from cloud_gateway.core.policies.registry import ALONE, make
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.errors import ConfigError, TraceError
+from edgespec.lab.demo.arms import CONTROL
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.replay.look import look
 from edgespec.lab.sim.from_trace import Traced, scaled
@@ -57,11 +58,11 @@ class Times:
         passes, drafts, tokens = defaultdict[int, list[float]](list), list[float](), list[float]()
         expected: dict[int, float] = {}
         for traced in every:
-            expected = traced.expected
-            for rows, seconds in traced.timed.items():
+            expected = dict(traced.measured.expected)
+            for rows, seconds in traced.measured.timed.items():
                 passes[rows] += seconds
-            drafts += traced.drafts_s
-            tokens += [traced.token_s] if traced.token_s else []
+            drafts += traced.measured.drafts_s
+            tokens += [traced.measured.token_s] if traced.measured.token_s else []
         often = {rows: seconds for rows, seconds in passes.items() if len(seconds) >= MIN_SEEN}
         if not often or not drafts:
             raise TraceError("The traces hold too few passes of the target, or no local draft step.")
@@ -77,7 +78,7 @@ class Times:
 
 def own_steps(traced: Traced) -> Steps:
     """As this completion's own trace shows them, with the worker's curve as it reported it."""
-    return replace(traced.steps, worker=Curve(traced.reported)) if traced.reported else traced.steps
+    return replace(traced.steps, worker=Curve(traced.measured.reported)) if traced.measured.reported else traced.steps
 
 
 def simulated(traced: Traced, steps: Steps, number: int, learnt: Sequence[Calibrator]) -> tuple[float, float]:
@@ -86,7 +87,7 @@ def simulated(traced: Traced, steps: Steps, number: int, learnt: Sequence[Calibr
     `learnt`: by its worker, for each filling; one process drafts all completions of an arm (daemon.py).
     """
     settings, results = traced.header.settings, list[Result]()
-    alone = settings.name in ALONE
+    alone = settings.name in ALONE or traced.rtt_s is None
     for filling in range(FILLINGS):
         process = traced.process(number * FILLINGS + filling)
         rule = BestFirstRule(branching=BRANCHING, sequences=SEQUENCES)
@@ -151,7 +152,7 @@ def spent(every: Iterable[Traced]) -> dict[str, float]:
     times, tokens = defaultdict[str, float](float), 0
     for traced in every:
         tokens += traced.tokens + traced.start.tokens
-        for kind, seconds in traced.spent_s.items():
+        for kind, seconds in traced.measured.spent_s.items():
             times[kind] += seconds
     return {kind: round(seconds * 1000 / tokens, 2) for kind, seconds in sorted(times.items())}
 
@@ -171,6 +172,7 @@ def run(options: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{options.figures} is no table by `python -m tools.places` ({error}).") from None
     every = read(options.traces)
+    arms += [CONTROL] if any(CONTROL in found for found in every.values()) else []
     times = Times.of(one for found in every.values() for arm, one in found.items() if not arm.endswith("_alone"))
     rows = [row(every, arm, times) for arm in arms]
     print(f"target {setting['target']}, draft {setting['draft']}\n{table(rows)}")

@@ -114,7 +114,7 @@ def transfer(k: int, vocabulary: int) -> dict[str, int]:
     included: up in one frame, or streamed with a frame per draft step; down one commit."""
 
     def sent(body: Tree | Commit) -> int:
-        return wire_bytes(len(encode(Frame(SESSION, 10_000, body))))
+        return wire_bytes(len(encode(Frame(SESSION, 10_000, [body]))))
 
     at_once, streamed = sent(_chain(k, vocabulary)), k * sent(_chain(1, vocabulary))
     down = sent(Commit(1, 1, 1000, list(range(vocabulary - k - 1, vocabulary)), bytes(32)))

@@ -6,6 +6,6 @@ Public, by module:
 - `conduct`: `Conduct`
 - `probation`: `Probation`
 - `quota`: `KeyLimits`, `Quotas`, `Visit`
-- `settings`: `ClientBounds`
+- `settings`: `ClientBounds`, `QUEUE_LIMIT`
 - `turns`: `Turns`
 """

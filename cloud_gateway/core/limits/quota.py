@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cloud_gateway.core.limits.settings import ClientBounds
+from cloud_gateway.core.limits.settings import QUEUE_LIMIT, ClientBounds
 from edgespec.core.errors import ClientError
 
 WINDOW_S = 60.0
@@ -27,10 +27,9 @@ class KeyLimits:
     """Of prompts and answers together; 0 for any number."""
 
     @staticmethod
-    def of(clients: ClientBounds, slots: int, queue_limit: int) -> KeyLimits:
-        """The configured limits, where the target has so many slots, and so many requests may wait for one."""
-        answers = (clients.key_running or slots) + max(1, queue_limit // 2)
-        return KeyLimits(answers, MAX_BODY_BYTES, clients.key_tokens_per_minute)
+    def of(clients: ClientBounds, slots: int) -> KeyLimits:
+        """The configured limits, if the target has so many slots."""
+        return KeyLimits(slots + QUEUE_LIMIT // 2, MAX_BODY_BYTES, clients.key_tokens_per_minute)
 
 
 @dataclass(slots=True)

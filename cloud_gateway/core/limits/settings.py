@@ -9,9 +9,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+QUEUE_LIMIT = 64
+"""Completions that may wait for a slot."""
+
 
 class ClientBounds(Struct, frozen=True, kw_only=True):
     """[limits]: bounds on each API key."""
 
-    key_running: Annotated[int, Meta(ge=0, le=1024)] = 0
     key_tokens_per_minute: Annotated[int, Meta(ge=0, le=2**53)] = 0

@@ -4,54 +4,53 @@ At every free moment it compares, in seconds at the price of a token (worth.py):
 
     verify     the candidates that pay for their rows, none included; this is zero, the others are relative to it
     wait       for the worker's next useful level: how likely, how soon, how much (arrival.py)
-    draft      a run of local levels, less the price of a pass; what the local draft must read first pays over the
-               tokens that remain
+    draft      a run of local levels; what the local draft must read first pays over the tokens that remain
     catch up   in a wait that is longer than a batch
 
-What a local pass costs besides its time follows from `prefer`: nothing for `latency`; for `balanced` passes are limited
-and a run ends where the saving per pass would fall; `offload` makes none. These limits hold while the worker drafts:
-not before its first frame, nor once the guard has left it (guard.py).
+`prefer` limits local passes while the worker drafts (budget.py): not before its first frame, nor once the guard has
+left it (guard.py). Every number that was tuned is in tuning.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.arrival import Expected, Timeline
-from cloud_gateway.core.policies.budget import Budget, Reference
-from cloud_gateway.core.policies.estimators import Pace
-from cloud_gateway.core.policies.guard import Guard, Mode, Reason
+from cloud_gateway.core.policies.budget import Budget
+from cloud_gateway.core.policies.completion import Completion
+from cloud_gateway.core.policies.guard import Guard, Mode, Reason, Reference
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.policy import Policy, PolicyReport
 from cloud_gateway.core.policies.refusal import Kind, Refusal
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
+from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.policies.worth import Level, Prices, credit, per_pass_s, reading_pays, run_s, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
-from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 
-SHARES = {"balanced": 0.45, "offload": 0.0}
-"""Local passes, relative to co-located k = 2, that are made even when the answer is not behind."""
-LENGTH = 128.0
-"""Tokens of an answer before any has ended."""
-LENGTH_WEIGHT = 0.2
-"""Of the newest answer in the mean length."""
-KEPT = 0.9
-"""Prior of the probability that the target stays in the worker's tree for one more token."""
-PRIOR_TOKENS = 16
-"""Tokens that this prior counts for, and that of the rate of local runs."""
-NARROW = 0.5
-"""Of the worth of a token where the guard's mode is `narrow`: fewer rows pay for themselves."""
-SLOWER: Mapping[Mode, str] = {
-    "narrow": "as slow as without: fewer candidates",
-    "plain": "slower than plain decoding",
-    "local": "slower than drafting here",
-}
-WORKER_LEAVES = 4
-"""Leaves whose children the worker's next frame is expected to bring."""
+WIDTH = 4
+"""Children that a local pass names of each leaf."""
+
+
+class Run(NamedTuple):
+    """A local run: its first pass and its worth."""
+
+    leaves: Sequence[Node]
+    first_s: float
+    """What the first pass finds is worth."""
+    step_s: float
+    """What it takes."""
+    fade: float
+    """Share of a level's probability from which the next one goes on."""
+    worth_s: float
+    above_s: float
+    """Time to read candidates above the leaves."""
+    again: bool = False
+    """Whether it drafts what sources without a model have named."""
 
 
 @dataclass(slots=True)
@@ -60,85 +59,51 @@ class Adaptive(Policy):
 
     name = "adaptive"
     settings: PolicySettings = DEFAULTS
-    width: int = 4
-    calibrator: Calibrator = field(default_factory=Calibrator)
+    tuning: Tuning = TUNING
     fallbacks: int = field(default=0, init=False)
     why: str | None = field(default=None, init=False)
     """Why it last drafted here, in words for the client; None while it never did."""
     change: tuple[Mode, Reason] | None = field(default=None, init=False)
-    """The guard's new mode and its reason, where the latest decision changed it."""
     carried: Learnt | None = field(default=None, init=False)
-    """What it was resumed from, for the trace."""
+    completion: Completion = field(init=False)
+    surveyor: Surveyor = field(init=False)
+    worker: Timeline = field(init=False)
+    guard: Guard = field(init=False)
+    budget: Budget = field(init=False)
     _refused: Refusal | None = field(default=None, init=False)
-    _surveyor: Surveyor = field(init=False)
-    _timeline: Timeline = field(default_factory=Timeline, init=False)
-    _budget: Budget | None = field(default=None, init=False)
-    _guard: Guard = field(default_factory=Guard, init=False)
     _link: LinkView | None = field(default=None, init=False)
     _reference: Reference | None = field(default=None, init=False)
-    _run: int = field(default=0, init=False)
-    """Local levels since the last verify."""
-    _pass_s: float = field(default=0.0, init=False)
-    """Price of each further pass of this run."""
-    _tokens: int = field(default=0, init=False)
-    _wanted: float = field(default=0.0, init=False)
-    """Rounds so far in which a local run would have been worth more than anything else."""
-    _wants: bool = field(default=False, init=False)
-    _read_last: bool = field(default=False, init=False)
-    _credit: float = field(default=1.0, init=False)
-    _length: float = field(default=LENGTH, init=False)
-    """Tokens of an answer, as learnt."""
-    _pace_s: float = field(default=0.0, init=False)
-    """Seconds per token of the answers before; 0 where there were none."""
-    _rate: float = field(default=0.25, init=False)
-    """Share of tokens at which a local run was worth most, before this answer."""
-    _began: float = field(default=0.0, init=False)
-    """When the round began, later by the time since then in which prompts of others were read."""
-    _paused_s: float = field(default=0.0, init=False)
-    """`Costs.paused_s` so far."""
-    _pace: Pace = field(default_factory=Pace, init=False)
-    _drafting: Pace = field(default_factory=Pace, init=False)
-    """As the one above, of rounds with a local run."""
-    _suggested: bool = field(default=False, init=False)
-    """Whether sources without a model have proposed anything."""
+    _tree: CandidateTree | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._surveyor = Surveyor(self.calibrator)
-        share = SHARES.get(self.settings.prefer)
-        self._budget = None if share is None else Budget(share)
+        self.completion, self.surveyor = Completion(self.tuning), Surveyor(self.tuning)
+        self.worker, self.guard = Timeline(self.tuning), Guard(self.tuning)
+        self.budget = Budget(self.settings.prefer, self.tuning)
 
     def resume(self, learnt: Learnt) -> None:
-        """Starts with what earlier answers of the same kind taught (`state`); before the first decision."""
+        """Starts with what earlier completions of the same kind taught (`state`); before the first decision."""
         self.carried = learnt
-        self.calibrator.resume(learnt["calibration"])
-        self._surveyor.resume(learnt["draft"])
-        self._timeline.resume(learnt["worker"])
-        self._length, self._pace_s, self._rate = learnt["answers"]
+        if "ranks" in learnt:  # not in traces made before
+            self.surveyor.resume(learnt["ranks"])
+        self.worker.resume(learnt["worker"])
+        self.completion.resume(learnt["answers"])
         if "guard" in learnt:
-            self._guard.resume(learnt["guard"])
+            self.guard.resume(learnt["guard"])
 
     def state(self) -> Learnt:
-        """What the next answer of this kind starts with, as plain data: bounded, and exact when it is read back."""
-        length = self._length + (self._tokens - self._length) * LENGTH_WEIGHT if self._tokens else self._length
+        """What the next completion of this kind starts with, as plain data: bounded, and exact when it is read back."""
         return {
-            "calibration": self.calibrator.state(),
-            "draft": self._surveyor.state(),
-            "worker": self._timeline.state(),
-            "guard": list(self._guard.state()),
-            "answers": [
-                length,
-                self._pace_s if self._reference is None else self._token_s(self._reference),
-                self._wanted_rate,
-            ],
+            "ranks": self.surveyor.state(),
+            "worker": self.worker.state(),
+            "guard": list(self.guard.state()),
+            "answers": self.completion.state(self._reference),
         }
 
     def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
         """No, while a worker drafts; else whether reading pays over the tokens that remain."""
-        if worker:
-            return False
-        reference = Reference.of(costs, self._surveyor.match)
+        reference = Reference.of(costs, self.surveyor.match)
         saved_s = reference.plain_s - reference.together_s
-        return reading_pays(saved_s, self._remaining(costs) - 1, costs.local_backlog_s)
+        return not worker and reading_pays(saved_s, self.completion.remaining(costs) - 1, costs.local_backlog_s)
 
     def report(self, *, drafted: bool) -> PolicyReport:
         """The reasons of the latest round that had a use for a local pass."""
@@ -146,246 +111,189 @@ class Adaptive(Policy):
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """The action of the greatest value."""
-        if not self._timeline.started:
-            self._timeline.start(tree.root.position, now)
-            self._began, self._paused_s = now, costs.paused_s
-        self._began, self._paused_s = self._began + costs.paused_s - self._paused_s, costs.paused_s
-        deepest = tree.root.position + costs.remaining - 1
-        outlook = self._surveyor.look(tree, costs.local_leaves, self.width, deepest)
-        self._reference = Reference.of(costs, self._surveyor.match)
-        prices = own = Prices.of(costs, self._token_s(self._reference))
-        self._link, self.change = link, None
-        if link is not None:
-            self._guarded(link, costs, self._reference)
-            if not self._guard.with_worker:
-                return self._alone(outlook, costs, prices)
-        level = Level(prices, outlook.survival, self.settings.verify_nodes)
-        due, worker = self._remote(outlook, level, prices, now)
-        root = tree.root if self._helped(tree, link) else None
-        if root is not None:
-            pace_s = self._drafting_s(self._reference) / (1 + costs.sharers)
-            prices = replace(prices, token_s=max(prices.token_s, pace_s))
-            level = Level(prices, outlook.survival, self.settings.verify_nodes)
-        draft = self._local(outlook, level, costs, prices, worker, root)
-        if draft is not None:
+        completion, limit, root = self.completion, self.settings.verify_nodes, tree.root
+        if self._tree is None:
+            self.worker.start(root.position, now)
+            completion.begins(now, costs.paused_s)
+        completion.paused(costs.paused_s)
+        self._tree, self._link = tree, link
+        leaves = self.tuning.worker_leaves if costs.local_step_s is None else costs.local_leaves
+        outlook = self.surveyor.look(tree, leaves, WIDTH, root.position + costs.remaining - 1, limit)
+        reference = self._reference = Reference.of(costs, self.surveyor.match)
+        prices = Prices(costs, completion.token_s(reference))
+        verify = Verify(outlook.nodes[: prices.best_count(outlook.survival[:limit])])
+        self._guard(link, costs, reference)
+        if link is not None and self.guard.mode != "normal":
+            return self._alone(outlook, costs, reference) or verify
+        level = Level(prices, outlook.survival, limit)
+        due, wait_s, lost = self._waiting(outlook, level, prices, now)
+        if root.revision and not (link is not None and link.ready):
+            completion.suggested = True
+        helped = completion.suggested and not (link is not None and link.ready)
+        if helped:  # at the price of all tokens no run would pay
+            prices = Prices(costs, max(completion.token_s(reference), completion.drafting_s(reference)))
+            level = Level(prices, outlook.survival, limit)
+        run = self._run(root if helped else None, outlook, level, lost, costs, prices)
+        if run is not None and (draft := self._drafting(run, wait_s, costs)):
             return draft
-        if worker > 0 and due is not None and not self._run:
-            return self._wait(due, costs, now)
-        return self._verify(outlook, own)
+        return self._wait(due, costs, now) if wait_s > 0 and due and not completion.run else verify
 
-    def _verify(self, outlook: Outlook, prices: Prices) -> Verify:
-        """The candidates that pay for their rows."""
-        if self._link is not None and self._guard.mode == "narrow":
-            prices = replace(prices, token_s=NARROW * prices.token_s)
-        return Verify(outlook.nodes[: prices.best_count(outlook.survival[: self.settings.verify_nodes])])
-
-    def _guarded(self, link: LinkView, costs: Costs, reference: Reference) -> None:
+    def _guard(self, link: LinkView | None, costs: Costs, reference: Reference) -> None:
         """Has the guard choose the mode of a round that begins."""
-        if not self._run:
-            self._guard.choose(costs, reference, self._remaining(costs), ready=link.ready)
-            if self._guard.changed:
-                self.change = self._guard.mode, self._guard.reason
-                if self._guard.mode != "normal":
-                    self.why = self._reason()
+        self.change = None
+        if link is not None and not self.completion.run:
+            self.guard.choose(costs, reference, self.completion.remaining(costs), ready=link.ready)
+            self.change = self.guard.change
+            if self.change and self.guard.mode != "normal":
+                self.why = self._reason(link)
 
-    def _alone(self, outlook: Outlook, costs: Costs, prices: Prices) -> Action:
-        """As without a worker, whose candidates are verified where they are available."""
-        if self._guard.mode == "local":
+    def _alone(self, outlook: Outlook, costs: Costs, reference: Reference) -> Action | None:
+        """As without a worker, whose candidates are verified if they are available; None: verify."""
+        if self.guard.mode == "local":
             if costs.local_backlog_s > costs.batch_backlog_s:
                 self._refuse("reading", costs)
                 return CatchUp()
-            if self._run < 2 and outlook.leaves:
+            if self.completion.run < 2 and outlook.leaves:
                 return self._draft(outlook.leaves[:1])
-        elif costs.local_step_s is not None and self._reference is not None:
-            self._refuse("plain", costs, self._reference.together_s, self._reference.plain_s)
-        return self._verify(outlook, prices)
+        elif costs.local_step_s is not None:
+            self._refuse("plain", costs, reference.together_s, reference.plain_s)
+        return None
 
-    def _token_s(self, reference: Reference) -> float:
-        """Seconds per token that this answer attains; never more than the gateway attains alone."""
-        return min(self._pace.value or self._pace_s or reference.token_s, reference.token_s)
-
-    def _helped(self, tree: CandidateTree, link: LinkView | None) -> bool:
-        """Whether sources without a model have proposed anything for this answer, and no worker drafts."""
-        self._suggested = self._suggested or tree.root.revision > 0
-        return self._suggested and (link is None or not link.ready)
-
-    def _drafting_s(self, reference: Reference) -> float:
-        """Seconds per token of this answer's rounds with a local run. Where other sources know what follows, tokens
-        come faster: at their price no run would pay, and where they know nothing each token would take a pass."""
-        return min(self._drafting.value or reference.token_s, reference.token_s)
-
-    def _remote(self, outlook: Outlook, level: Level, prices: Prices, now: float) -> tuple[Expected | None, float]:
-        """When the worker's next level is due, and what waiting for it is worth."""
-        link, self._credit = self._link, 1.0
+    def _waiting(
+        self, outlook: Outlook, level: Level, prices: Prices, now: float
+    ) -> tuple[Expected | None, float, float]:
+        """When the worker's next level is due, what waiting for it is worth, and the share of a local level's worth
+        that is lost if it is not made here."""
+        link, position, kept = self._link, outlook.root.position, self.worker.kept
         if link is None or not outlook.leaves:
-            return None, 0.0
-        kept, position = self._kept, outlook.root
-        missing = position + 1 if not outlook.nodes else max(self._timeline.frontier, position) + 1
-        due = self._timeline.expect(missing, link, kept, now)
-        level_s, target_s = self._timeline.level_s(link), prices.pass_s(0)
-        first = level.value_s(outlook.found(WORKER_LEAVES)) * credit(kept, target_s / level_s)
+            return None, 0.0, 1.0
+        missing = position + 1 if not outlook.nodes else max(self.worker.frontier, position) + 1
+        due, level_s, target_s = self.worker.expect(missing, link, now), self.worker.level_s(link), prices.pass_s(0)
+        first = level.value_s(outlook.found(self.tuning.worker_leaves)) * credit(kept, target_s / level_s)
         value = first + run_s(first * kept, kept, level_s)  # the first level's time is that until it is due
         due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
-        self._credit = credit(kept, max(target_s - due_s, 0.0) / level_s)
         soon_s = max(due.soon_s, prices.token_s) if prices.shared else due.soon_s  # the others' pass begins meanwhile
-        return due, wait_value(due.chance, soon_s, due.late_s, value)
+        lost = credit(kept, max(target_s - due_s, 0.0) / level_s)
+        return due, wait_value(due.chance, soon_s, due.late_s, value), lost
 
-    def _local(
-        self, outlook: Outlook, level: Level, costs: Costs, prices: Prices, instead_s: float, root: Node | None
-    ) -> Action | None:
-        """The next pass of a local run, or what has to be read for it; None where neither pays.
-
-        `root`: the tree's, where other sources help and no worker drafts.
-        """
+    def _run(
+        self, root: Node | None, outlook: Outlook, level: Level, lost: float, costs: Costs, prices: Prices
+    ) -> Run | None:
+        """The local run of the greatest worth; None if no first pass pays for itself. `root`: the tree's, where other
+        sources help and no worker drafts."""
         if costs.local_step_s is None or not outlook.leaves:
             return None
-        count, first = self._best_step(outlook, level, costs)
-        leaves, step = outlook.leaves[:count], costs.draft_s(count)
-        again = None if root is None else self._again(root, outlook, level, costs, prices)
-        if first <= step and again is None:
-            self._refuse("step", costs, step, first)
-            return None
-        if self._run and again is None:
-            return self._draft(leaves) if first > step + self._pass_s else None
-        fade = self._fade(costs, prices)
-        run = run_s(first, fade, step)
-        above_s = (leaves[0].position - outlook.root) * costs.local_token_s
-        if again is not None and (first <= step or again[1] - again[2] >= run - above_s):
-            leaves, run, above_s = again
-        if self._run:
-            return self._draft(leaves)
-        saved = run - max(instead_s, 0.0) - above_s
-        self._wants = self._wants or saved > 0
-        budget = self._budget if self._link is not None and self._link.ready else None
-        if saved <= 0:
-            if run > above_s:
-                self._refuse("worker", costs, instead_s, run - above_s)
-            else:
-                self._refuse("candidates", costs, above_s, run)
-            return None
-        if not (budget is None or budget.open):
-            self._refuse("budget", costs)
-            return None
-        uses = self._wanted_rate * self._remaining(costs)
-        if not reading_pays(saved, uses, costs.local_backlog_s):
-            self._refuse("backlog", costs, costs.local_backlog_s, saved * (1 + uses))
-            return None
-        if costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
-            self._read_last = not self._read_last
-            self._refuse("reading", costs)
-            return CatchUp() if self._read_last else None
-        self._pass_s = per_pass_s(first, fade, step, max(instead_s, 0.0)) if budget is not None else 0.0
-        return self._draft(leaves)
-
-    def _again(
-        self, root: Node, outlook: Outlook, level: Level, costs: Costs, prices: Prices
-    ) -> tuple[Sequence[Node], float, float] | None:
-        """A run from where the likeliest path is of sources without a model only: its leaf, its worth, and the time to
-        read what is above; None where no such path is there or no run pays. A worker would draft there anyway."""
-        node, (mass, *below) = outlook.undrafted(root)
-        if not below:
-            return None
-        full = level.value_s([mass * share for share in outlook.shares])
-        had = [full * chance / mass for chance in below]
-        run = run_s(full, self._fade(costs, prices), costs.draft_s(1), had)
-        return ([node], run, (node.position - outlook.root) * costs.local_token_s) if run > 0 else None
-
-    def _refuse(self, kind: Kind, costs: Costs, cost_s: float = 0.0, gain_s: float = 0.0) -> None:
-        """Keeps why no run begins here."""
-        if not self._run:
-            self._refused = Refusal(kind, cost_s, gain_s, costs.sharers)
-
-    def _fade(self, costs: Costs, prices: Prices) -> float:
-        """Share of a level's probability from which the next one goes on: a leaf beside the best one is evaluated where
-        what it finds pays for it."""
-        shares = self._surveyor.shares
-        pays = [
+        count, first = self._best_step(outlook, level, lost, costs)
+        step = costs.draft_s(count)
+        fade = sum(  # a leaf beside the best one is evaluated if what it finds pays for it
             share
-            for rank, share in enumerate(shares)
-            if rank == 0 or share * prices.token_s > costs.draft_s(rank + 1) - costs.draft_s(rank)
-        ]
-        return sum(pays)
+            for rank, share in enumerate(outlook.shares)
+            if not rank or share * prices.token_s > costs.draft_s(rank + 1) - costs.draft_s(rank)
+        )
+        above_s = (outlook.leaves[0].position - outlook.root.position) * costs.local_token_s
+        best = None
+        if first > step:
+            best = Run(outlook.leaves[:count], first, step, fade, run_s(first, fade, step), above_s)
+        if root is not None:  # from where the likeliest path is of sources without a model only
+            node, (mass, *below) = outlook.undrafted()
+            full = level.value_s([mass * share for share in outlook.shares])
+            worth = run_s(full, fade, costs.draft_s(1), [full * chance / mass for chance in below]) if below else 0.0
+            above_s = (node.position - outlook.root.position) * costs.local_token_s
+            if worth > 0 and (best is None or worth - above_s >= best.worth_s - best.above_s):
+                return Run([node], first, step, fade, worth, above_s, again=True)
+        if best is None:
+            self._refuse("step", costs, step, first)
+        return best
 
-    def _best_step(self, outlook: Outlook, level: Level, costs: Costs) -> tuple[int, float]:
+    def _best_step(self, outlook: Outlook, level: Level, lost: float, costs: Costs) -> tuple[int, float]:
         """How many leaves to evaluate, and the value of what they find; any number where none pays for itself."""
-        most, found = len(outlook.leaves), outlook.found(len(outlook.leaves))
+        most, each, found = len(outlook.leaves), len(outlook.shares), outlook.found(len(outlook.leaves))
         widths = {min(leaves, most) for leaves, _ in costs.local_points or ((most, 0.0),)}
         steps = sorted([(costs.draft_s(leaves), leaves) for leaves in widths])
         best, chosen = (0.0, 0), (steps[0][1], 0.0)
-        if self._credit * level.value_s(found) <= steps[0][0]:  # fewer leaves find less
+        if lost * level.value_s(found) <= steps[0][0]:  # fewer leaves find less
             return chosen
-        each = len(outlook.shares)
         for seconds, leaves in steps:
-            first = self._credit * level.value_s(found[: leaves * each])
+            first = lost * level.value_s(found[: leaves * each])
             if (first - seconds, leaves) > best:
                 best, chosen = (first - seconds, leaves), (leaves, first)
         return chosen
 
-    @property
-    def _kept(self) -> float:
-        """Probability that the target stays in the worker's tree for one more token."""
-        hits, divergences = self._timeline.hits, self._timeline.divergences
-        return (hits + KEPT * PRIOR_TOKENS) / (hits + divergences + PRIOR_TOKENS)
-
-    @property
-    def _wanted_rate(self) -> float:
-        """Share of tokens at which a local run was worth most."""
-        return (self._wanted + self._rate * PRIOR_TOKENS) / (self._tokens + PRIOR_TOKENS)
-
-    def _remaining(self, costs: Costs) -> float:
-        return min(costs.remaining, self._length)
+    def _drafting(self, run: Run, wait_s: float, costs: Costs) -> Action | None:
+        """The run's next pass, or what has to be read for it; None if it is worth less than what else may be done."""
+        completion, instead_s = self.completion, max(wait_s, 0.0)
+        if completion.run:
+            return self._draft(run.leaves) if run.again or run.first_s > run.step_s + completion.pass_s else None
+        saved, limited = run.worth_s - instead_s - run.above_s, self._link is not None and self._link.ready
+        completion.wants |= saved > 0
+        uses = completion.wanted_rate * completion.remaining(costs)
+        if saved <= 0 and run.worth_s > run.above_s:
+            self._refuse("worker", costs, instead_s, run.worth_s - run.above_s)
+        elif saved <= 0:
+            self._refuse("candidates", costs, run.above_s, run.worth_s)
+        elif limited and not self.budget.open:
+            self._refuse("budget", costs)
+        elif not reading_pays(saved, uses, costs.local_backlog_s):
+            self._refuse("backlog", costs, costs.local_backlog_s, saved * (1 + uses))
+        elif costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
+            completion.read_last = not completion.read_last
+            self._refuse("reading", costs)
+            return CatchUp() if completion.read_last else None
+        else:
+            counted = limited and self.budget.limited
+            completion.pass_s = per_pass_s(run.first_s, run.fade, run.step_s, instead_s) if counted else 0.0
+            return self._draft(run.leaves)
+        return None
 
     def _draft(self, leaves: Sequence[Node]) -> Action:
-        if not self._run:
+        if not self.completion.run:
             self.fallbacks += self._link is not None
-            self.why, self._refused = self._reason(), None
-        self._run += 1
-        if self._budget is not None:
-            self._budget.spend()
-        return Draft(tuple(leaves), self.width)
+            self.why, self._refused = self._reason(self._link), None
+        self.completion.run += 1
+        self.budget.spend()
+        return Draft(tuple(leaves), WIDTH)
 
     def _wait(self, due: Expected, costs: Costs, now: float) -> Action:
         """Until the level is due; meanwhile the local draft reads, where it is going to be used."""
-        if costs.local_backlog_s > 0 and (self._wants or self._wanted):
+        if costs.local_backlog_s > 0 and (self.completion.wants or self.completion.wanted):
             tokens = int(due.soon_s / max(costs.local_token_s, 1e-9))
             if tokens:
                 return CatchUp(tokens)
         return Wait(now + due.soon_s + due.grace_s)
 
-    def _reason(self) -> str:
+    def _refuse(self, kind: Kind, costs: Costs, cost_s: float = 0.0, gain_s: float = 0.0) -> None:
+        """Keeps why no run begins here."""
+        if not self.completion.run:
+            self._refused = Refusal(kind, cost_s, gain_s, costs.sharers)
+
+    def _reason(self, link: LinkView | None) -> str:
         """Why the gateway drafts."""
-        if self._link is None:
+        if link is None:
             return "no worker drafts for it"
-        away = f"{self._link.rtt_s * 1000:.0f} ms"
-        if self._guard.mode in SLOWER:
-            return f"with the worker, {away} away, it was {SLOWER[self._guard.mode]}"
-        if not self._link.ready:
+        away = f"{link.rtt_s * 1000:.0f} ms"
+        if self.guard.mode != "normal":
+            faster = "drafting here" if self.guard.mode == "local" else "plain decoding"
+            return f"with the worker, {away} away, it was slower than {faster}"
+        if not link.ready:
             return "the worker was still reading the prompt"
         return f"at {away} it was faster to draft here while the worker was on another path"
 
     def received(self, merged: Merged, now: float) -> None:
         """Updates the estimate of where the worker's draft stands."""
-        hits, divergences = self._timeline.hits, self._timeline.divergences
-        self._timeline.frame(merged, now)
-        for _ in range(round(self._timeline.hits - hits)):
-            self._surveyor.judged(hit=True)
-        if self._timeline.divergences > divergences:
-            self._surveyor.judged(hit=False)
+        hits, divergences = self.worker.hits, self.worker.divergences
+        self.worker.frame(merged, now)
+        for _ in range(round(self.worker.hits - hits)):
+            self.surveyor.judged(hit=True)
+        if self.worker.divergences > divergences:
+            self.surveyor.judged(hit=False)
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A round ended."""
-        if self._run:
-            self._drafting.sample(now - self._began, outcome.emitted)
-        self._run = 0
-        self._wanted += self._wants
-        self._wants = False
-        self._tokens += outcome.emitted
-        if self._link is not None and self._reference is not None:
-            steps = (now - self._began) / self._reference.plain_s
-            self._guard.round(outcome.emitted, steps, ready=self._link.ready)
-        self._pace.sample(now - self._began, outcome.emitted)
-        self._began = now
-        if self._reference is not None and self._budget is not None:
-            self._budget.earn(outcome.emitted, self._reference)
+        took_s = self.completion.ended(outcome.emitted, now)
+        if self._tree is not None and self._reference is not None:
+            self.surveyor.learn(self._tree, WIDTH)
+            self.budget.earn(outcome.emitted * self._reference.passes)
+            if self._link is not None:
+                self.guard.round(outcome.emitted, took_s / self._reference.plain_s, ready=self._link.ready)
         unsure = self.settings.phi != "learnt" and outcome.entropy > self.settings.phi
-        self._timeline.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf and not unsure)
+        self.worker.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf and not unsure)

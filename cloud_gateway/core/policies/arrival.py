@@ -1,4 +1,4 @@
-"""When the worker's next useful level is due, and how likely: from its frames and from what was sent to it.
+"""Where the worker is, and when its next useful level is due: from its frames and from what was sent to it.
 
 A worker on the committed path delivers one level per draft step. When the target leaves the worker's tree, nothing is
 useful until a round trip after the commit with it (WANSpec section 4.1). Frames under way when that happens are useless
@@ -10,23 +10,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.estimators import Ewma
-from cloud_gateway.core.policies.tree_value import CARRIED
+from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.verify.candidates import Merged
 
 REMEMBERED = 64
 """Commits whose time is kept; more are never under way."""
 NEVER = 1e9
 """Seconds that stand for a moment which does not come."""
-SURE = 0.98
-"""Greatest probability that a frame comes at all: a worker may be stopped at any time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """The next useful level: with probability `chance` in `soon_s`, otherwise in `late_s`."""
 
     chance: float
@@ -37,9 +34,10 @@ class Expected:
 
 
 class Timeline:
-    """One request's worker. Positions are indices in prompt + answer, times seconds."""
+    """One request's worker. Positions are indices in prompt + completion, times seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: Tuning = TUNING) -> None:
+        self.tuning = tuning
         self._commits: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
         self.frontier = -1
         """Deepest position that the worker is known to have right or among the candidates."""
@@ -53,9 +51,10 @@ class Timeline:
         is held up, or gets little of its machine."""
 
     @property
-    def started(self) -> bool:
-        """Whether `start` was called."""
-        return bool(self._commits)
+    def kept(self) -> float:
+        """Probability that the target stays in the worker's tree for one more token."""
+        prior = self.tuning.prior_tokens
+        return (self.hits + self.tuning.kept * prior) / (self.hits + self.divergences + prior)
 
     def start(self, position: int, now: float) -> None:
         """The worker was given the prefix that ends at `position`."""
@@ -90,12 +89,12 @@ class Timeline:
                 return
 
     def state(self) -> list[float]:
-        """The worker's pace, hits and divergences, as plain numbers; hits and divergences of `CARRIED` at most."""
-        scale = min(1.0, CARRIED / max(self.hits + self.divergences, 1.0))
+        """The worker's pace, hits and divergences, as plain numbers."""
+        scale = min(1.0, self.tuning.carried / max(self.hits + self.divergences, 1.0))
         return [self._level_s.value or 0.0, self.hits * scale, self.divergences * scale]
 
     def resume(self, state: Sequence[float]) -> None:
-        """Goes on from such a state with another answer."""
+        """Goes on from such a state with another completion."""
         level_s, self.hits, self.divergences = state
         if level_s > 0:
             self._level_s.sample(level_s)
@@ -104,32 +103,27 @@ class Timeline:
         """Seconds until the worker's next level once it is on the committed path."""
         return max(self._level_s.value or 0.0, link.step_s)
 
-    def expect(self, position: int, link: LinkView, covers: float, now: float) -> Expected:
-        """The level at `position`. `covers`: probability that a worker's level holds the target's token.
-
-        While the worker is lost: a round trip after the commit, the step under way there, and one step a level. Else
-        one step a level, useful if the worker's tree covers every committed token that it has not been sent.
-        """
-        step, level = link.step_s, self.level_s(link)
-        levels = max(position - self.frontier, 1)
+    def expect(self, position: int, link: LinkView, now: float) -> Expected:
+        """The level at `position`. While the worker is lost: a round trip after the commit, the step under way there,
+        and one step a level. Else one step a level, useful if its tree covers each committed token not sent yet."""
+        levels, level = max(position - self.frontier, 1), self.level_s(link)
+        right_s = link.rtt_s + 1.5 * link.step_s
         if self.lost:
-            soon = self._since + link.rtt_s + 1.5 * step + (levels - 1) * level
-            return self._overdue(1.0, soon, NEVER, link, now)
+            return self._overdue(1.0, self._since + right_s + (levels - 1) * level, NEVER, link, now)
         unknown = max(self._commits[-1][0] - self.frontier, 0)
-        sent = next((when for place, when in self._commits if place > self.frontier), NEVER)
-        soon = self._since + levels * level
-        return self._overdue(covers**unknown, soon, sent + link.rtt_s + 1.5 * step, link, now)
+        sent = next((when for place, when in self._commits if place > self.frontier), NEVER) if unknown else NEVER
+        return self._overdue(self.kept**unknown, self._since + levels * level, sent + right_s, link, now)
 
     def _overdue(self, chance: float, soon: float, late: float, link: LinkView, now: float) -> Expected:
         """Lateness is taken to be exponential: what is overdue takes its mean again, and the longer it is overdue, the
         less likely it is to come (Bayes' rule). Where the late moment has passed as well, nothing is sure to come."""
-        mean = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link))
+        mean, sure = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link)), self.tuning.certain
         late_s = max(late - now, mean)
         if now <= soon:
             return Expected(chance, soon - now, late_s, mean)
-        chance = min(chance, SURE)
+        chance = min(chance, sure)
         if now > late:
-            chance, soon, late_s = SURE, max(soon, late), NEVER
+            chance, soon, late_s = sure, max(soon, late), NEVER
         comes = chance * math.exp(-(now - soon) / mean)
         left = comes / (comes + 1 - chance)
-        return Expected(left, mean, late_s, mean) if left >= 1 - SURE else Expected(1.0, late_s, NEVER, mean)
+        return Expected(left, mean, late_s, mean) if left >= 1 - sure else Expected(1.0, late_s, NEVER, mean)

@@ -209,8 +209,8 @@ class StepCurve:
 class StepClock:
     """The worker's step time Td: the median time per level of its latest frames while it streams.
 
-    Several steps may share a frame; each brings a level at most. A median, because frames that were held up arrive
-    together and a worker that waits for a commit leaves gaps.
+    Several steps, and requests, may share a frame; each step brings a level of one request at most. A median, because
+    frames that were held up arrive together and a worker that waits for a commit leaves gaps.
     """
 
     REMEMBERED = 15
@@ -221,13 +221,22 @@ class StepClock:
         self._gaps: deque[float] = deque(maxlen=self.REMEMBERED)
         self._last: float | None = None
         self._step_s = start_s
+        self._gap, self._levels = 0.0, 0
+        """Of the latest frame; without a gap it says nothing."""
 
     def frame(self, now: float, levels: int = 1) -> None:
-        """One frame arrived, with so many levels."""
-        if self._last is not None and now - self._last >= self.TOGETHER_S:
-            self._gaps.append(min(now - self._last, MAX_S) / levels)
-            if len(self._gaps) > 2:
-                self._step_s = median(self._gaps)
+        """A tree with so many levels arrived; those of one frame arrive at exactly one moment."""
+        if now == self._last:
+            self._levels += levels
+            if self._gap:
+                self._gaps[-1] = self._gap / self._levels
+        else:
+            gap = 0.0 if self._last is None else min(now - self._last, MAX_S)
+            self._gap, self._levels = gap if gap >= self.TOGETHER_S else 0.0, levels
+            if self._gap:
+                self._gaps.append(self._gap / levels)
+        if len(self._gaps) > 2:
+            self._step_s = median(self._gaps)
         self._last = now
 
     def broken(self) -> None:

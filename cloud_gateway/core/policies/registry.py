@@ -22,7 +22,7 @@ POLICIES: dict[PolicyName, Callable[[PolicySettings], Policy]] = {
     "rolling-k": lambda settings: RollingWanSpec(WanSpec(settings)),
     "amusd": Amusd,
 }
-ALONE = tuple(one.name for one in (Plain, Colocated, ColocatedTree))
+ALONE = tuple(name for name, made in POLICIES.items() if not made(PolicySettings(name=name)).asks_workers)
 """Policies that ask no worker."""
 
 

@@ -11,52 +11,41 @@ same pace, one comes n + 1 times as fast, and is worth that much less of everybo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from cloud_gateway.core.policies.actions import Costs
 
 MAX_RUN = 16
 """Levels of one run that are looked ahead; deeper ones are too unlikely to matter."""
+SPAN = 4
+"""Rows over which the time of one more row is a mean, since curves have steps."""
 
 
-@dataclass(frozen=True, slots=True)
 class Prices:
     """What a token is worth and what a pass over so many candidates takes, in seconds."""
 
-    token_s: float
-    pass_s: Callable[[int], float]
-    probe: tuple[int, float] | None = None
-    """A number of candidates to try, and the least seconds that their pass can take."""
-    shared: bool = False
-    """Whether others decode in the same passes."""
+    __slots__ = ("base", "probe", "shared", "token_s", "verify_s")
 
-    @classmethod
-    def of(cls, costs: Costs, token_s: float) -> Prices:
-        """T_verify over the total rows: the root, the candidates, and what other requests put into the same pass.
+    def __init__(self, costs: Costs, token_s: float) -> None:
+        """`token_s`: this request's own seconds per token."""
+        self.base = 1 + costs.other_rows
+        """Rows beside the candidates: the root, and what other requests put into the same pass."""
+        self.verify_s: Callable[[int], float] = costs.verify_s
+        self.token_s, self.shared = token_s / (1 + costs.sharers), costs.sharers > 0
+        self.probe = None if costs.probe is None else (costs.probe[0] - self.base, costs.probe[1])
+        """A number of candidates to try, and the least seconds that their pass can take."""
 
-        `token_s`: this request's own seconds per token.
-        """
-        base = 1 + costs.other_rows
-        probe = None if costs.probe is None else (costs.probe[0] - base, costs.probe[1])
-        return cls(
-            token_s / (1 + costs.sharers),
-            lambda candidates: costs.verify_s(base + candidates),
-            probe,
-            costs.sharers > 0,
-        )
-
-    def row_s(self, candidates: int, span: int = 4) -> float:
-        """Seconds of one more candidate beside so many, over a few rows, since curves have steps."""
-        return max((self.pass_s(candidates + span) - self.pass_s(candidates)) / span, 0.0)
+    def pass_s(self, candidates: int) -> float:
+        """Seconds of a pass over so many candidates."""
+        return self.verify_s(self.base + candidates)
 
     def best_count(self, survival: Sequence[float]) -> int:
         """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n), where the
         number on offer as a probe takes the least that it can."""
-        pass_s, token_s = self.pass_s, self.token_s
-        best, count, gained = -pass_s(0), 0, 0.0
+        verify_s, token_s, rows = self.verify_s, self.token_s, self.base
+        best, count, gained = -verify_s(rows), 0, 0.0
         for n, chance in enumerate(survival, 1):
             gained += chance * token_s
-            net = gained - pass_s(n)
+            net = gained - verify_s(rows + n)
             if net > best:
                 best, count = net, n
         if self.probe is not None and 0 <= self.probe[0] <= len(survival):
@@ -69,11 +58,14 @@ class Level:
     """Value of the candidates that one draft step is expected to find, beside those known already: each pays for its
     row, and only the likeliest `limit` are verified."""
 
+    __slots__ = ("_had_s", "_known", "_limit", "_row_s", "_token_s")
+
     def __init__(self, prices: Prices, survival: Sequence[float], limit: int) -> None:
         """`survival`: of the candidates known, in falling order."""
-        self._known, self._limit, self._token_s = survival[:limit], limit, prices.token_s
-        self._row_s = prices.row_s(len(self._known))
-        self._had_s = self._paid(self._known)
+        known = self._known = survival[:limit]
+        self._limit, self._token_s = limit, prices.token_s
+        self._row_s = max((prices.pass_s(len(known) + SPAN) - prices.pass_s(len(known))) / SPAN, 0.0)
+        self._had_s = self._paid(known)
 
     def value_s(self, found: Sequence[float]) -> float:
         """`found`: the survival of what the step finds."""

@@ -2,16 +2,16 @@
 
 Public, by module:
 
-- `accounting`: `FrameLedger`
+- `accounting`: `Account`, `FrameLedger`
 - `askings`: `Askings`, `patience`
-- `assignment`: `Assignment`
+- `driver`: `Driver`
 - `events`: all
-- `generation`: `Generation`, `MAX_RETRIES`
+- `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`
 - `merit`: `Merit`, `Record`
 - `options`: `Extension`, `RequestBounds`
 - `remote_answer`: `RemoteAnswer`
-- `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`
+- `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `Times`, `TokensEvent`, `Usage`
 - `router`: `choose`, `cost_s`, `LinkedWorker`
 - `stats`: `Stats`
 """

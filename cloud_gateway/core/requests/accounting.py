@@ -1,15 +1,23 @@
-"""The one writer of a request's usage, and the one ledger of frames."""
+"""A request's usage: a fold over what happens to it. Nothing else writes a `Usage` or counts frames."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.requests.assignment import Assignment
-from cloud_gateway.core.requests.events import Spent
+from cloud_gateway.core.requests.events import (
+    Admitted,
+    Effect,
+    Event,
+    Failed,
+    FrameTaken,
+    Preempted,
+    Read,
+    Spent,
+    WorkerChanged,
+)
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.sources.asking import counted
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
@@ -30,109 +38,122 @@ class FrameLedger:
         self._whole = whole
         self.counts = {"received": 0, "used": 0, "stale": 0, "rejected": 0}
 
-    def count(self, what: str) -> None:
-        """One frame more; every frame is `received` first and then one of the others, once."""
-        self.counts[what] += 1
+    def count(self, kind: str) -> None:
+        """One frame more that was received, and what became of it."""
+        self.counts["received"] += 1
+        self.counts[kind] += 1
         if self._whole is not None:
-            self._whole.count(what)
+            self._whole.count(kind)
 
 
-@dataclass(slots=True)
 class Account:
-    """One request's usage. `now` and times in seconds on the driver's clock."""
+    """Folds events, effects and rounds into one request's usage. Times are seconds on the driver's clock, and `own`
+    those of the request, which stands still while it is preempted."""
 
-    submitted: float
-    usage: Usage
-    frames: FrameLedger
-    first_token: float | None = field(default=None, init=False)
-    _read: float | None = field(default=None, init=False)
-    """When target and local draft had read the prompt; reading after the first token is a part of decoding."""
-    _admitted: float | None = field(default=None, init=False)
-    _names: dict[str, str] = field(default_factory=dict, init=False)
-    """Names of workers by their ids, of all that were assigned."""
+    def __init__(self, submitted: float = 0.0, usage: Usage | None = None, frames: FrameLedger | None = None) -> None:
+        """`usage`: what is known at the beginning; `frames`: of this request."""
+        self.submitted, self.usage, self._frames = submitted, usage or Usage(), frames or FrameLedger()
+        self.usage.frames = self._frames.counts
+        self.first_token: float | None = None
+        self._read: float | None = None
+        """When target and local draft had read the prompt; reading after the first token is a part of decoding."""
+        self._admitted: float | None = None
+        self._preempted: float | None = None
+        self._names: dict[str, str] = {}
+        """Names of workers by their ids, of all that were assigned."""
+        self._ready = False
+        """A worker has sent a useful frame."""
 
-    def __post_init__(self) -> None:
-        self.usage.frames = self.frames.counts
+    def take(self, event: Event, effects: Sequence[Effect], now: float, own: float) -> None:
+        """Takes in an event and what followed from it."""
+        usage, times = self.usage, self.usage.times
+        match event:
+            case Spent():
+                self._spent(event, own)
+            case Admitted() if self._admitted is None:
+                self._admitted, times.queued_s = own, now - self.submitted
+            case Admitted():
+                times.queued_s += now - (now if self._preempted is None else self._preempted)
+                self._preempted = None
+            case Preempted():
+                self._preempted = now
+            case Read(_, seconds):
+                times.prefill_s += seconds
+            case WorkerChanged(_, "none", name):
+                usage.why_off = name
+            case Failed("draft", what):
+                usage.why_not_local = what
+            case Failed("speculation", _, str()):  # a frame led to a fault before it was counted
+                self._frames.count("rejected")
+        for effect in effects:
+            if isinstance(effect, FrameTaken):
+                self._frame(effect, own)
 
-    def submitted_with(self, prompt_tokens: int, policy: str) -> None:
-        """What it was submitted with."""
-        self.usage.prompt_tokens, self.usage.policy = prompt_tokens, policy
-
-    def admitted(self, now: float, waited_s: float) -> None:
-        """It was given a slot; `waited_s`: since it was preempted."""
-        if self._admitted is None:
-            self._admitted, self.usage.queued_s = now, now - self.submitted
-        else:
-            self.usage.queued_s += waited_s
-
-    def prefilled(self, seconds: float) -> None:
-        """The target has read a part of the prompt."""
-        self.usage.prefill_s += seconds
-
-    def decodes(self, now: float) -> None:
-        """The prompt has been read, by the target or by the local draft too."""
-        if self.first_token is None:
-            self._read = now
-
-    def charge(self, spent: Spent, now: float) -> None:
-        """What was spent on the request besides passes of the target."""
-        usage = self.usage
+    def _spent(self, spent: Spent, own: float) -> None:
+        """Seconds besides passes of the target, and frames of answers that workers write while it waits."""
+        usage, times = self.usage, self.usage.times
         match spent.kind:
             case "host":
-                usage.host_s += spent.seconds
+                times.host_s += spent.seconds
             case "draft":
                 usage.local_draft_passes += spent.count
-                usage.local_s += spent.seconds
+                times.local_s += spent.seconds
             case "reading":
-                usage.prefill_s += spent.seconds
-                self.decodes(now)
+                times.prefill_s += spent.seconds
+                self.decodes(own)
             case "source":
-                counted(usage.sources, spent.name)["seconds"] += spent.seconds
+                self._source(spent.name)["seconds"] += spent.seconds
             case "answer":
                 self.assigned(spent.worker, spent.name)
-                usage.by_worker[spent.name]["frames"] += spent.count
+                if spent.frame:
+                    self._frames.count(spent.frame)
+                    usage.by_worker[spent.name]["frames"] += spent.frame != "rejected"
 
-    def no_local_draft(self, why: str) -> None:
-        """The local draft does nothing for it from now on."""
-        self.usage.why_not_local = why
+    def _frame(self, taken: FrameTaken, own: float) -> None:
+        self._frames.count(taken.kind)
+        if taken.merged is None:
+            return
+        counts = self.usage.by_worker[self._names[taken.worker]]
+        counts["frames"] += 1
+        counts["fresh"] += taken.merged.fresh
+        if taken.useful and not self._ready:
+            self._ready = True
+            if self.first_token is not None and self._read is not None:
+                self.usage.times.before_worker_s = own - self._read
+                self.usage.before_worker_tokens = self.usage.completion_tokens
+
+    def decodes(self, own: float) -> None:
+        """The prompt has been read, by the target or by the local draft too."""
+        if self.first_token is None:
+            self._read = own
 
     def assigned(self, worker: str, name: str) -> None:
         """A worker of this id and name reads the prompt."""
         self.usage.why_off = None
         self._names[worker] = name
-        if name not in self.usage.workers:
-            self.usage.workers = [*self.usage.workers, name]
-            self.usage.by_worker[name] = {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0}
+        self.usage.by_worker.setdefault(name, {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0})
 
-    def frame(self, worker: str, fresh: int) -> None:
-        """A frame of an assigned worker brought so many new candidates."""
-        counts = self.usage.by_worker[self._names[worker]]
-        counts["frames"] += 1
-        counts["fresh"] += fresh
+    def asked(self, source: str, proposed: int, why: str | None) -> None:
+        """A source without a draft model put so many candidates into the tree; `why` it has none."""
+        counts = self._source(source)
+        counts["proposed"] += proposed
+        counts["why"] = why
 
-    def not_assigned(self, why: str) -> None:
-        """No worker drafts for it."""
-        self.usage.why_off = why
+    def _source(self, name: str) -> dict[str, Any]:
+        zero = {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None}
+        return self.usage.sources.setdefault(name, zero)
 
-    def worker_ready(self, now: float) -> None:
-        """Its first worker has sent its first useful frame."""
-        if self.first_token is not None and self._read is not None:
-            self.usage.before_worker_s = now - self._read
-            self.usage.before_worker_tokens = self.usage.completion_tokens
-
-    def round(self, flat: FlatTree, taken: Walk, now: float, given: Sequence[Assignment], root: Node) -> None:
-        """Credits every verified and every accepted candidate to its source; `given`: to the workers that draft now."""
-        for one in given:
-            one.verified(flat, taken, root)
+    def walked(self, flat: FlatTree, taken: Walk, own: float) -> None:
+        """Credits every verified and every accepted candidate to its source."""
         usage = self.usage
         usage.rounds += 1
         usage.undrafted_rounds += bool(flat.nodes) and not any(_by_model(node) for node in flat.nodes)
         usage.completion_tokens += len(taken.tokens)
         self._credit(flat.nodes, usage.drafted, "verified")
         self._credit([flat.nodes[row - 1] for row in taken.rows[1:]], usage.accepted, "accepted")
-        self.first_token = self.first_token or now
-        usage.total_s = now - (self._admitted or 0.0)
-        usage.decode_s = usage.total_s if self._read is None else now - self._read
+        self.first_token = self.first_token or own
+        usage.times.total_s = own - (self._admitted or 0.0)
+        usage.times.decode_s = usage.times.total_s if self._read is None else own - self._read
 
     def _credit(self, nodes: Sequence[Node], counts: dict[str, int], what: str) -> None:
         for node in nodes:
@@ -160,8 +181,7 @@ class Account:
 
     def decodes_plainly(self, why: str) -> None:
         """Nobody drafts for the rest of the completion."""
-        self.not_assigned(why)
-        self.usage.why_not_local = why
+        self.usage.why_off = self.usage.why_not_local = why
 
 
 def _source(node: Node) -> str:

@@ -91,7 +91,13 @@ class Assignments:
 
     request: int
     audited: bool
+    allowed: bool = False
+    """Whether workers may draft for it."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """The sampling parameters as sent to workers: the seed removed unless it is shared."""
     given: list[Assignment] = field(default_factory=list)
+    excluded: set[str] = field(default_factory=set)
+    """Workers that declined, broke the protocol or brought nothing for this request."""
     _epoch: int = 0
 
     @property
@@ -111,12 +117,12 @@ class Assignments:
             if one.idle >= patience and (one.idle - patience) % PATIENCE == 0:
                 yield WorkerWanted(one.worker)
 
-    def add(self, event: WorkerChanged, prefix: Prefix, sampling: Sampling) -> tuple[Assignment, list[Send]]:
+    def add(self, event: WorkerChanged, prefix: Prefix) -> tuple[Assignment, list[Send]]:
         """One worker more, and the messages with the prefix and the new shares."""
         self._epoch += 1
         one = Assignment(event.worker, self._epoch, event.name or event.worker, self.audited)
         self.given.append(one)
-        messages = opening(self.request, one.epoch, prefix, sampling, event.scope)
+        messages = opening(self.request, one.epoch, prefix, self.sampling, event.scope)
         return one, [*(Send(event.worker, body) for body in messages), *self._shares()]
 
     def remove(self, one: Assignment, why: str) -> list[Send | Released]:

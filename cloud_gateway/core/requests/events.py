@@ -1,6 +1,7 @@
 """What happens to a request (events) and what follows from it (effects): the closed vocabulary of `generation.py`.
 
-They are msgspec structs, which are made in a sixth of the time of frozen dataclasses: a round takes about thirty.
+They are msgspec structs, which are made in a sixth of the time of frozen dataclasses: a round takes about thirty. Those
+with a tag stand in a trace as they are (core/trace/format.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView
 from cloud_gateway.core.requests.request import Finish, TokensEvent
 from cloud_gateway.core.sources.interface import Suggestion
+from cloud_gateway.core.verify.candidates import Merged
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
@@ -45,13 +47,13 @@ class Status(enum.Enum):
 # --- events ------------------------------------------------------------------------------------------------------
 
 
-class Admitted(Struct, frozen=True):
+class Admitted(Struct, frozen=True, array_like=True, tag=True):
     """It was given a slot that already holds the first `reused` of its tokens."""
 
     reused: int
 
 
-class Read(Struct, frozen=True):
+class Read(Struct, frozen=True, array_like=True, tag=True):
     """The target has read so many more tokens, in so many seconds."""
 
     tokens: int
@@ -61,7 +63,7 @@ class Read(Struct, frozen=True):
 WorkerChange = Literal["assigned", "beside", "none", "gone", "declined", "useless", "needed"]
 
 
-class WorkerChanged(Struct, frozen=True):
+class WorkerChanged(Struct, frozen=True, array_like=True, tag=True):
     """A worker drafts for it from now on, or no longer does.
 
     `assigned`: it is the only one; `beside`: it shares the request with those that have it. `none`: no worker may
@@ -98,11 +100,11 @@ class Verified(Struct, frozen=True):
     rows: Rows
 
 
-class Preempted(Struct, frozen=True):
+class Preempted(Struct, frozen=True, array_like=True, tag=True):
     """Its part of the KV cache goes to another request: it waits for a slot again, to go on where it is."""
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, array_like=True, tag=True):
     """Something failed, and what in a few words.
 
     `pass`: a pass of the target over several requests; `own-pass`: over this one alone. `speculation`: something that
@@ -115,7 +117,7 @@ class Failed(Struct, frozen=True):
     """The worker whose data was being handled."""
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, array_like=True, tag=True):
     """`left`: the client left, and it ends with its round, or at once where it waits. `stopped`: it ends now.
     `error`: it cannot go on, for the reason of one sentence."""
 
@@ -127,8 +129,8 @@ class Spent(Struct, frozen=True):
     """Seconds spent on it besides passes of the target; booked, and changes nothing else.
 
     `host`: outside the models. `draft`: `count` passes of the local draft. `reading`: its reading of the prompt, before
-    the first token. `source`: the source `name` was given tokens or asked for candidates. `answer`: a worker has sent
-    `count` frames of an answer while the request waits.
+    the first token. `source`: the source `name` was given tokens or asked for candidates. `answer`: a worker writes an
+    answer while the request waits; `frame`: what became of a frame of it.
     """
 
     kind: Literal["host", "draft", "reading", "source", "answer"]
@@ -137,6 +139,7 @@ class Spent(Struct, frozen=True):
     name: str = ""
     """Of the source, or the worker's for people."""
     worker: str = ""
+    frame: str = ""
 
 
 Event = Admitted | Read | WorkerChanged | FrameArrived | Drafted | Verified | Preempted | Failed | Ended | Spent
@@ -155,15 +158,24 @@ class Send(Struct, frozen=True):
 
 
 class FrameTaken(Struct, frozen=True):
-    """What became of a frame: `used`, `stale` or `rejected`. `unknown_prefix`: it named tokens never committed."""
+    """What became of a frame: `used`, `stale` or `rejected`."""
 
     kind: str
     worker: str
-    unknown_prefix: bool = False
-    useful: bool = False
-    """It shows a worker that is on the committed path, though perhaps nothing new."""
+    merged: Merged | None = None
+    """None where the worker has not the request, and where it broke the protocol."""
     error: RemoteProtocolError | None = None
     """The worker broke the protocol: its link ends, and all its requests move on."""
+
+    @property
+    def useful(self) -> bool:
+        """It shows a worker that is on the committed path, though perhaps nothing new."""
+        return self.merged is not None and self.merged.useful
+
+    @property
+    def unknown_prefix(self) -> bool:
+        """It named tokens that were never committed."""
+        return self.merged is not None and not self.merged.prefix
 
 
 class Released(Struct, frozen=True):

@@ -9,14 +9,14 @@ the driver's: slots, models, workers' links, the client's stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.colocated import Plain
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.accounting import Account, FrameLedger
+from cloud_gateway.core.requests.accounting import Account
 from cloud_gateway.core.requests.assignment import RELEASED, Assignment, Assignments
 from cloud_gateway.core.requests.events import (
     TABLE,
@@ -60,56 +60,54 @@ MAX_RETRIES = 2
 """Retries of one request in fresh slots; after the last one its passes stay its own."""
 
 
-@dataclass(slots=True, eq=False)
-class Generation:
-    """One request. `now` is seconds on the driver's clock throughout."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What target and configuration set for a request."""
 
-    id: int
-    request: GenerationRequest
-    policy: Policy
-    verification: Verification
-    submitted: float
     context: int
     """Most tokens that a slot can hold."""
     eos: frozenset[int] = frozenset()
-    offload: bool = False
-    """Whether workers may draft for it."""
     verify_nodes: int = DEFAULTS.verify_nodes
     """Candidates of the pass that ends a round whose budget is used up."""
-    worker_sampling: Sampling = field(default_factory=Sampling)
-    """The sampling parameters as sent to workers: the seed removed unless it is shared."""
-    sources: Sources | None = None
-    usage: Usage = field(default_factory=Usage)
-    frames: FrameLedger = field(default_factory=FrameLedger)
-    status: Status = field(default=Status.QUEUED, init=False)
-    reading: Sequence[int] = field(init=False)
-    """What the slot is given to read: the prompt, and after a retry also what was emitted before."""
-    prefilled: int = field(default=0, init=False)
-    """Tokens of `reading` whose keys and values the target holds; the last one is row 0 of the first verify."""
-    tree: CandidateTree = field(init=False)
-    assignments: Assignments = field(init=False)
-    excluded_workers: set[str] = field(default_factory=set, init=False)
-    """Workers that declined, broke the protocol or brought nothing for this request."""
-    cancelled: bool = field(default=False, init=False)
-    alone: bool = field(default=False, init=False)
-    """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
-    retries: int = field(default=0, init=False)
-    plain_since_fault: bool = field(default=False, init=False)
-    listener: Listener | None = field(default=None, init=False)
-    _account: Account = field(init=False)
-    _rounds: Rounds = field(init=False)
-    _guide: Guide | None = field(default=None, init=False)
-    """For an answer with a constraint that helps to draft."""
 
-    def __post_init__(self) -> None:
-        self.tree = CandidateTree(self.request.tokens)
-        self.reading = self.request.tokens
-        self.assignments = Assignments(self.id, not self.request.constraint)
-        self._rounds = Rounds(self.verify_nodes)
-        self._account = Account(self.submitted, self.usage, self.frames)
-        self._account.submitted_with(len(self.request.tokens), self.policy.name)
-        if self.request.constraint and self.verification.by_match and self.policy.name != "plain":
-            self._guide = Guide(self.request.constraint)
+
+@dataclass(slots=True)
+class Retries:
+    """What failed passes and faults have left of a request's freedom."""
+
+    count: int = 0
+    alone: bool = False
+    """Its passes are its own until one succeeds: an earlier one, over several requests perhaps, has failed."""
+    plain: bool = False
+    """It is decoded plainly for the rest."""
+
+
+class Generation:
+    """One request. `now` is seconds on the driver's clock throughout."""
+
+    def __init__(
+        self, number: int, request: GenerationRequest, policy: Policy, verification: Verification, bounds: Bounds,
+        account: Account | None = None, *, offload: bool = False, worker_sampling: Sampling | None = None,
+        sources: Sources | None = None,
+    ) -> None:  # fmt: skip
+        """`offload`: whether workers may draft for it, who are sent `worker_sampling`."""
+        self.id, self.request, self.policy, self.verification = number, request, policy, verification
+        self.bounds, self.account, self.sources = bounds, account or Account(), sources
+        self.account.usage.prompt_tokens, self.account.usage.policy = len(request.tokens), policy.name
+        self.status = Status.QUEUED
+        self.reading: Sequence[int] = request.tokens
+        """What the slot is given to read: the prompt, and after a retry also what was emitted before."""
+        self.prefilled = 0
+        """Tokens of `reading` whose keys and values the target holds; the last one is row 0 of the first verify."""
+        self.tree = CandidateTree(request.tokens)
+        self.assignments = Assignments(number, not request.constraint, offload, worker_sampling or Sampling())
+        self.cancelled, self.retries = False, Retries()
+        self.listener: Listener | None = None
+        self._rounds = Rounds(bounds.verify_nodes)
+        self._guide: Guide | None = None
+        """For a completion with a constraint that helps to draft."""
+        if request.constraint and verification.by_match and policy.name != "plain":
+            self._guide = Guide(request.constraint)
 
     @property
     def wants_worker(self) -> bool:
@@ -119,7 +117,7 @@ class Generation:
     @property
     def may_offload(self) -> bool:
         """Whether workers may draft for it now."""
-        return self.offload and self.status in (Status.PREFILL, Status.DECODE)
+        return self.assignments.allowed and self.status in (Status.PREFILL, Status.DECODE)
 
     @property
     def assignment(self) -> Assignment | None:
@@ -129,12 +127,17 @@ class Generation:
     @property
     def first_token(self) -> float | None:
         """When it was emitted; None before."""
-        return self._account.first_token
+        return self.account.first_token
+
+    @property
+    def usage(self) -> Usage:
+        """What it cost and who helped, so far."""
+        return self.account.usage
 
     @property
     def room(self) -> int:
         """Tokens that the slot can still take."""
-        return self.context - len(self.tree.prefix)
+        return self.bounds.context - len(self.tree.prefix)
 
     @property
     def remaining(self) -> int:
@@ -146,12 +149,10 @@ class Generation:
         before = self.status
         self._enter(type(event))
         own = self._rounds.own.at(now)
-        if isinstance(event, Spent):
-            self._account.charge(event, own)
+        if before is Status.FINISHED and not isinstance(event, Spent):
             return ()
-        if before is Status.FINISHED:
-            return ()
-        effects = self._take_in(event, own)
+        effects = () if isinstance(event, Spent) else self._take_in(event, own)
+        self.account.take(event, effects, now, own)
         if self.listener is not None:
             self.listener.handled(event, effects, now)
         return effects
@@ -176,12 +177,10 @@ class Generation:
                 return self._worker(event)
             case Admitted(reused):
                 self.prefilled = reused
-                self._account.admitted(now, self._rounds.own.stopped_s)
                 self._read(now)
-                return (WorkerWanted(),) if self.offload else ()
-            case Read(tokens, seconds):
+                return (WorkerWanted(),) if self.assignments.allowed else ()
+            case Read(tokens):
                 self.prefilled += tokens
-                self._account.prefilled(seconds)
                 self._read(now)
                 return ()
             case Preempted():
@@ -195,14 +194,21 @@ class Generation:
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._rounds.inform(self.policy)
-        if self.sources is not None:
-            list(self.sources.ask(self.tree, self.usage.sources, self.listener))  # those that nobody has asked
+        list(self.ask_sources())  # those that nobody has asked
         limited = replace(costs, remaining=self.remaining)
         action = self._rounds.decide(self.policy, self.tree, link, limited, now)
-        self._account.decided(self.policy)
+        self.account.decided(self.policy)
         if self.listener is not None:
             self.listener.decided(link, costs, now, action)
         return action
+
+    def ask_sources(self) -> Iterator[str]:
+        """Asks one source without a draft model at each step, where tokens were committed; the names of those asked."""
+        for asked in self.sources.ask(self.tree) if self.sources is not None else ():
+            self.account.asked(asked.source, asked.proposed, asked.why)
+            if asked.suggestions and self.listener is not None:
+                self.listener.suggested(asked.source, asked.suggestions)
+            yield asked.source
 
     def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """What of these to verify: near the end of the context only as many as there is room for, and what the
@@ -225,22 +231,18 @@ class Generation:
         if self.prefilled >= len(self.reading) - 1:
             self._enter(Turn.READ_ALL)
             self._rounds.own.resume()
-            self._account.decodes(now)
+            self.account.decodes(now)
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
     def _worker(self, event: WorkerChanged) -> Sequence[Effect]:
-        match event.why:
-            case "none":
-                self._account.not_assigned(event.name)
-                return ()
-            case "assigned" | "beside":
-                return self._assign(event)
+        if event.why in ("assigned", "beside"):
+            return self._assign(event)
         given = self.assignments.of(event.worker)
         if given is None:
             return ()
         if event.why in ("declined", "useless"):
-            self.excluded_workers.add(event.worker)
+            self.assignments.excluded.add(event.worker)
         effects = self._release(given, RELEASED[event.why])
         if event.why == "gone":
             self.tree.discard(event.worker)
@@ -250,8 +252,8 @@ class Generation:
         beside = event.why == "beside" and self.may_offload and self.assignments.of(event.worker) is None
         if not (beside or self.wants_worker):
             return ()
-        given, effects = self.assignments.add(event, self.tree.prefix, self.worker_sampling)
-        self._account.assigned(given.worker, given.name)
+        given, effects = self.assignments.add(event, self.tree.prefix)
+        self.account.assigned(given.worker, given.name)
         return effects
 
     def _release(self, given: Assignment, why: str) -> list[Effect]:
@@ -265,34 +267,26 @@ class Generation:
     def _frame(self, event: FrameArrived, now: float) -> Sequence[Effect]:
         """Merges a frame of a present assignment; one of another worker or epoch is stale."""
         given = self.assignments.of(event.worker, event.frame.epoch)
-        self.frames.count("received")
         if given is None:
-            self.frames.count("stale")
             return (FrameTaken("stale", event.worker),)
         self._rounds.inform(self.policy)
         try:
             merged = self.tree.merge(given.epoch, event.frame, given.worker)
         except RemoteProtocolError as error:
-            self.frames.count("rejected")
-            self.excluded_workers.add(event.worker)
+            self.assignments.excluded.add(event.worker)
             return (FrameTaken("rejected", event.worker, error=error),)
-        kind = "used" if merged.fresh else "stale"
-        self.frames.count(kind)
-        self._account.frame(given.worker, merged.fresh)
         given.frames += bool(merged.fresh)
         if merged.useful and not given.ready:
             given.has_read()
-            if given.epoch == 1:
-                self._account.worker_ready(now)
         self.policy.received(merged, now)
-        return (FrameTaken(kind, event.worker, not merged.prefix, merged.useful),)
+        return (FrameTaken("used" if merged.fresh else "stale", event.worker, merged),)
 
     # --- one round -----------------------------------------------------------------------------------------------
 
     def _verified(self, event: Verified, now: float) -> Sequence[Effect]:
         """Walks the verified tree and commits what the target chose."""
         self._rounds.inform(self.policy)
-        self.alone = self.retries >= MAX_RETRIES
+        self.retries.alone = self.retries.count >= MAX_RETRIES
         try:
             taken, outcome = self._accept(event.tree, event.rows, now)
         except ConstraintError as error:
@@ -313,16 +307,18 @@ class Generation:
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
         """Raises ConstraintError."""
-        stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.eos
+        stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.bounds.eos
         choose, constraint = self.verification.at(flat, rows), self.request.constraint
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining, ready=ready_at(flat, constraint))
-        self._account.round(flat, taken, now, self.assignments.given, self.tree.root)
+        self.account.walked(flat, taken, now)
+        for given in self.assignments.given:
+            given.verified(flat, taken, self.tree.root)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if constraint is not None:
             constraint.committed(taken.tokens)
-        if self._guide is not None and taken.tokens[-1] not in self.eos:
+        if self._guide is not None and taken.tokens[-1] not in self.bounds.eos:
             forced = self._guide.propose(self.tree)
             if self.listener is not None:
                 self.listener.proposed(forced)
@@ -339,7 +335,7 @@ class Generation:
         """Why the answer ends after these tokens, or None."""
         if self.cancelled:
             return "cancelled"
-        if not self.request.ignore_eos and tokens[-1] in self.eos:
+        if not self.request.ignore_eos and tokens[-1] in self.bounds.eos:
             return "stop"
         return "length" if self.remaining <= 0 else None
 
@@ -348,15 +344,12 @@ class Generation:
     def _failed(self, event: Failed) -> Sequence[Effect]:
         match event.scope:
             case "draft":
-                self._account.no_local_draft(event.what)
                 return ()
             case "speculation":
-                if event.worker is not None:
-                    self.frames.count("rejected")
                 return self._decode_plainly(event.what)
-        if event.scope == "own-pass" and self.alone:
+        if event.scope == "own-pass" and self.retries.alone:
             return self._finish("error", f"The target model failed on this request ({event.what}); please try again.")
-        self.retries, self.alone = self.retries + 1, True
+        self.retries.count, self.retries.alone = self.retries.count + 1, True
         return self._decode_plainly("a pass of the target model failed", slot=True)
 
     def _ended(self, event: Ended) -> Sequence[Effect]:
@@ -382,11 +375,11 @@ class Generation:
         """Gives up all speculation for the rest of the completion: fresh tree, no drafts, no worker. `slot`: it starts
         again in a fresh slot."""
         effects = [*self._release_all("moved"), Drop(slot)]
-        self._account.policy_ended(self.policy)
-        self._account.decodes_plainly(f"decoded plainly since {why}")
-        self.policy, self._guide, self.sources, self.offload = Plain(), None, None, False
+        self.account.policy_ended(self.policy)
+        self.account.decodes_plainly(f"decoded plainly since {why}")
+        self.policy, self._guide, self.sources, self.assignments.allowed = Plain(), None, None, False
         self.tree = CandidateTree(self.tree.prefix.tokens)
-        self.plain_since_fault = True
+        self.retries.plain = True
         if slot:
             self._read_again()
         return effects
@@ -394,5 +387,5 @@ class Generation:
     def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Effect]:
         self._enter(Turn.OVER)
         effects = self._release_all(finish)
-        self._account.policy_ended(self.policy)
+        self.account.policy_ended(self.policy)
         return [*effects, Finished(finish, error)]

@@ -14,9 +14,11 @@ from edgespec.core.errors import ClientError
 
 
 class Extension(Speculation, frozen=True, forbid_unknown_fields=True):
-    """The parameter `edgespec`: fields of `Speculation`, and one more."""
+    """The parameter `edgespec`: fields of `Speculation`, and two more."""
 
     ignore_eos: bool | None = None
+    usage: bool | None = None
+    """Whether the response has `usage.edgespec`. Workers' names are in it if the operator allows this option."""
 
 
 OPTIONS = Extension.__struct_fields__
@@ -24,8 +26,14 @@ if TYPE_CHECKING:
     ClientOption = str
 else:
     ClientOption = Literal[OPTIONS]
-ALWAYS = {"offload": "never"}
-"""Values that every client may send: keeping a prompt from workers needs no permission."""
+ALWAYS = {"offload": ("never",), "usage": (True, False)}
+"""Values that every client may send: keeping a prompt from workers needs no permission, and figures show no names."""
+
+
+Alias = Annotated[str, Meta(min_length=1, max_length=100, extra={"allowed": "a name of at most 100 characters"})]
+Origin = Annotated[
+    str, Meta(pattern=r"^(\*|https?://[^/\s]+)\Z", extra={"allowed": '"*" or an origin such as "https://chat.example"'})
+]
 
 
 class RequestBounds(Struct, frozen=True, kw_only=True):
@@ -37,6 +45,10 @@ class RequestBounds(Struct, frozen=True, kw_only=True):
     """Maximum tokens of one completion."""
     stream: Literal["as-made", "even"] = "as-made"
     client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
+    model_alias: tuple[Alias, ...] = ()
+    """Further names by which requests may ask for the model."""
+    cors: tuple[Origin, ...] = ()
+    """Origins of web pages that may use the API; "*" for any."""
     prefix_cache: bool = True
     """Whether models keep what they computed of an ended request for later ones of the same key."""
 
@@ -46,7 +58,7 @@ class RequestBounds(Struct, frozen=True, kw_only=True):
             return
         for name in OPTIONS:
             value = getattr(requested, name)
-            if value is not None and name not in self.client_options and ALWAYS.get(name) != value:
+            if value is not None and name not in self.client_options and value not in ALWAYS.get(name, ()):
                 raise ClientError(
                     f"The value of 'edgespec.{name}' is the choice of this gateway's operator: leave it out, or ask "
                     f'the operator to add "{name}" to `api.client_options`.',

@@ -70,6 +70,24 @@ class GenerationRequest:
 
 
 @dataclass(slots=True)
+class Times:
+    """Seconds of one completion."""
+
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    local_s: float = 0.0
+    """Time of the local draft's passes, its catch-up included."""
+    decode_s: float = 0.0
+    """From the end of the prompt's reading to the last token: every pass that gave tokens is in it."""
+    before_worker_s: float = 0.0
+    """From there to the first useful frame of a worker; 0 where that came before the first token."""
+    total_s: float = 0.0
+    """From the slot to the last token: prompt and answer."""
+    host_s: float = 0.0
+    """Gateway time in rounds outside the models' passes."""
+
+
+@dataclass(slots=True)
 class Usage:
     """What an answer cost and who helped; becomes `usage.edgespec` in the API."""
 
@@ -97,29 +115,21 @@ class Usage:
     verification: Method = "shared-noise"
     why_off: str | None = None
     """Why speculation, or offloading, was off; None while it was on."""
-    workers: list[str] = field(default_factory=list)
-    """Names of the workers that were given the prompt, first one first."""
     by_worker: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of each of them: `frames` received, candidates that it was the first to bring (`fresh`), and how many of those
-    were `verified` and `accepted`."""
+    """Of each worker that was given the prompt, by name, first one first: `frames` received, candidates that it was the
+    first to bring (`fresh`), and how many of those were `verified` and `accepted`."""
     why: str | None = None
     """Why the gateway drafted though a worker was there, where the policy says so."""
     why_not_local: str | None = None
     """Why the local draft made no pass in the latest round that had a use for one; None where it did."""
-    queued_s: float = 0.0
-    prefill_s: float = 0.0
-    local_s: float = 0.0
-    """Time of the local draft's passes, its catch-up included."""
-    decode_s: float = 0.0
-    """From the end of the prompt's reading to the last token: every pass that gave tokens is in it."""
-    before_worker_s: float = 0.0
-    """From there to the worker's first useful frame; 0 where that came before the first token."""
     before_worker_tokens: int = 0
-    """Tokens of the answer at that moment."""
-    total_s: float = 0.0
-    """From the slot to the last token: prompt and answer."""
-    host_s: float = 0.0
-    """Gateway time in rounds outside the models' passes."""
+    """Tokens of the completion at the first useful frame of a worker."""
+    times: Times = field(default_factory=Times)
+
+    @property
+    def workers(self) -> list[str]:
+        """Names of the workers that were given the prompt, first one first."""
+        return list(self.by_worker)
 
 
 class TokensEvent(Struct, frozen=True):

@@ -98,11 +98,6 @@ class OwnTime:
         if self._stopped is not None:
             self._lost, self._stopped, self._resumed = self._lost + self._now - self._stopped, None, True
 
-    @property
-    def stopped_s(self) -> float:
-        """Seconds for which it has stood still now."""
-        return 0.0 if self._stopped is None else self._now - self._stopped
-
     def costs(self, costs: Costs) -> Costs:
         """The same without the reading in `Costs.paused_s` that went on while it stood still."""
         if self._resumed:

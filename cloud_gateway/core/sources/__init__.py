@@ -4,7 +4,7 @@ Public, by module:
 
 - `answers`: `Answers`
 - `archive`: `Archive`
-- `asking`: `HEADS`, `counted`, `make`, `put`, `Sources`
+- `asking`: `HEADS`, `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
 - `interface`: `Suggestion`
 - `settings`: `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `SourceSettings`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import NamedTuple
 
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.settings import SOURCES, PolicySettings, SourceName
@@ -14,8 +14,6 @@ from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 
-Counts = dict[str, dict[str, Any]]
-"""`Usage.sources` of the request."""
 MAX_TAKEN = 2048
 """Tokens of a long prompt that a source takes at one decision: some milliseconds, while other requests wait."""
 MAKERS: dict[SourceName, Callable[[Sequence[int]], DraftSource]] = {
@@ -27,10 +25,13 @@ HEADS = tuple(name for name in SOURCES if name not in MAKERS)
 """All others: each is what heads of this name expect (cloud_gateway/models/drafts/heads.py)."""
 
 
-class Listener(Protocol):
-    """Is given what a source put into the tree."""
+class Asked(NamedTuple):
+    """One source, what it suggested and how much of that the tree had room for, and `why` it suggested nothing."""
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None: ...
+    source: str
+    suggestions: Sequence[Suggestion] = ()
+    proposed: int = 0
+    why: str | None = None
 
 
 class Sources:
@@ -60,36 +61,30 @@ class Sources:
         """What heads have learnt, for the next completion of this kind, by their names."""
         return {heads.name: state for heads in self.heads if (state := heads.state())}
 
-    def ask(self, tree: CandidateTree, counts: Counts, listener: Listener | None = None) -> Iterator[str]:
-        """Asks one source at each step, so that a driver can time it, and yields its name; what it suggests is in the
-        tree then. Nothing until more is committed. To be taken to its end."""
+    def ask(self, tree: CandidateTree) -> Iterator[Asked]:
+        """Asks one source at each step, so that a driver can time it; what it suggests is in the tree then. Nothing
+        until more is committed. To be taken to its end."""
         tokens = tree.prefix.tokens[self._taken : self._taken + MAX_TAKEN]
         if not tokens:
             return
         self._taken += len(tokens)
         for source in self._sources:
             source.committed(tokens)
-            if self._taken == len(tree.prefix):
+            if self._taken < len(tree.prefix):
+                yield Asked(source.name)
+            else:
                 suggestions = source.propose(self._room)
-                put(tree, counts, source.name, suggestions)
-                counts[source.name]["why"] = source.why
-                if suggestions and listener is not None:
-                    listener.suggested(source.name, suggestions)
-            yield source.name
+                proposed = put(tree, source.name, suggestions)
+                yield Asked(source.name, suggestions, proposed, source.why)
 
 
-def put(tree: CandidateTree, counts: Counts, source: str, suggestions: Sequence[Suggestion]) -> None:
-    """Puts suggestions into the tree, as far as it has room, and counts them."""
+def put(tree: CandidateTree, source: str, suggestions: Sequence[Suggestion]) -> int:
+    """Puts suggestions into the tree, as far as it has room; how many."""
     nodes: list[Node | None] = []
     for parent, token, chance in ((one.parent, one.token, one.chance) for one in suggestions):
         above = tree.root if parent == ROOT else nodes[parent]
         nodes.append(None if above is None else tree.suggest(above, token, chance, source))
-    counted(counts, source)["proposed"] += len(nodes) - nodes.count(None)
-
-
-def counted(counts: Counts, source: str) -> dict[str, Any]:
-    """The figures of one source, from 0 where there were none."""
-    return counts.setdefault(source, {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None})
+    return len(nodes) - nodes.count(None)
 
 
 def make(settings: PolicySettings, prompt: Sequence[int], learnt: Learnt | None = None) -> Sources | None:

@@ -1,29 +1,32 @@
-"""A trace: the log of what one request's state machine was given and what its policy decided (docs/traces.md).
+"""A trace: what one request's state machine was given and what its policy decided, each with its time (docs/traces.md).
 
     file    =  MAGIC ‖ public key(32) ‖ signature(64) ‖ zlib(msgpack(Trace))
     signed  =  b"edgespec/1 trace\\0" + public key + everything after the signature
 
-An event is an input of `core/requests/events.py`, something new that the policy could see, or a decision, in the order
-in which they happened: the same machine, given the same again, decides the same. Nodes are named by their ids. Times
-are seconds of the gateway's monotonic clock, kept to the last bit, because sums of them are compared.
+An event is the machine's own (core/requests/events.py), in the order in which they happened: the same machine, given
+the same again, decides the same. Those that hold nodes, rows or a prefix have a form of their own here, as have
+decisions. Nodes are named by their ids. Times are seconds of the gateway's monotonic clock, kept to the last bit,
+because sums of them are compared.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from cloud_gateway.core.policies.actions import Costs, LinkView
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import Admitted, Ended, Failed, Preempted, Read, WorkerChanged
 from edgespec.core.errors import UNDECODABLE, RemoteProtocolError, TraceError
 from edgespec.core.protocol.messages import Text
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
 
 FAMILY = b"edgespec-trace/"
-MAGIC = FAMILY + b"2\n"
+MAGIC = FAMILY + b"3\n"
 KIND = "trace"
 KEY_BYTES = 32
 MAX_BYTES = 64 * 1024 * 1024
@@ -32,77 +35,40 @@ MAX_PROMPT = 1 << 20
 """Tokens, as many as a slot of the target can have (`target.context`)."""
 
 
-class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Base of everything in the log."""
+class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=True):
+    """Base of what has a form of its own in a trace."""
 
 
-# --- what the policy decided (core/policies/actions.py) ----------------------------------------------------------
+class Act(Event, frozen=True, tag=False):
+    """What the policy decided (core/policies/actions.py)."""
+
+    kind: Literal["verify", "draft", "catch-up", "wait"]
+    nodes: list[int] = []
+    """Candidates to verify (none: a plain decoding step), or leaves to draft at."""
+    value: int | float = 0
+    """Children of each leaf, tokens to read, or the time to wait for."""
 
 
-class Verify(Event, tag="verify", frozen=True):
-    """A pass of the target over these candidates; with none a plain decoding step."""
+class Decided(Event, frozen=True):
+    """The policy was asked, with what it saw besides the tree."""
 
-    nodes: list[int]
-
-
-class Draft(Event, tag="draft", frozen=True):
-    """A pass of the local draft over these leaves, up to `width` children each."""
-
-    leaves: list[int]
-    width: int
-
-
-class CatchUp(Event, tag="catch-up", frozen=True):
-    """A batch of the local draft's catch-up; `tokens`: most to read, 0 for a full batch."""
-
-    tokens: int = 0
-
-
-class Wait(Event, tag="wait", frozen=True):
-    """Nothing before `until`, unless a frame arrives."""
-
-    until: float
-
-
-AnyAct = Verify | Draft | CatchUp | Wait
-
-
-class Decided(Event, tag="decided", frozen=True):
-    """The policy was asked. `size`: candidates in the tree, which shows a tree that is rebuilt otherwise."""
-
-    now: float
+    link: LinkView | None
+    costs: Costs
+    """Without the target's curve."""
+    curve: dict[int, float]
+    """Points of the target's curve that are new: rows -> seconds. The first one is the whole curve."""
     size: int
-    act: AnyAct
+    """Candidates in the tree, which shows a tree that is rebuilt otherwise."""
+    act: Act
 
 
-# --- what happened (core/requests/events.py) ----------------------------------------------------------------------
-
-
-What = Literal[
-    "Admitted", "Prefilled", "Assigned", "WorkerGone", "Declined", "Withdrawn", "PassFailed", "SpeculationFailed",
-    "Cancelled", "Ended", "Stopped", "Preempted",
-]  # fmt: skip
-
-
-class Step(Event, tag="step", frozen=True):
-    """An input that needs no more than its name and one value."""
-
-    now: float
-    what: What
-    value: int
-    """Tokens reused or read; a worker's index in the header's `workers`; 1 for a failed pass of its own; else 0."""
-
-
-FIRST = -1
-
-
-class Frame(Event, tag="frame", frozen=True):
+class Frame(Event, frozen=True):
     """An assigned worker sent a tree; `on_path`: its prefix hash was that of a committed prefix. Costs in millinats.
 
     Frames that belong to another worker or epoch are not in a trace: the machine takes nothing from them.
     """
 
-    now: float
+    worker: Text
     prefix_len: int
     on_path: bool
     first: int
@@ -110,28 +76,23 @@ class Frame(Event, tag="frame", frozen=True):
     tokens: list[int]
     costs: list[int]
     entropies: list[int]
-    taken: Text
-    """What became of it: `used`, `stale` or `rejected`."""
-    worker: int = FIRST
-    """Its index in the header's `workers`; `FIRST`: the request had one worker only."""
 
 
-class Drafted(Event, tag="drafted", frozen=True):
+class Drafted(Event, frozen=True):
     """The local draft has made its proposals below these leaves: tokens, their costs, the entropy (nats)."""
 
-    now: float
     leaves: list[int]
     proposals: list[tuple[list[int], list[float], float]]
 
 
-class Guided(Event, tag="guided", frozen=True):
+class Guided(Event, frozen=True):
     """The constraint took these candidates out of the next pass, and added these tokens to its best path."""
 
     left_out: list[int]
     forced: list[int]
 
 
-class Suggested(Event, tag="suggested", frozen=True):
+class Suggested(Event, frozen=True):
     """A source without a draft model put these candidates into the tree: indices of their parents in this list (-1: the
     last committed token), tokens, and the probability of each given its parent."""
 
@@ -141,42 +102,21 @@ class Suggested(Event, tag="suggested", frozen=True):
     chances: list[float]
 
 
-class Verified(Event, tag="verified", frozen=True):
+class Verified(Event, frozen=True):
     """A pass over what was decided on last: the tokens that the target chose, the entropies (nats) of its choices."""
 
-    now: float
     tokens: list[int]
     entropies: list[float]
-    rows: list[int]
-    """Of the verified tree, that were accepted, row 0 first."""
     forced: list[int]
     """Tokens that the constraint then proposed."""
 
 
-# --- what the policy could see besides the tree ------------------------------------------------------------------
-
-
-class PassCosts(Event, tag="pass-costs", frozen=True):
-    """Points of the target's cost curve that are new: rows -> seconds. The first one is the whole curve."""
-
-    points: dict[int, float]
-
-
-class Costs(Event, tag="costs", frozen=True):
-    """Fields of `actions.Costs` that have changed; at first each has its default."""
-
-    changed: dict[str, Any]
-
-
-class Link(Event, tag="link", frozen=True):
-    """Fields of `actions.LinkView` that have changed, all of them for a new link; None: no worker drafts from here."""
-
-    changed: dict[str, Any] | None
-
-
-Input = Step | Frame | Drafted | Verified
-Seen = PassCosts | Costs | Link
-AnyEvent = Decided | Guided | Suggested | Input | Seen
+AnyEvent = (
+    Admitted | Read | WorkerChanged | Preempted | Failed | Ended
+    | Decided | Frame | Drafted | Guided | Suggested | Verified
+)  # fmt: skip
+Entry = tuple[float, AnyEvent]
+"""When, and what."""
 
 
 class Header(Struct, forbid_unknown_fields=True, frozen=True):
@@ -211,16 +151,24 @@ class Trace(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """One request."""
 
     header: Header
-    events: list[AnyEvent]
+    entries: list[Entry]
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Trace).decode
+def _without_curve(_: object) -> None:
+    """The target's curve is a function; its points are in `Decided.curve`."""
+
+
+def _no_curve(kind: object, value: object) -> Callable[[int], float]:
+    return lambda rows: 0.0
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_without_curve).encode
+_decode = msgspec.msgpack.Decoder(Trace, dec_hook=_no_curve).decode
 
 
 def seal(trace: Trace, key: SigningKey) -> bytes:
     """The trace as a signed file."""
-    body = zlib.compress(_encode(trace), 9)
+    body = zlib.compress(encode(trace), 9)
     return b"".join((MAGIC, key.public, key.sign(KIND, key.public + body), body))
 
 
@@ -229,7 +177,10 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
     start = len(MAGIC) + KEY_BYTES + SIGNATURE_BYTES
     if data.startswith(FAMILY) and not data.startswith(MAGIC):
         name = MAGIC.decode().strip()
-        raise TraceError(f"it is not of the format `{name}`: another version of edgespec made it, or it was altered.")
+        raise TraceError(
+            f"it is not of the format `{name}`: another version of edgespec made it, which can replay it, "
+            "or it was altered. Record the request again with this version."
+        )
     if not data.startswith(MAGIC) or len(data) <= start:
         raise TraceError("it is not an edgespec trace, or its header is corrupt.")
     public, body = data[len(MAGIC) : len(MAGIC) + KEY_BYTES], data[start:]
@@ -252,34 +203,6 @@ def _unpack(body: bytes) -> bytes:
     return content
 
 
-def salted(events: Iterable[AnyEvent], numbers: dict[int, int]) -> list[AnyEvent]:
-    """The events with every token id replaced by the number of its first appearance, which `numbers` keeps.
-
-    Equal tokens stay equal, so that trees and decisions do too. There is no key that could undo it.
-    """
-
-    def number(tokens: Sequence[int]) -> list[int]:
-        return [numbers.setdefault(token, len(numbers) + 1) for token in tokens]
-
-    return [_renamed(event, number) for event in events]
-
-
-def _renamed(event: AnyEvent, number: Callable[[Sequence[int]], list[int]]) -> AnyEvent:
-    replace = msgspec.structs.replace
-    match event:
-        case Frame():
-            return replace(event, tokens=number(event.tokens))
-        case Drafted():
-            return replace(event, proposals=[(number(tokens), *rest) for tokens, *rest in event.proposals])
-        case Verified():
-            return replace(event, tokens=number(event.tokens), forced=number(event.forced))
-        case Guided():
-            return replace(event, forced=number(event.forced))
-        case Suggested():
-            return replace(event, tokens=number(event.tokens))
-    return event
-
-
-def emitted(events: Iterable[AnyEvent]) -> int:
+def emitted(entries: Iterable[Entry]) -> int:
     """Tokens of the completion that a trace holds."""
-    return sum(len(event.tokens) for event in events if isinstance(event, Verified))
+    return sum(len(event.tokens) for _, event in entries if isinstance(event, Verified))

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_type_hints
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import actions, registry
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests import events
-from cloud_gateway.core.requests.assignment import Assignment
-from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.driver import Driver
+from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.sources.asking import put
 from cloud_gateway.core.sources.interface import Suggestion
@@ -35,29 +33,30 @@ UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What values raise that no gateway recorded: anybody can sign a trace with a key of their own."""
 NO_PREFIX = bytes(32)
 """A hash that no prefix has."""
-CHANGES: dict[str, events.WorkerChange] = {
-    "Assigned": "beside", "WorkerGone": "gone", "Declined": "declined", "Withdrawn": "needed",
-}  # fmt: skip
-ENDS: dict[str, Literal["left", "stopped", "error"]] = {"Cancelled": "left", "Stopped": "stopped", "Ended": "error"}
-TYPES: dict[str, Any] = get_type_hints(actions.Costs) | get_type_hints(actions.LinkView)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One event, after it was played again."""
+    """One entry, after it was played again."""
 
+    now: float
     event: trace.AnyEvent
     effects: Sequence[events.Effect] = ()
     """What followed from an input."""
     fresh: int = 0
     """Candidates that it brought."""
-    decided: trace.AnyAct | None = None
+    decided: trace.Act | None = None
     """What the policy says now where it was asked."""
 
     @property
     def same(self) -> bool:
         """Whether the policy decides what it decided then; true of all other events."""
         return not isinstance(self.event, trace.Decided) or self.decided == self.event.act
+
+    @property
+    def taken(self) -> events.FrameTaken | None:
+        """What became of a frame, if it is one."""
+        return next((effect for effect in self.effects if isinstance(effect, events.FrameTaken)), None)
 
 
 class Recorded:
@@ -112,7 +111,7 @@ class Recorded:
         raise NotImplementedError("a trace has no logits")
 
 
-class Player:
+class Player(Driver[Generation]):
     """The request as it was: `generation`, `link` and `costs` are those of the moment played last."""
 
     def __init__(self, recorded: Trace, controller: Policy | None = None) -> None:
@@ -125,100 +124,74 @@ class Player:
         self.tree = self.generation.tree
         self.link: actions.LinkView | None = None
         self.points: dict[int, float] = {}
-        self.costs = actions.Costs(lambda rows: interpolate(self.points, rows))
-        self._link: dict[str, Any] = {}
+        self._curve: Callable[[int], float] = lambda rows: interpolate(self.points, rows)
+        self.costs = actions.Costs(self._curve)
         self._nodes: Sequence[Node] = ()
-        self._flat: FlatTree | None = None
+        self._laid_out: FlatTree | None = None
 
     def play(self) -> Iterator[Moment]:
-        """Every event in turn. Raises TraceError where the request does not become what it was."""
-        for number, event in enumerate(self.recorded.events):
+        """Every entry in turn. Raises TraceError where the request does not become what it was."""
+        for number, (now, event) in enumerate(self.recorded.entries):
             try:
-                yield self.step(event)
+                yield self.step(now, event)
             except UNFIT as error:
                 raise TraceError(
                     f"its event {number} cannot be played again ({error!r}); this version handles requests otherwise."
                 ) from None
 
-    def step(self, event: trace.AnyEvent) -> Moment:
-        """Plays one event. Raises one of `UNFIT` where it does not fit."""
-        if isinstance(event, trace.Decided):
-            return self._decide(event)
-        if isinstance(event, trace.Seen):
-            self._look(event)
-        elif isinstance(event, trace.Guided):
-            self._select(event)
-        elif isinstance(event, trace.Suggested):
-            found = map(Suggestion, event.parents, event.tokens, event.chances)
-            put(self.generation.tree, self.generation.usage.sources, event.source, list(found))
-        else:
-            before = len(self.tree.tree)
-            effects = self.generation.handle(self._input(event), event.now)
-            self._compare(event, effects)
-            self.tree = self.generation.tree
-            return Moment(event, effects, len(self.tree.tree) - before)
-        return Moment(event)
+    def step(self, now: float, event: trace.AnyEvent) -> Moment:
+        """Plays one entry. Raises one of `UNFIT` where it does not fit."""
+        match event:
+            case trace.Decided():
+                return Moment(now, event, decided=self._decide(now, event))
+            case trace.Guided():
+                self._select(event)
+                return Moment(now, event)
+            case trace.Suggested(source, parents, tokens, chances):
+                proposed = put(self.generation.tree, source, list(map(Suggestion, parents, tokens, chances)))
+                self.generation.account.asked(source, proposed, None)
+                return Moment(now, event)
+        before = len(self.tree.tree)
+        effects = self.generation.handle(self._input(event), now)
+        self.carry_out(self.generation, effects)
+        self._outside.to_force = ()
+        self.tree = self.generation.tree
+        return Moment(now, event, effects, len(self.tree.tree) - before)
+
+    def finished(self, request: Generation, finished: events.Finished) -> None:
+        """Raises ValueError where the end is another one."""
+        if finished.finish != self.recorded.header.finish:
+            raise ValueError(f"it ends by {finished.finish} where it ended by {self.recorded.header.finish}")
 
     def node(self, number: int) -> Node:
         """A node by its id. Raises KeyError."""
         return self.tree.root if number == self.tree.root.id else self.tree.tree.nodes[number]
 
-    def _decide(self, event: trace.Decided) -> Moment:
+    def _decide(self, now: float, event: trace.Decided) -> trace.Act:
+        self.link, self.costs = event.link, replace(event.costs, verify_s=self._curve)
+        self.points.update(event.curve)
         if len(self.tree.tree) != event.size:
             raise ValueError(f"the tree has {len(self.tree.tree)} candidates where it had {event.size}")
-        action = self.generation.decide(self.link, self.costs, event.now)
-        self._nodes = [self.node(number) for number in event.act.nodes] if isinstance(event.act, trace.Verify) else ()
-        return Moment(event, decided=act_of(action))
+        action = self.generation.decide(self.link, self.costs, now)
+        self._nodes = [self.node(number) for number in event.act.nodes] if event.act.kind == "verify" else ()
+        return act_of(action)
 
-    def _look(self, event: trace.Seen) -> None:
-        match event:
-            case trace.PassCosts(points):
-                self.points.update(points)
-            case trace.Costs(changed):
-                self.costs = replace(self.costs, **_typed(changed))
-            case trace.Link(changed):
-                self._link = {**self._link, **_typed(changed)} if changed else {}
-                self.link = actions.LinkView(**self._link) if changed else None
-
-    def _input(self, event: trace.Input) -> events.Event:
-        """The input as the machine takes it."""
+    def _input(self, event: trace.AnyEvent) -> events.Event:
+        """The event as the machine takes it."""
         match event:
             case trace.Frame():
                 return self._frame(event)
             case trace.Verified():
                 return self._verified(event)
-            case trace.Drafted(_, leaves, proposals):
+            case trace.Drafted(leaves, proposals):
                 return events.Drafted([self.node(leaf) for leaf in leaves], [Proposal(*one) for one in proposals])
+            case trace.Decided() | trace.Guided() | trace.Suggested():
+                raise TypeError(f"{type(event).__name__} is no input of the machine")
             case _:
-                return self._plain(event)
-
-    def _plain(self, event: trace.Step) -> events.Event:
-        value, workers = event.value, self.recorded.header.workers
-        match event.what:
-            case "Admitted":
-                return events.Admitted(value)
-            case "Prefilled":
-                return events.Read(value)
-            case "Preempted":
-                return events.Preempted()
-            case "PassFailed":
-                return events.Failed("own-pass" if value else "pass", "")
-            case "SpeculationFailed":
-                return events.Failed("speculation", "")
-            case "Cancelled" | "Stopped" | "Ended":
-                return events.Ended(ENDS[event.what])
-            case _:
-                return events.WorkerChanged(workers[value], CHANGES[event.what])
-
-    def given(self, event: trace.Frame) -> Assignment | None:
-        """The assignment that a frame belongs to."""
-        assignments = self.generation.assignments
-        if event.worker == trace.FIRST:
-            return assignments.first
-        return assignments.of(self.recorded.header.workers[event.worker])
+                return event
 
     def _frame(self, event: trace.Frame) -> events.FrameArrived:
-        given = self.given(event)
+        given = self.generation.assignments.of(event.worker)
         if given is None:
             raise ValueError("a frame came while its worker was not assigned")
         digest = self.tree.prefix.digest_at(event.prefix_len) if event.on_path else NO_PREFIX
@@ -232,27 +205,16 @@ class Player:
         outside = self._outside
         outside.left_out = {self.node(number).path(self.tree.root) for number in event.left_out}
         outside.to_force = event.forced
-        self._flat = self.generation.flatten(self.generation.select(self._nodes))
+        self._laid_out = self.generation.flatten(self.generation.select(self._nodes))
         outside.left_out, outside.to_force = set(), ()
 
     def _verified(self, event: trace.Verified) -> events.Verified:
-        flat, self._flat = self._flat or self.generation.flatten(self.generation.select(self._nodes)), None
+        flat = self._laid_out or self.generation.flatten(self.generation.select(self._nodes))
+        self._laid_out = None
         outside = self._outside
         outside.depths, outside.tokens, outside.entropies = flat.depths, event.tokens, event.entropies
         outside.to_force = event.forced
         return events.Verified(flat, outside)
-
-    def _compare(self, event: trace.Input, effects: Sequence[events.Effect]) -> None:
-        """Raises ValueError where what followed is not what followed then."""
-        for effect in effects:
-            match event, effect:
-                case trace.Frame(), events.FrameTaken(kind) if kind != event.taken:
-                    raise ValueError(f"the frame is {kind} where it was {event.taken}")
-                case trace.Verified(), events.Chosen(rows, tokens) if (rows, tokens) != (event.rows, event.tokens):
-                    raise ValueError(f"the target keeps rows {rows} where it kept {event.rows}")
-                case _, events.Finished(finish) if finish != self.recorded.header.finish:
-                    raise ValueError(f"it ends by {finish} where it ended by {self.recorded.header.finish}")
-        self._outside.to_force = ()
 
 
 def machine(header: Header, outside: Recorded, controller: Policy | None) -> Generation:
@@ -260,14 +222,9 @@ def machine(header: Header, outside: Recorded, controller: Policy | None) -> Gen
     policy = controller or registry.make(header.settings, header.policy_state)
     request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside)
     return Generation(
-        header.request, request, policy, outside, 0.0, header.context, frozenset(header.eos), header.offload,
-        header.settings.verify_nodes,
+        header.request, request, policy, outside,
+        Bounds(header.context, frozenset(header.eos), header.settings.verify_nodes), offload=header.offload,
     )  # fmt: skip
-
-
-def _typed(changed: dict[str, Any]) -> dict[str, Any]:
-    """Recorded fields as the types that they have. Raises KeyError, ValueError."""
-    return {name: msgspec.convert(value, TYPES[name]) for name, value in changed.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +234,8 @@ class Difference:
     number: int
     """Which decision of the request, from 1."""
     now: float
-    then_act: trace.AnyAct
-    now_act: trace.AnyAct | None
+    then_act: trace.Act
+    now_act: trace.Act | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +253,5 @@ def check(recorded: Trace, controller: Policy | None = None) -> Check:
         if isinstance(moment.event, trace.Decided):
             count += 1
             if not moment.same:
-                event = moment.event
-                differences.append(Difference(count, event.now, event.act, moment.decided))
+                differences.append(Difference(count, moment.now, moment.event.act, moment.decided))
     return Check(count, differences)

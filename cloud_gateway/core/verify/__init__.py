@@ -3,7 +3,7 @@
 Public, by module:
 
 - `accept`: `at_open_end`, `Walk`, `walk`
-- `candidates`: `CandidateTree`, `LOCAL`, `Merged`
+- `candidates`: `CandidateTree`, `COMMITTED_SPAN`, `LOCAL`, `Merged`
 - `flatten`: `flatten`, `FlatTree`
 - `guide`: `GRAMMAR`, `Guide`, `ready_at`
 - `interface`: `Constraint`, `ConstraintError`, `Method`, `TokenLogprob`

@@ -144,7 +144,7 @@ class QueueDrafts:
         number = askings.take()
         limit = min(QUEUED_TOKENS, active.request.max_tokens)
         stops = frozenset[int]() if active.request.ignore_eos else self._eos
-        return Wanted(active, askings, number, _sampling(active.generation.worker_sampling, number), limit, stops)
+        return Wanted(active, askings, number, _sampling(active.generation.assignments.sampling, number), limit, stops)
 
     def _begin(self, model: DraftModel, waiting: Sequence[Active]) -> _Writing | None:
         wanted = self._claim(waiting, lambda active, lost_by: True)

@@ -41,7 +41,7 @@ class Dispatch(Protocol):
     @property
     def step(self) -> Callable[[Active, Event], None]: ...
     def idle(self) -> dict[str, LinkedWorker]: ...
-    def carry_out(self, active: Active, output: Send) -> None: ...
+    def send(self, message: Send) -> None: ...
     def note(self, taken: FrameTaken) -> None: ...
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None: ...
 
@@ -119,26 +119,23 @@ class QueueWorkers:
         writing = self._writing.get(event.frame.request)
         if writing is None or writing.worker.id != event.worker:
             return False
-        ledger = writing.active.generation.frames
-        ledger.count("received")
         with Contained() as caught:
             merged = writing.answer.merge(event.frame, event.worker)
         if caught.error is not None:
-            ledger.count("rejected")
+            self._book(writing, "rejected")
             self._punish(writing, caught.error)
             return True
         kind = "used" if merged.fresh else "stale"
-        ledger.count(kind)
         writing.frames += bool(merged.fresh)
-        self._book(writing, frames=1)
-        self._offloading.note(FrameTaken(kind, event.worker, not merged.prefix, merged.useful))
+        self._book(writing, kind)
+        self._offloading.note(FrameTaken(kind, event.worker, merged))
         return True
 
     def declined(self, event: Declined) -> None:
         """A worker writes no answer to this prompt, nor does it draft for it."""
         writing = self._writing.get(event.request)
         if writing is not None and writing.worker.id == event.worker:
-            writing.active.generation.excluded_workers.add(event.worker)
+            writing.active.generation.assignments.excluded.add(event.worker)
             self._lose(writing, "declined")
 
     def release(self, worker: str, why: str) -> None:
@@ -166,7 +163,7 @@ class QueueWorkers:
         due = now + patience(worker.rtt_high_s, worker.step_s, len(request.tokens))
         writing = self._writing[answer.number] = _Writing(wanted, worker, answer, due)
         self._offloading.audit.assigned(request, worker.id, worker.label)
-        self._book(writing, frames=0)
+        self._book(writing)
         for body in answer.open(wanted.sampling, scope_for(worker.id, request.cache_scope)):
             self._send(writing, body)
 
@@ -192,19 +189,18 @@ class QueueWorkers:
         if not isinstance(error, RemoteProtocolError):
             log.error("an answer of worker %s led to a fault: %s", writing.worker.id, describe_fault(error))
             error = RemoteProtocolError("fault", "its answer led to a fault of this gateway")
-        writing.active.generation.excluded_workers.add(writing.worker.id)
+        writing.active.generation.assignments.excluded.add(writing.worker.id)
         writing.wanted.askings.lose(writing.wanted.number, writing.worker.id)
         del self._writing[writing.answer.number]
         self._offloading.punish(writing.worker.id, error, writing.answer.number)
         self._close(writing, "moved")
 
-    def _book(self, writing: _Writing, frames: int) -> None:
-        self._offloading.step(
-            writing.active, Spent("answer", count=frames, name=writing.worker.label, worker=writing.worker.id)
-        )
+    def _book(self, writing: _Writing, frame: str = "") -> None:
+        worker = writing.worker
+        self._offloading.step(writing.active, Spent("answer", name=worker.label, worker=worker.id, frame=frame))
 
     def _send(self, writing: _Writing, body: ToWorker) -> None:
-        self._offloading.carry_out(writing.active, Send(writing.worker.id, body))
+        self._offloading.send(Send(writing.worker.id, body))
 
 
 def source_of(active: Active) -> Answers | None:
@@ -216,6 +212,6 @@ def source_of(active: Active) -> Answers | None:
 def _chosen(active: Active, lost_by: Set[str], idle: dict[str, LinkedWorker], merit: Merit) -> str | None:
     """The worker that is asked for an answer to this prompt; None where none of these may be."""
     generation = active.generation
-    if not generation.offload:
+    if not generation.assignments.allowed:
         return None
-    return choose(idle.values(), {}, active.request.groups, merit, exclude=generation.excluded_workers | lost_by)
+    return choose(idle.values(), {}, active.request.groups, merit, exclude=generation.assignments.excluded | lost_by)

@@ -15,6 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.core.drafting.rhythm import MIN_LEVELS, Rhythm
 from edgespec.core.drafting.settings import DEFAULTS
@@ -50,6 +54,17 @@ class DraftRule:
     max_depth: int = MAX_DEPTH
     max_nodes: int = 512
     """Nodes in the tree at which drafting waits for a commit."""
+
+
+class Noise(Protocol):
+    """The target's noise for a draft model with other token numbers."""
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The target's token of the same bytes for each of the draft's, -1 where there is none."""
+
+    def position(self, path: Sequence[int]) -> int | None:
+        """The target's position after a path of draft tokens; None if it is not known."""
 
 
 class Drafting:
@@ -110,6 +125,11 @@ class Drafting:
     def ranked_by(self, sampling: Sampling) -> Sampling:
         """How the draft model's tokens are ranked for a request."""
         return sampling
+
+    @property
+    def noise(self) -> Noise | None:
+        """The target's noise by the draft model's tokens; None if they have the target's numbers."""
+        return None
 
     def paths(self, leaves: Sequence[Node]) -> list[tuple[int, ...]]:
         """The draft model's tokens of leaves, below the committed ones."""

@@ -12,7 +12,7 @@ space, so that there is a border at the end of nearly every word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -47,15 +47,7 @@ class Borders:
         """Whether there is a border between these two bytes."""
         return not self._joined[before][after]
 
-    def find(self, text: bytes, begin: int = 0) -> Iterator[int]:
-        """Positions of the borders after `begin`, in order; each has a byte on both sides."""
-        for i in range(max(begin, 0) + 1, len(text)):
-            if not self._joined[text[i - 1]][text[i]]:
-                yield i
-
-    def last(self, text: bytes, begin: int = 0) -> int:
-        """The last border after `begin`; `begin` if there is none."""
-        for i in range(len(text) - 1, begin, -1):
-            if not self._joined[text[i - 1]][text[i]]:
-                return i
-        return begin
+    def parted(self, text: bytes, begin: int = 0) -> list[bytes]:
+        """The text in segments, at the borders from byte `begin` on; the last segment may go on."""
+        ends = [i for i in range(max(begin, 1), len(text)) if not self._joined[text[i - 1]][text[i]]]
+        return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)])]

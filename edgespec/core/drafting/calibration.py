@@ -37,19 +37,6 @@ class Calibrator:
         score = w[0] + w[1] * _logit(cost) + w[2] * (entropy - 1.0) + w[3 + (rank if rank < RANKS else RANKS - 1)]
         return 1 / (1 + exp(-_clipped(score)))
 
-    def chances(self, costs: Sequence[float], entropies: Sequence[float]) -> list[float]:
-        """The probabilities of all of a node's children; the same as one call for each, in half the time.
-
-        Children of equal cost share the better rank."""
-        ordered, found = sorted(costs), []
-        bias, slope, doubt, *ranked = self._weights
-        for cost, entropy in zip(costs, entropies, strict=True):
-            logit = -log(expm1(cost)) if _MIN_COST <= cost < MAX_LOGIT else _logit(cost)
-            rank = ordered.index(cost)  # of a few
-            score = bias + slope * logit + doubt * (entropy - 1.0) + ranked[rank if rank < RANKS else RANKS - 1]
-            found.append(1 / (1 + exp(-score if -MAX_SCORE < score < MAX_SCORE else -_clipped(score))))
-        return found
-
     def cost(self, cost: float, entropy: float, rank: int) -> float:
         """The same in nats of -log P."""
         w = self._weights

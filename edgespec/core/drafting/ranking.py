@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.algorithm2 import Noise, Proposal
 from edgespec.core.drafting.proposals import largest
 from edgespec.core.protocol.messages import MAX_COST, Sampling
-from edgespec.core.sampling.gumbel import every_token, shortlist
+from edgespec.core.sampling.gumbel import every_token, gumbel, shortlist
 from edgespec.core.sampling.logits import Candidates, History, Processor, entropy, finite
 
 Floats = NDArray[np.float64]
@@ -34,6 +34,8 @@ _FAINT = 80.0
 """exp(-80) adds nothing to a sum in which there is a 1."""
 _SMALL = 4096
 """Number of scores up to which float64 is as fast as float32."""
+_FAR_NATS = 20.0
+"""Noise lifts a token that is further below the likeliest one about once in 10**8 rows."""
 _KEPT = 16
 """Best tokens of a row that are stored to estimate the spread."""
 _OUTSIDE_NATS = 7.0
@@ -83,11 +85,18 @@ class Ranker:
     """
 
     def __init__(
-        self, sampling: Sampling, prompt: Sequence[int] = (), *, spread: Spread | None = None, resolved: bool = False
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int] = (),
+        *,
+        spread: Spread | None = None,
+        resolved: bool = False,
+        noise: Noise | None = None,
     ) -> None:
         """`resolved`: report the entropy that remains given the noise, not that of the processed distribution; it
-        predicts rejections better, and is far lower where the draft is good."""
-        self.sampling, self.resolved = sampling, resolved
+        predicts rejections better, and is far lower where the draft is good. `noise`: None if draft and target have the
+        same token numbers."""
+        self.sampling, self.resolved, self.noise = sampling, resolved, noise
         self.spread = spread or Spread()
         # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
         self._processor = Processor(sampling)
@@ -107,7 +116,11 @@ class Ranker:
             scores = finite(logits)
         else:
             found = self._candidates(logits, path)
-            tokens, scores = self._scores(found, self._length + len(path), width)
+            tokens, scores = (
+                self._scores(found, self._length + len(path), width)
+                if self.noise is None or not self._noisy
+                else self._renumbered(found, self.noise, path)
+            )
         best = largest(scores, max(width, _KEPT))
         named = best if tokens is None else tokens[best]
         self._recent[tuple(path)] = named, scores[best].astype(np.float64)
@@ -160,6 +173,17 @@ class Ranker:
             tokens = every_token(len(found.logits)) if found.tokens is None else found.tokens
             scores = found.logits
         return tokens, scores if self._processor.greedy else scores * self.sampling.temperature
+
+    def _renumbered(self, found: Candidates, noise: Noise, path: Sequence[int]) -> tuple[Tokens, Floats]:
+        """The same with the target's noise for tokens that it has too, and the noise's mean for others."""
+        near = np.flatnonzero(found.logits >= found.logits.max() - _FAR_NATS)
+        tokens, scores = near if found.tokens is None else found.tokens[near], found.logits[near] + np.euler_gamma
+        position = noise.position(path)
+        if position is not None and self.sampling.seed is not None:
+            numbers = noise.numbers[tokens]
+            same = numbers >= 0
+            scores[same] += gumbel(self.sampling.seed, position, numbers[same]) - np.euler_gamma
+        return tokens, scores * self.sampling.temperature
 
 
 def _softmax(scores: NDArray[np.floating], top: float, scale: float) -> tuple[float, float]:

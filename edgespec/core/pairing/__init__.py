@@ -6,8 +6,7 @@ Public, by module:
 - `exchange`: `Entropy`, `GatewayExchange`, `Party`, `Peer`, `Purpose`, `State`, `WorkerExchange`
 - `groups`: `DEFAULT_GROUPS`, `Groups`, `OWN_GROUP`, `parse_groups`
 - `messages`: `CHECK_DIGITS`, `check_number`, `Code`, `decode_pairing`, `MAX_NAMEPLATE`, `MAX_PAIRING_BYTES`,
-  `MIN_NAMEPLATE`, `PairingFailed`, `PairingMessage`, `Reason`, `Refused`, `SENTENCES`, `Start`, `VERSION`,
-  `Version`
+  `MIN_NAMEPLATE`, `PairingFailed`, `PairingMessage`, `Reason`, `Refused`, `SENTENCES`, `Start`
 - `sources`: `Waiting`
 - `window`: `Closed`, `Event`, `Failed`, `MAX_FAILURES`, `Paired`, `PairingWindow`, `Shown`, `WINDOW_S`
 """

@@ -36,7 +36,7 @@ class Announcements(Generic[T]):
         return [entry.value for entry in sorted(self._entries.values(), key=lambda entry: entry.failures)]
 
     def put(self, name: str, hosts: Collection[str], value: T) -> bool:
-        """Adds or replaces an announcement that names these hosts; False where there is no room for it."""
+        """Adds or replaces an announcement that names these hosts; False if there is no room for it."""
         known = self._entries.pop(name, None)
         if known is not None and known.value == value:
             self._entries[name] = known
@@ -52,7 +52,6 @@ class Announcements(Generic[T]):
         return True
 
     def remove(self, name: str) -> None:
-        """Removes a withdrawn announcement."""
         self._entries.pop(name, None)
 
     def failed(self, tried: Callable[[T], bool]) -> list[str]:

@@ -36,7 +36,6 @@ from spake2 import SPAKE2_A, SPAKE2_B, SPAKEError
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.pairing.messages import (
-    VERSION,
     Accepted,
     Code,
     Confirm,
@@ -47,7 +46,7 @@ from edgespec.core.pairing.messages import (
     Reply,
     Start,
 )
-from edgespec.core.protocol.messages import PROTOCOL, Message
+from edgespec.core.protocol.messages import PROTOCOL, VERSION, Message
 from edgespec.core.protocol.signing import SigningKey, check_public_key, verify
 
 Purpose = Literal["link", "peer"]
@@ -58,14 +57,12 @@ Entropy = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """This side of an exchange."""
-
     key: SigningKey
     name: str
     version: int = VERSION
     min_version: int = VERSION
     purpose: Purpose = "link"
-    """What the two are paired for. It is in all that is proven, so that a code for one never pairs for the other."""
+    """The purpose of the pairing. It is in all that is proven, so that a code for one never pairs for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +194,6 @@ class WorkerExchange(Exchange):
     }
 
     def start(self) -> Start:
-        """The first message."""
         if self.state is not State.NEW:
             raise LocalProtocolError("a pairing exchange starts once")
         self.state = State.STARTED

@@ -9,9 +9,9 @@ from typing import Annotated
 from msgspec import Meta
 
 DEFAULT_GROUP = "default"
-"""Of a worker paired without `--group`, and of a key whose `--offload` names none."""
+"""The group of a worker paired without `--group`, and of a key whose `--offload` names none."""
 OWN_GROUP = "own"
-"""Of the worker that a gateway runs on its own machine, which may read every prompt; nobody else can be in it."""
+"""The group of the worker that a gateway runs on its own machine, which may read every prompt. No other is in it."""
 PATTERN = r"^[a-z0-9][a-z0-9._-]{0,31}\Z"
 MAX_GROUPS = 16
 """Per worker or key; more would not fit on one line of a list."""

@@ -11,11 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edgespec.core.errors import UNDECODABLE, PairingError, RemoteProtocolError
-from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name
+from edgespec.core.errors import PairingError
+from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name, Version, decoded
 
-VERSION = 1
-"""Version of protocol `edgespec/1`, as a number that two sides can compare."""
 MIN_NAMEPLATE, MAX_NAMEPLATE = 1000, 9999
 """The right nameplate with wrong words burns the code. A source has eight attempts in the 120 s of a window, so that
 with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
@@ -29,7 +27,6 @@ CHECK_NUMBERS = 10_000
 MAX_PAIRING_BYTES = 1024
 """No pairing message is longer; shells refuse longer ones unread."""
 
-Version = Annotated[int, Meta(ge=1, le=65535)]
 Spake = Annotated[bytes, Meta(min_length=33, max_length=33)]
 
 
@@ -65,7 +62,7 @@ SENTENCES: Mapping[Reason, str] = {
     Reason.STORAGE: "the gateway could not store the worker's key (its log says why); nothing was paired",
     Reason.ABANDONED: "the connection ended before pairing was complete; try again with the code shown now",
 }
-"""What each reason means to the person at the worker, and what to do."""
+"""The meaning of each reason to the person at the worker, and what to do."""
 
 
 class PairingFailed(PairingError):
@@ -125,10 +122,7 @@ _DECODER: msgspec.msgpack.Decoder[PairingMessage] = msgspec.msgpack.Decoder(Pair
 
 def decode_pairing(data: bytes) -> PairingMessage:
     """One message off the wire. Raises RemoteProtocolError (reason `malformed`), whatever the bytes are."""
-    try:
-        return _DECODER.decode(data)
-    except UNDECODABLE:
-        raise RemoteProtocolError("malformed", "a pairing message that does not decode") from None
+    return decoded(_DECODER.decode, data, "a message of a pairing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ class Delays:
         return max(0.0, last + min(FIRST_DELAY_S * 2.0**doublings, MAX_DELAY_S) - now)
 
     def failed(self, source: str, now: float) -> None:
-        """An attempt of this source failed."""
         failures, last = self._failures.pop(source, (0, now))
         self._failures[source] = (1 if now - last >= FORGET_S else failures + 1), now
         while len(self._failures) > MAX_SOURCES:

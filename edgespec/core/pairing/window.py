@@ -36,8 +36,6 @@ NewCode = Callable[[Entropy, bytes, int], Code]
 
 
 class Window(enum.Enum):
-    """The window's state."""
-
     CLOSED = "closed"
     OPEN = "open"
     BUSY = "busy"
@@ -100,7 +98,7 @@ class PairingWindow:
         self._exchange: GatewayExchange | None = None
         self._last_ended: GatewayExchange | None = None
         self._source = ""
-        """Of the attempt that runs."""
+        """The source of the attempt that runs."""
         self._closes_at = self._attempt_ends_at = self._received_at = 0.0
         self._why_closed = Reason.WINDOW
         self._events: list[Event] = []
@@ -115,7 +113,7 @@ class PairingWindow:
         return min(self._closes_at, self._attempt_ends_at, self._received_at + STEP_S)
 
     def events(self) -> list[Event]:
-        """What happened since the last call, oldest first."""
+        """Events since the last call, oldest first."""
         events, self._events = self._events, []
         return events
 
@@ -147,7 +145,7 @@ class PairingWindow:
     def begin(self, source: str, nameplate: int, now: float) -> GatewayExchange:
         """Begins an attempt, for a `Start` with this nameplate from `source`; may evict a parked attempt.
 
-        Raises PairingFailed where no window is open, the source has to wait, the nameplate is another one, or an
+        Raises PairingFailed if no window is open, the source has to wait, the nameplate is another one, or an
         attempt runs that is not parked.
         """
         self.poll(now)

@@ -23,8 +23,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from edgespec.core.errors import UNDECODABLE, AddressError, LocalProtocolError, RemoteProtocolError
-from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name, Text
+from edgespec.core.errors import AddressError, LocalProtocolError, RemoteProtocolError
+from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name, Text, decoded
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey, check_public_key, digest, verify
 
@@ -46,7 +46,7 @@ SENTENCES: Mapping[PeerReason, str] = {
     "busy": "relays as many machines as it is allowed to",
     "unreachable": "cannot reach the gateway at present",
 }
-"""What each reason means; the name of the peer stands before it."""
+"""The meaning of each reason; the name of the peer stands before it."""
 
 
 class PeerUnavailable(AddressError):
@@ -108,10 +108,7 @@ _DECODER: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMes
 
 def decode_peer(data: bytes) -> PeerMessage:
     """One message off the wire. Raises RemoteProtocolError (`malformed`), whatever the bytes are."""
-    try:
-        return _DECODER.decode(data)
-    except UNDECODABLE:
-        raise RemoteProtocolError("malformed", "a message of a peer that does not decode") from None
+    return decoded(_DECODER.decode, data, "a message of a peer")
 
 
 CHALLENGE, ASK = "peer-challenge", "peer-ask"
@@ -140,7 +137,7 @@ class CallerHandshake:
         return Ask(what, gateway, self._key.sign(ASK, _asked(both, what, gateway)))
 
     def answered(self, message: PeerMessage) -> Granted:
-        """What was granted. Raises PeerUnavailable, RemoteProtocolError (`unexpected`)."""
+        """The grant. Raises PeerUnavailable, RemoteProtocolError (`unexpected`)."""
         self._raise_refusal(message)
         if not isinstance(message, Granted):
             raise _unexpected(message)
@@ -158,7 +155,7 @@ class ListenerHandshake:
         self, key: SigningKey, spki_hash: bytes, nonce: bytes, refusal: Callable[[bytes], PeerReason | None]
     ) -> None:
         """`spki_hash`: of the TLS key that it serves with; `nonce`: 32 fresh random bytes; `refusal`: why a key is
-        refused, None where it is not.
+        refused, None if it is not.
         """
         self._key, self._spki, self._nonce, self._refusal = key, spki_hash, nonce, refusal
         self._digest = b""
@@ -177,7 +174,7 @@ class ListenerHandshake:
         return PeerChallenge(self._key.public, self._nonce, self._key.sign(CHALLENGE, self._digest))
 
     def asked(self, message: PeerMessage) -> Ask | PeerRefused:
-        """What the caller asks for, or the refusal of its key.
+        """The caller's request, or the refusal of its key.
 
         Raises RemoteProtocolError (`bad-signature`, `unexpected`); LocalProtocolError before a challenge.
         """

@@ -1,15 +1,15 @@
-"""The wire protocol `edgespec/1`: messages, signatures, handshake, session, prefix hashes (docs/protocol.md).
+"""The wire protocol `edgespec/2`: messages, signatures, handshake, session, prefix hashes (docs/protocol.md).
 
 Public, by module:
 
 - `handshake`: `CloseCode`, `final_error`, `GatewayIdentity`, `NONCE_BYTES`, `Pin`, `quarantine_notice`, `Standing`,
   `standing_error`, `WorkerIdentity`
 - `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
-- `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `encode`,
-  `Frame`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`, `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`,
-  `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENS_PER_FRAME`, `Message`, `Name`, `Open`, `Pause`, `PROTOCOL`, `Refuse`,
-  `Resume`, `ROOT`, `Rotation`, `Sampling`, `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`,
-  `Tree`, `WorkerBody`
+- `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `decoded`,
+  `encode`, `Frame`, `FRAME_NODES`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`, `MAX_LEAVES`,
+  `MAX_MICROS`, `MAX_NODES`, `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENS_PER_FRAME`, `Message`, `Name`, `Open`,
+  `Pause`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`, `Rotation`, `Sampling`, `shape_error`, `Share`, `step_curve`,
+  `StepTimes`, `Text`, `together`, `ToWorker`, `Tree`, `VERSION`, `Version`, `WorkerBody`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all

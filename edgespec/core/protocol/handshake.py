@@ -105,7 +105,7 @@ def transcript(hello: Hello, challenge: Challenge) -> bytes:
 
 def session_id(transcript_hash: bytes) -> bytes:
     """The session id (16 bytes), which every later frame carries."""
-    return hashlib.sha256(b"edgespec/1 session\0" + transcript_hash).digest()[:16]
+    return hashlib.sha256(f"{PROTOCOL} session\0".encode() + transcript_hash).digest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

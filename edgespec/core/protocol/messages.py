@@ -1,7 +1,7 @@
-"""The closed set of wire messages of protocol `edgespec/1`, decoded and validated once (docs/protocol.md).
+"""The closed set of wire messages of protocol `edgespec/2`, decoded and validated once (docs/protocol.md).
 
-Every message is a msgpack array whose first element is the tag. After the handshake each one travels as the
-`body` of a `Frame`, which binds it to one session and one place in the sequence. Costs and entropies
+Every message is a msgpack array whose first element is the tag. After the handshake they travel in a `Frame`, which
+binds them to one session and one place in the sequence: those of several requests share one. Costs and entropies
 travel as whole millinats: they rank nodes and never decide acceptance, so that precision is ample.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Generic, Literal, TypeVar
@@ -16,13 +17,20 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.errors import UNDECODABLE, RemoteProtocolError
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.names import MAX_NAME, NAME_PATTERN
 
-PROTOCOL = "edgespec/1"
+PROTOCOL = "edgespec/2"
+VERSION = 2
+"""The same as a number that two sides can compare."""
+Version = Annotated[int, Meta(ge=1, le=65535)]
 MAX_FRAME_BYTES = 64 * 1024
 MAX_TREE_BYTES = 16 * 1024
+MAX_PARTS = 64
+"""Messages in one frame."""
+FRAME_NODES = 448
+"""New nodes in a frame to which a worker adds no tree: with 64 more, in `MAX_PARTS` trees, they fit into it."""
 MAX_NODES = 64
 """New nodes in one `Tree`."""
 MAX_DEPTH = 64
@@ -277,18 +285,23 @@ class Bye(Message, tag="bye", frozen=True):
 ToWorker = Open | Commit | Share | Close
 """What a gateway sends of its requests."""
 WorkerBody = Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
+TOGETHER = frozenset({Open, Commit, Share, Close, Tree, Decline})
+"""What may share a frame with others: messages about requests. So no frame holds a thousand pings to be answered."""
 AnyBody = Welcome | Open | Commit | Share | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")
+T = TypeVar("T")
+FRAME_BYTES = 31
+"""Of a frame's payload that are no message: session 18, number at most 9, heads of both arrays 4."""
 
 
 class Frame(Struct, Generic[Body], array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One signed message in its session. `seq` starts at 1 in each direction and rises by exactly 1."""
+    """Signed messages in their session. `seq` starts at 1 in each direction and rises by exactly 1."""
 
     session: Id16
     seq: U63
-    body: Body
+    bodies: Annotated[list[Body], Meta(min_length=1, max_length=MAX_PARTS)]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -296,6 +309,27 @@ encode = _encoder.encode
 decode_frame = msgspec.msgpack.Decoder(Frame[AnyBody]).decode
 """Decodes the bodies of both directions; the tables in session.py define which is allowed when."""
 decode_handshake = msgspec.msgpack.Decoder(Handshake).decode
+
+
+def decoded(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
+    """A message off the wire. Raises RemoteProtocolError (`malformed`), whatever the bytes are."""
+    try:
+        return decode(data)
+    except UNDECODABLE as error:
+        kind = type(error).__name__  # its text may quote the peer
+        raise RemoteProtocolError("malformed", f"not {what} ({kind})") from None
+
+
+def together(bodies: Sequence[Body], max_bytes: int) -> Iterator[Sequence[Body]]:
+    """The same messages in their order, as few frames as hold them; `max_bytes`: of one frame's payload."""
+    start, size = 0, FRAME_BYTES
+    for end, body in enumerate(bodies):
+        more = len(encode(body))
+        if end > start and (end - start == MAX_PARTS or size + more > max_bytes):
+            yield bodies[start:end]
+            start, size = end, FRAME_BYTES
+        size += more
+    yield bodies[start:]
 
 
 class Shape(enum.StrEnum):

@@ -7,9 +7,9 @@
       | <---------------------------------------------- |
       | Proof: signed                                   |
       | ----------------------------------------------> |
-      |                 Frame(session, 1, Welcome), ... |   or Frame(session, 1, Bye), if the key is not paired
+      |               Frame(session, 1, [Welcome]), ... |   or Frame(session, 1, [Bye]), if the key is not paired
       | <---------------------------------------------- |
-      | Frame(session, 1, Tree), ...                    |
+      | Frame(session, 1, [Tree, Tree]), ...            |
       | ----------------------------------------------> |
 
 `receive` takes bytes and returns messages and events; `send` numbers and signs. Frames that the machine makes by itself
@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
-from edgespec.core.errors import UNDECODABLE, LocalProtocolError, RemoteProtocolError
+from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import (
@@ -100,6 +100,7 @@ GATEWAY_RECEIVES: Table = {
     (State.PROOF, RotatedProof): State.WELCOME,
     **FRAMES_TO_GATEWAY,
 }
+A_MESSAGE = f"a message of {PROTOCOL}"
 _HANDSHAKE_STATES = frozenset({State.HELLO, State.CHALLENGE, State.PROOF})
 
 
@@ -155,7 +156,7 @@ class Session:
         self._sent = self._received = 0
         self._outgoing: list[bytes] = []
         self._pings: deque[tuple[int, float]] = deque()
-        self._received_at = now
+        self.received_at = now
         self._deadline = now + timers.handshake_s
         self._ping_at = now
 
@@ -164,14 +165,15 @@ class Session:
         waiting, self._outgoing = self._outgoing, []
         return waiting
 
-    def send(self, body: AnyBody) -> bytes:
-        """Numbers, signs and pads one message. Raises LocalProtocolError where state or size forbid it."""
-        following = self.sends.get((self.state, type(body)))
+    def send(self, *bodies: AnyBody) -> bytes:
+        """Numbers, signs and pads messages, in one frame. Raises LocalProtocolError where state or size forbid it."""
+        following = self._following(self.sends, bodies)
+        names = " and ".join(sorted({type(body).__name__ for body in bodies}))
         if following is None:
-            raise LocalProtocolError(f"{type(body).__name__} cannot be sent in state {self.state}.")
-        payload = m.encode(Frame(self.session, self._sent + 1, body))
+            raise LocalProtocolError(f"{names} cannot be sent in state {self.state}.")
+        payload = m.encode(Frame(self.session, self._sent + 1, list(bodies)))
         if len(payload) > self.max_sent:
-            raise LocalProtocolError(f"{type(body).__name__} has {len(payload)} bytes, more than {self.max_sent}.")
+            raise LocalProtocolError(f"{names} has {len(payload)} bytes, more than {self.max_sent}.")
         self._sent += 1
         self.state = following
         return signing.seal(self._key, self.send_kind, payload)
@@ -179,13 +181,13 @@ class Session:
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Verifies, decodes and handles one WebSocket message. Raises RemoteProtocolError, which ends the session."""
         try:
-            message = self._read(data)
-            following = self.receives.get((self.state, type(message)))
+            messages = self._read(data)
+            following = self._following(self.receives, messages)
             if following is None:
-                what = type(message).__name__
+                what = " and ".join(sorted({type(message).__name__ for message in messages}))
                 raise RemoteProtocolError("unexpected", f"{what} is not allowed in state {self.state}")
-            self.state, self._received_at = following, now
-            return self._handle(message, data, now)
+            self.state, self.received_at = following, now
+            return [event for message in messages for event in self._handle(message, data, now)]
         except RemoteProtocolError:
             self.state = State.CLOSED
             raise
@@ -196,7 +198,7 @@ class Session:
         if self.state is State.CLOSED:
             return float("inf")
         return (
-            min(self._received_at + self.timers.silent_s, self._ping_at) if self.state is State.OPEN else self._deadline
+            min(self.received_at + self.timers.silent_s, self._ping_at) if self.state is State.OPEN else self._deadline
         )
 
     def tick(self, now: float) -> None:
@@ -219,25 +221,31 @@ class Session:
         self._outgoing.append(self.send(Ping(stamp)))
         self._pings.append((stamp, now))
 
-    def _read(self, data: bytes) -> Message:
+    def _following(self, table: Table, messages: Sequence[Message]) -> State | None:
+        """The state after these messages of one frame; None where one of them must not come, or not with others."""
+        if len(messages) == 1:
+            return table.get((self.state, type(messages[0])))
+        allowed = all(type(one) in m.TOGETHER and (self.state, type(one)) in table for one in messages)
+        return self.state if allowed else None  # none of those that may be together changes it
+
+    def _read(self, data: bytes) -> Sequence[Message]:
         if self.state is State.CLOSED:
             raise RemoteProtocolError("unexpected", "a message came after the end")
         if self.state in _HANDSHAKE_STATES:
-            return self._read_handshake(data)
+            return [self._read_handshake(data)]
         payload = signing.unseal(self.peer_key, self.receive_kind, data, self.max_received)
-        frame = _decoded(m.decode_frame, payload)
+        frame = m.decoded(m.decode_frame, payload, A_MESSAGE)
         if frame.session != self.session:
             raise RemoteProtocolError("session", "a frame of another session")
         if frame.seq != self._received + 1:
             raise RemoteProtocolError("sequence", f"frame {frame.seq} came where {self._received + 1} was due")
         self._received += 1
-        body: Message = frame.body
-        return body
+        return frame.bodies
 
     def _read_handshake(self, data: bytes) -> Message:
         if len(data) > MAX_HANDSHAKE_BYTES:
             raise RemoteProtocolError("oversize", f"a handshake message of {len(data)} bytes is longer than allowed")
-        message: Message = _decoded(m.decode_handshake, data)
+        message: Message = m.decoded(m.decode_handshake, data, A_MESSAGE)
         return message
 
     def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
@@ -260,7 +268,7 @@ class Session:
                 text = f"the handshake was not complete after {timers.handshake_s:g} s"
                 raise RemoteProtocolError("handshake-timeout", text, close_code=CloseCode.TIMEOUT)
             return
-        quiet_s = now - self._received_at
+        quiet_s = now - self.received_at
         unread_s = now - self._pings[0][1] if self._pings else 0.0
         if max(quiet_s, unread_s) >= timers.silent_s:
             raise RemoteProtocolError("silent", f"no answer for {timers.silent_s:g} s", close_code=CloseCode.TIMEOUT)
@@ -386,14 +394,3 @@ class GatewaySession(Session):
         self.session = session_id(self._transcript)
         signature = self._key.sign(signing.GATEWAY_CHALLENGE, self._transcript)
         self._outgoing.append(m.encode(replace(unsigned, signature=signature)))
-
-
-_T = TypeVar("_T")
-
-
-def _decoded(decode: Callable[[bytes], _T], payload: bytes) -> _T:
-    try:
-        return decode(payload)
-    except UNDECODABLE as error:
-        kind = type(error).__name__  # its text may quote the peer
-        raise RemoteProtocolError("malformed", f"not a message of {PROTOCOL} ({kind})") from None

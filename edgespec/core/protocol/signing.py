@@ -1,7 +1,7 @@
 """Signed envelopes: Ed25519 (RFC 8032) under one domain string per kind, padded to a few sizes (docs/protocol.md).
 
     envelope  =  signature(64) ‖ length(2, big-endian) ‖ payload ‖ zeros up to the bucket
-    signed    =  b"edgespec/1 " + kind + b"\\0" + everything after the signature
+    signed    =  b"edgespec/2 " + kind + b"\\0" + everything after the signature
 
 The kind follows from the direction and the state of the link and is never read from the wire. PyNaCl signs and
 verifies in about two thirds of the time that `cryptography` takes, and detects small-order public keys.
@@ -20,7 +20,7 @@ from nacl.bindings import (
 from nacl.exceptions import BadSignatureError
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
-from edgespec.core.protocol.messages import MAX_FRAME_BYTES
+from edgespec.core.protocol.messages import MAX_FRAME_BYTES, PROTOCOL
 
 WORKER_FRAME = "worker-frame"
 GATEWAY_FRAME = "gateway-frame"
@@ -29,6 +29,8 @@ GATEWAY_REFUSE = "gateway-refuse"
 WORKER_PROOF = "worker-proof"
 KEY_ROTATION = "key-rotation"
 GATEWAY_ROTATION = "gateway-rotation"
+STORED = frozenset({KEY_ROTATION, GATEWAY_ROTATION, "trace"})
+"""Kinds whose statements are kept in files, and outlive a version of the wire: their domain stays the first one's."""
 
 SIGNATURE_BYTES = 64
 HEADER_BYTES = SIGNATURE_BYTES + 2
@@ -120,4 +122,4 @@ def digest(domain: str, *fields: bytes) -> bytes:
 
 
 def _domain(kind: str) -> bytes:
-    return b"edgespec/1 " + kind.encode() + b"\0"
+    return f"{'edgespec/1' if kind in STORED else PROTOCOL} {kind}\0".encode()

@@ -3,6 +3,10 @@
 The target is SmolLM2-135M in torch; the draft is the same model quantised (match rate about 95 %), quantised again into
 a faster format (75-80 %), or with a layer dropped (60-70 %). They represent a large target and a small draft: the
 relative results and the identity of the texts carry over, the milliseconds do not.
+
+Public, by module:
+
+- `scene`: `PROMPTS`, `read_prompts`
 """
 
 from __future__ import annotations
@@ -40,7 +44,6 @@ WATCHED = "Tell me in a few sentences how a lighthouse works."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `edgespec demo`."""
     parser.set_defaults(run=run)
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
@@ -58,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the demo; returns 0, or 1 where a text differed. Raises ConfigError before anything is started."""
+    """Runs the demo; returns 0, or 1 if a text differed. Raises ConfigError before anything is started."""
     console = Console() if sys.stdout.isatty() else Console(width=120)  # of a file
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
@@ -82,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def context_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, as the figures hold it."""
+    """The options, as the figures hold them."""
     names = ("engine", "draft", "max_tokens", "seed", "rtt_ms")
     return {name: getattr(options, name) for name in names} | {"policy": {"name": "wanspec", "k": 2, "phi": PHI}}
 
@@ -113,7 +116,6 @@ def set_up(stage: Rig, console: Console) -> None:
 
 
 def watch(stage: Rig, prompt: str, max_tokens: int, console: Console) -> None:
-    """Streams one completion to the terminal."""
     console.print(f"\n{prompt}\n", style="bold", markup=False, highlight=False)
     usage: dict[str, Any] = {}
     for chunk in stage.stream(prompt, max_tokens, policy="adaptive"):
@@ -129,7 +131,6 @@ def watch(stage: Rig, prompt: str, max_tokens: int, console: Console) -> None:
 
 
 def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, console: Console) -> Table:
-    """Times every arm on every prompt."""
     table = Table()
     with progress(console) as bar:
         task = bar.add_task("Timing the arms", total=len(prompts))

@@ -11,9 +11,12 @@ PHI = 3.0
 """φ of `wanspec` for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
 KS = range(1, 17)
 """Depths of co-located drafting; 16 is more than pays for any draft of the demo."""
+CONTROL = "no_worker"
+"""Of `adaptive`: the same policy, sources and local draft. Without a worker both preferences do the same."""
 LOCAL: Mapping[str, Mapping[str, Any]] = {
     "plain": {"policy": "plain"},
     **{f"colocated_k{k}": {"policy": "colocated", "k": k} for k in KS},
+    CONTROL: {"policy": "adaptive", "prefer": "balanced", "offload": "never"},
 }
 """Arms without a worker: measured beside a neighbour that drafts, and alone."""
 REMOTE: Mapping[str, Mapping[str, Any]] = {
@@ -37,8 +40,6 @@ HIGH = 0.9
 
 @dataclass(slots=True)
 class Run:
-    """One completion of one arm."""
-
     text: str
     tokens: int
     usage: dict[str, Any]
@@ -51,7 +52,7 @@ class Run:
     def ms_per_token(self) -> float:
         """Decoding time per token after the prefill.
 
-        It begins where target and co-located draft have read the prompt, so that the first pass and all of its tokens
+        It begins when target and co-located draft have read the prompt, so that the first pass and all of its tokens
         count. A worker's prefill ends with its first useful frame; tokens before that are left out with their time.
         """
         times, before = self.usage["timings_ms"], int(self.usage["tokens_before_worker"])
@@ -94,16 +95,14 @@ class Table:
 
     @property
     def runs(self) -> list[dict[str, Run]]:
-        """The undisturbed prompts, or all of them where there is no such prompt."""
+        """The undisturbed prompts, or all of them if there is no such prompt."""
         return self.clean or self.disturbed
 
     @property
     def dropped(self) -> int:
-        """Prompts that are left out."""
         return len(self.disturbed) if self.clean else 0
 
     def has(self, arm: str) -> bool:
-        """Whether any prompt has this arm."""
         return any(arm in runs for runs in self.runs)
 
     def median(self, arm: str, value: Value) -> float:

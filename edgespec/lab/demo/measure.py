@@ -1,6 +1,6 @@
 """Runs the arms prompt by prompt, in turns: each under equal conditions, and those without a worker also alone.
 
-Where the worker shares a machine with the target, its drafting slows the target's passes (docs/policies.md). So arms
+If the worker shares a machine with the target, its drafting slows the target's passes (docs/policies.md). So arms
 without a worker run beside a neighbour that drafts for nobody, on the worker's core, and again without it.
 """
 
@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.lab.demo.arms import ALONE, ARMS, BASE, KS, LOCAL, REMOTE, Run, Table
+from edgespec.lab.demo.arms import ALONE, ARMS, BASE, CONTROL, KS, LOCAL, REMOTE, Run, Table
 from edgespec.lab.rig import Rig, cpu_time_s, machine_time_s, waited_s
 from edgespec.lab.rig.neighbour import Neighbour
 
@@ -30,7 +30,7 @@ FACTOR_TURNS = 4
 
 @dataclass(slots=True)
 class Bench:
-    """A rig whose worker is linked, and a neighbour where there is a core for one."""
+    """A rig whose worker is linked, and a neighbour if there is a core for one."""
 
     rig: Rig
     neighbour: Neighbour | None = None
@@ -58,7 +58,7 @@ class Bench:
 
 
 def neighbour_factor(bench: Bench) -> dict[str, Any]:
-    """How much longer a plain pass takes while the neighbour drafts; nothing where there is none."""
+    """How much longer a plain pass takes while the neighbour drafts; nothing if there is none."""
     if bench.neighbour is None:
         return {}
     times: dict[str, list[float]] = {"plain" + ALONE: [], "plain": []}
@@ -80,7 +80,7 @@ def measure(bench: Bench, prompts: Sequence[str], max_tokens: int) -> Iterator[t
         if number == SEARCHED:
             ks = kept(table)
             _complete(bench, prompts[:SEARCHED], max_tokens, ks, table)
-        arms = ["plain", *(f"colocated_k{k}" for k in ks), *REMOTE]
+        arms = ["plain", *(f"colocated_k{k}" for k in ks), CONTROL, *REMOTE]
         if bench.neighbour:
             alone = arms if len(ks) < len(KS) else ["plain", BASE]
             arms += [arm + ALONE for arm in alone if arm in LOCAL]

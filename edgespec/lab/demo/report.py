@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec.lab.demo.arms import ALONE, BASE, KS, REMOTE, Run, Table, high
+from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, KS, REMOTE, Run, Table, high
 
 
 def decoding(run: Run) -> float:
@@ -27,7 +27,7 @@ def whole(run: Run) -> float:
 def named_arms(table: Table) -> dict[str, str]:
     """The rows of the table: name -> arm; `colocated_best` has the k that turned out fastest."""
     local = {"plain": "plain", BASE: BASE, "colocated_best": f"colocated_k{table.best_k()}"}
-    return local | {arm: arm for arm in REMOTE if table.has(arm)}
+    return local | {arm: arm for arm in (CONTROL, *REMOTE) if table.has(arm)}
 
 
 def summary(table: Table, identity: Mapping[str, Sequence[bool]], context: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +119,7 @@ TITLES = {
     "plain": "plain",
     BASE: "co-located k=2",
     "colocated_best": "co-located best k={best_k}",
+    CONTROL: "adaptive, no worker",
     "remote": "remote wanspec",
     "adaptive": "remote adaptive",
     "adaptive_latency": "same, latency first",
@@ -154,11 +155,12 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
 
 
 def remarks(figures: Mapping[str, Any]) -> list[str]:
-    """What the table does not show, a line each."""
+    """Remarks beside the table, a line each."""
     lines = []
     if neighbour := figures.get("neighbour"):
         times = f"{neighbour['beside_ms']:.1f} ms beside a neighbour that drafts, {neighbour['alone_ms']:.1f} alone"
         lines.append(f"A plain pass takes {times} ({neighbour['factor']:.2f}); `alone`: without the neighbour.")
+    lines.append('The worker has `daemon.priority = "normal"` and `owner.mode = "always"`, which are not the defaults.')
     lines.append(f"The draft's first choice is right {figures['match_rate']:.0%} of the time.")
     shares = ", ".join(f"{share:.0%} ({arm})" for arm, share in figures["offload_share_by_arm"].items())
     lines.append(f"Draft passes taken off the gateway (`drafts` is what is left): {shares}.")

@@ -24,7 +24,7 @@ DRAFTS = {"quantised": models.quantised, "requantised": models.requantised, "dro
 
 
 def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) -> Rig:
-    """Gateway and worker on a core each where there are two, with the same draft, and without prefix caches."""
+    """Gateway and worker on a core each if there are two, with the same draft, and without prefix caches."""
     return Rig(
         folder=folder, target=target, draft=draft, local_draft=draft, rtt_ms=rtt_ms,
         gateway_options={
@@ -36,7 +36,7 @@ def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) 
 
 
 def two_cores() -> tuple[int | None, int | None]:
-    """Cores of gateway and worker; none where there is only one."""
+    """Cores of gateway and worker; none if there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     return (cores[0], cores[1]) if len(cores) > 1 else (None, None)
 
@@ -53,11 +53,9 @@ def benched(rig: Rig, *, neighbour: bool = True) -> Iterator[Bench]:
 
 
 class Line(NamedTuple):
-    """Of a file of prompts."""
-
     prompt: str
     kind: str = "chat"
-    """Of text."""
+    """The kind of text."""
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -91,7 +89,7 @@ def read_prompts(path: Path, limit: int, seed: int) -> list[str]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises ConfigError where the block cannot write to this path."""
+    """Raises ConfigError if the block cannot write to this path."""
     try:
         yield
     except OSError as error:

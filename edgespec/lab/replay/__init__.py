@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--story", action=argparse.BooleanOptionalAction, help="tell every round (default: where one trace is given)"
     )
     several = "; may be given several times"
+    parser.add_argument(
+        "--html", type=Path, metavar="OUT", help="write the one trace as a page that plays it in any browser, offline"
+    )
     parser.add_argument("--policy", action="append", metavar="NAME", help=f"try this policy on the answer{several}")
     parser.add_argument("--phi", action="append", metavar="NATS", help=f"with this phi, or learnt{several}")
     parser.add_argument("--k", action="append", type=int, metavar="TOKENS", help=f"with this k{several}")
@@ -42,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
     chosen = _policies(options)
     looked = [look.look(path, _read(path), options.key) for path in options.traces]
+    if options.html:
+        _write(options.html, looked)
     compared = [compare(one, chosen, options.seed) for one in looked] if chosen else []
     if options.json:
         rows = [one.row() for one in looked]
@@ -51,6 +56,19 @@ def run(options: argparse.Namespace) -> int:
         for table in compared:
             table.show()
     return 1 if any(one.check.differences for one in looked) else 0
+
+
+def _write(path: Path, looked: Sequence[Looked]) -> None:
+    """Raises ConfigError where there are several traces, or the file cannot be written."""
+    from cloud_gateway.ui.alone import alone
+    from cloud_gateway.ui.view import played
+
+    if len(looked) > 1:
+        raise ConfigError("`--html` shows one trace; name one.")
+    try:
+        path.write_text(alone(played(looked[0].trace)), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"`--html {path}` cannot be written ({error.strerror or error}).") from None
 
 
 def _show(looked: Sequence[Looked], story: bool | None) -> None:

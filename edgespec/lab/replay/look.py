@@ -40,7 +40,7 @@ class Looked:
     @property
     def rounds(self) -> int:
         """Passes of the target."""
-        return sum(isinstance(event, trace.Verified) for event in self.trace.events)
+        return sum(isinstance(event, trace.Verified) for _, event in self.trace.entries)
 
     def row(self) -> dict[str, Any]:
         """For `--json`."""
@@ -53,7 +53,7 @@ class Looked:
             "policy": header.settings.name,
             "settings": msgspec.structs.asdict(header.settings),
             **{name: getattr(header, name) for name in ("prompt_len", "salted", "workers", "finish", "complete")},
-            "tokens": trace.emitted(self.trace.events),
+            "tokens": trace.emitted(self.trace.entries),
             "rounds": self.rounds,
             "decisions": self.check.decisions,
             "same": self.check.decisions - len(self.check.differences),
@@ -66,7 +66,7 @@ class Looked:
         console.print(
             Text.assemble((clean(str(self.path)), "bold"), f": signed by {self._who()}, unaltered\n"),
             f" request {header.request}, edgespec {header.edgespec}, policy {policy.name} (k = {policy.k}, "
-            f"phi = {policy.phi}): {trace.emitted(self.trace.events)} tokens after {header.prompt_len} "
+            f"phi = {policy.phi}): {trace.emitted(self.trace.entries)} tokens after {header.prompt_len} "
             f"in {self.rounds} passes, {_finish(header)}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
@@ -120,19 +120,17 @@ def describe(difference: replay.Difference) -> str:
     return f"decision {difference.number} at {difference.now:.6f} s: was {then}, is {now}"
 
 
-def spell(act: trace.AnyAct | None) -> str:
+def spell(act: trace.Act | None) -> str:
     """A decision in words; nodes by their ids."""
     match act:
-        case trace.Verify(nodes):
+        case trace.Act("verify", nodes):
             return f"verify {nodes}" if nodes else "a plain decoding step"
-        case trace.Draft(leaves, width):
+        case trace.Act("draft", leaves, width):
             return f"draft at {leaves}, {width} wide"
-        case trace.CatchUp():
-            return "catch up"
-        case trace.Wait(until):
+        case trace.Act("wait", _, until):
             return f"wait until {until!r}"
         case _:
-            return "nothing"
+            return "catch up" if act else "nothing"
 
 
 def _finish(header: trace.Header) -> str:

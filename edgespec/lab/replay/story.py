@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.table import Table
 
-from cloud_gateway.core.requests.events import Send
+from cloud_gateway.core.requests.events import Send, WorkerChanged
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace
 from cloud_gateway.core.trace.play import Moment, Player
@@ -68,47 +68,47 @@ class _Teller:
 
     def take(self, moment: Moment) -> Turn | None:
         """Takes an event in; returns the turn that it ends."""
-        event, turn = moment.event, self.turn
-        match event:
-            case trace.Decided():
+        turn = self.turn
+        match moment.event:
+            case trace.Decided() as event:
                 return self._decided(event, moment)
             case trace.Frame():
-                turn.frames.append(event.taken)
+                turn.frames.append(moment.taken.kind if moment.taken else "")
                 turn.fresh += moment.fresh
-            case trace.Verified(_, tokens, entropies):
+            case trace.Verified(tokens, entropies):
                 turn.tokens, turn.entropy = len(tokens), entropies[-1]
                 turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
                 left = any(isinstance(effect, Send) and effect.diverged for effect in moment.effects)
                 self._doubt = "off the path" if left else "entropy > phi" if turn.entropy > self._phi else ""
-            case trace.Step(_, "WorkerGone" | "Declined"):
+            case WorkerChanged(_, "gone" | "declined"):
                 turn.worker_gone = True
         return None
 
     def _decided(self, event: trace.Decided, moment: Moment) -> Turn | None:
         ended = self.turn if self.turn.decision else None
-        if isinstance(event.act, trace.Wait) and ended and ended.decision == "wait" and moment.same:
+        if event.act.kind == "wait" and ended and ended.decision == "wait" and moment.same:
             return None
-        self._began = event.now if self._began is None else self._began
-        self._verified = len(event.act.nodes) if isinstance(event.act, trace.Verify) else 0
+        self._began = moment.now if self._began is None else self._began
+        self._verified = len(event.act.nodes) if event.act.kind == "verify" else 0
         hand = f"{event.size} in {self.player.tree.depth()}" if event.size else ""
         why = self._why(event.act) if moment.same else f"now it would be: {spell(moment.decided)}"
         before, fresh = ([], 0) if ended else (self.turn.frames, self.turn.fresh)
-        at_ms = (event.now - self._began) * 1000
+        at_ms = (moment.now - self._began) * 1000
         self.turn = Turn(at_ms, hand, _short(event.act), why, frames=before, fresh=fresh, same=moment.same)
         return ended
 
-    def _why(self, act: trace.AnyAct) -> str:
+    def _why(self, act: trace.Act) -> str:
         """The state of affairs that the decision answers."""
         link, depth = self.player.link, self.player.tree.depth()
-        if isinstance(act, trace.Verify) and act.nodes:
+        if act.kind == "verify" and act.nodes:
             return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
-        if isinstance(act, trace.CatchUp):
+        if act.kind == "catch-up":
             return f"backlog {self.player.costs.local_backlog_s * 1000:.0f} ms"
         if link is None:
             return "no worker"
         if not link.ready:
             return "prompt unread"
-        return self._doubt or ("frame due" if isinstance(act, trace.Wait) else "worker late")
+        return self._doubt or ("frame due" if act.kind == "wait" else "worker late")
 
 
 def folded(turns_: Iterable[Turn]) -> Iterator[Turn]:
@@ -161,13 +161,7 @@ def _frames(turn: Turn) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _short(act: trace.AnyAct) -> str:
-    match act:
-        case trace.Verify(nodes):
-            return f"verify {len(nodes)}" if nodes else "plain"
-        case trace.Draft(leaves):
-            return f"draft {len(leaves)}"
-        case trace.CatchUp():
-            return "catch up"
-        case _:
-            return "wait"
+def _short(act: trace.Act) -> str:
+    if act.nodes:
+        return f"{act.kind} {len(act.nodes)}"
+    return {"verify": "plain", "catch-up": "catch up"}.get(act.kind, act.kind)

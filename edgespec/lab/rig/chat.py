@@ -13,7 +13,7 @@ from edgespec.lab.rig.processes import RigError
 ANSWER_S = 300.0
 """Maximum silence of the chat API."""
 Prompt = str | Sequence[Mapping[str, str]]
-"""What a user says first, or the messages of a dialogue."""
+"""The first message of a user, or the messages of a dialogue."""
 
 
 class ChatClient:
@@ -50,10 +50,10 @@ class ChatClient:
 
 
 def greedy(prompt: Prompt, max_tokens: int, edgespec: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a greedy completion; `edgespec` is the request's extension."""
+    """The body of a greedy completion with `usage.edgespec`; `edgespec` is the rest of the request's extension."""
     return {
         "messages": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt),
         "max_tokens": max_tokens,
         "temperature": 0,
-        "edgespec": dict(edgespec),
+        "edgespec": {"usage": True, **edgespec},
     }

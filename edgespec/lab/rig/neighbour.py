@@ -49,7 +49,7 @@ class Neighbour:
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
-        """It drafts until the block is left. Raises RigError where it has ended."""
+        """It drafts until the block is left. Raises RigError if it has ended."""
         self._processes.say(NAME, b"draft")
         self._processes.line(NAME)
         try:

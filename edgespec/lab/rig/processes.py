@@ -19,7 +19,7 @@ from edgespec.shared import procstat
 END_S = 15.0
 """Longest wait for a process to end by itself before it is killed."""
 TAIL_LINES = 8
-"""Of a log, in an error."""
+"""Last lines of a log in an error."""
 
 
 class RigError(EdgespecError):
@@ -60,7 +60,7 @@ class Processes:
                 )
 
     def say(self, name: str, line: bytes) -> None:
-        """One line to a process. Raises RigError where it has ended."""
+        """One line to a process. Raises RigError if it has ended."""
         stdin = self._running[name].stdin
         assert stdin is not None
         try:
@@ -70,7 +70,7 @@ class Processes:
             raise self.failed(name) from None
 
     def line(self, name: str) -> bytes:
-        """The next line of a piped process. Raises RigError where it has ended."""
+        """The next line of a piped process. Raises RigError if it has ended."""
         stdout = self._running[name].stdout
         assert stdout is not None
         if line := stdout.readline():
@@ -78,7 +78,7 @@ class Processes:
         raise self.failed(name)
 
     def wait_for(self, name: str, done: Callable[[], bool], timeout_s: float) -> None:
-        """Until `done`. Raises RigError where the process ends before, or time runs out."""
+        """Until `done`. Raises RigError if the process ends before, or time runs out."""
         deadline = time.monotonic() + timeout_s
         while not done():
             if not self.runs(name) or time.monotonic() > deadline:
@@ -121,7 +121,6 @@ class Processes:
         return process is not None and process.poll() is None
 
     def pid(self, name: str) -> int:
-        """Process id of one that was started."""
         return self._running[name].pid
 
     def pids(self) -> list[int]:
@@ -159,7 +158,6 @@ def _end(code: int | None) -> str:
 
 
 def module(name: str) -> list[str]:
-    """The command that runs a Python module."""
     return [sys.executable, "-m", name]
 
 

@@ -22,8 +22,8 @@ from edgespec.lab.rig.processes import Processes, RigError, module
 
 MODEL_LOAD_S = 180.0
 """Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
-CLIENT_OPTIONS = ("offload", "ignore_eos", "policy", "k", "phi", "prefer", "verification")
-"""What clients of a rig may ask for."""
+CLIENT_OPTIONS = ("offload", "ignore_eos", "usage", "policy", "k", "phi", "prefer", "verification")
+"""Options that clients of a rig may give."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Rig:
     # --- the steps, in the order of a real set-up ------------------------------------------------------------------
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
-        """What sets the rig up, in its order, and a line about each."""
+        """The steps that set the rig up, in their order, and a line about each."""
         return [
             ("Starting the gateway (loads the target model)", self.start_gateway),
             ("Creating an API key", self.create_key),
@@ -180,7 +180,6 @@ class Rig:
 
     @property
     def api(self) -> str:
-        """Base URL of the chat API."""
         return f"http://127.0.0.1:{self.ready['api']['port']}/v1"
 
     @property
@@ -193,11 +192,9 @@ class Rig:
         return self._processes.runs(name)
 
     def pids(self) -> list[int]:
-        """Process ids of all that runs."""
         return self._processes.pids()
 
     def pid(self, name: str) -> int:
-        """Process id of `gateway`, `worker` or `proxy`."""
         return self._processes.pid(name)
 
     def own_worker_pid(self) -> int:
@@ -233,7 +230,6 @@ class Rig:
         return self._json([*self._worker(), *arguments, "--config", str(self._worker_config(worker))])
 
     def log(self, name: str) -> str:
-        """The output of a process so far."""
         return self._processes.log(name)
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -245,7 +241,7 @@ class Rig:
         return [*self.within.get("worker", ()), *module("edgespec")]
 
     def _address(self, worker: str) -> str:
-        """Through this worker's proxy, or the first worker's where it has none of its own."""
+        """Through this worker's proxy, or the first worker's if it has none of its own."""
         return f"wss://127.0.0.1:{self._proxies.get(worker) or self._proxies.get('worker') or self.link_port}"
 
     def _dial(self, worker: str) -> list[str]:

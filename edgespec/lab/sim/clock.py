@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 
 
@@ -18,6 +19,18 @@ class Clock:
         """Runs `action` at `when`, or now where that is past."""
         self._count += 1
         heapq.heappush(self._events, (max(when, self.now), self._count, action))
+
+    def until(self, when: float) -> None:
+        """Runs the events up to then, and moves on to it."""
+        while self._events and self._events[0][0] <= when:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        self.now = max(self.now, when)
+
+    @property
+    def next_at(self) -> float:
+        """When the next event is due; infinite without one."""
+        return self._events[0][0] if self._events else math.inf
 
     def run(self, done: Callable[[], bool], limit_s: float) -> None:
         """Runs events until `done`. Raises TimeoutError past `limit_s` or when no event is left."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from cloud_gateway.core.policies.actions import LinkView
-from cloud_gateway.core.requests.events import Effect, FrameTaken
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Trace
 from cloud_gateway.core.trace.play import Moment, Player
@@ -64,6 +63,24 @@ class _Named:
         return Proposal([self.tokens[i] for i in order], [self.costs[i] for i in order], self.entropies[order[0]])
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Times that a trace shows, in seconds."""
+
+    timed: Mapping[int, Sequence[float]]
+    """Of each pass, by its rows."""
+    drafts_s: Sequence[float]
+    """Of each local draft step."""
+    token_s: float
+    """Of reading a token by the local draft; 0 where that does not show."""
+    expected: Mapping[int, float]
+    """The gateway's own estimate of a pass by rows, measured at its start and corrected since."""
+    reported: Mapping[int, float]
+    """The worker's own curve of its draft step, by leaves."""
+    spent_s: Mapping[str, float]
+    """From a decision to the next one, by the kind of the first."""
+
+
 class Traced:
     """What a trace shows of its completion, its passes and its link."""
 
@@ -84,14 +101,7 @@ class Traced:
         self.local_passes = reader.local_passes - self.start.local_passes
         self.steps = reader.steps(self.start)
         self.rtt_s, self.sequences = reader.rtt_s, reader.sequences
-        self.timed, self.drafts_s, self.token_s = reader.passes_s, reader.drafts_s, reader.token_s
-        """Seconds of each pass by its rows, and of each local draft step; of reading a token, where that shows."""
-        self.expected = reader.expected
-        """The gateway's own estimate of a pass by rows, measured at its start and corrected since."""
-        self.reported = reader.reported
-        """The worker's own curve of its draft step."""
-        self.spent_s = reader.spent_s
-        """Seconds from a decision to the next one, by the kind of the first: `Verify`, `Draft`, `CatchUp`, `Wait`."""
+        self.measured = reader.measured()
         self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
 
     def join(self, other: Traced) -> bool:
@@ -192,9 +202,10 @@ class _Reader:
         self._frames: list[tuple[int, trace.Frame]] = []
         self._locals: list[tuple[int, tuple[int, ...], Proposal]] = []
         self._links: list[LinkView] = []
+        self._seen: LinkView | None = None
         self._backlogs: list[tuple[int, float]] = []
         self._slopes: list[float] = []
-        self._asked: trace.Decided | None = None
+        self._asked: tuple[float, trace.Act] | None = None
         self._backlog_s = 0.0
         self.spent_s: dict[str, float] = {}
         self.passes_s: dict[int, list[float]] = {}
@@ -206,29 +217,27 @@ class _Reader:
     def _take(self, moment: Moment) -> None:
         match moment.event:
             case trace.Frame() as event:
-                self._frame(event, moment.effects)
-            case trace.Drafted(_, leaves, proposals):
+                given = self._player.generation.assignments.of(event.worker)
+                if event.on_path and given is not None:
+                    self._frames.append((given.epoch, event))
+                if self._useful_at is None and moment.taken is not None and moment.taken.useful:
+                    self._useful_at = moment.now
+            case trace.Drafted(leaves, proposals):
                 root = self._player.tree.root
                 for leaf, (named, costs, entropy) in zip(leaves, proposals, strict=True):
                     path = self._player.node(leaf).path(root)
                     self._locals.append((root.position - self.origin, path, Proposal(named, costs, entropy)))
-            case trace.Verified(now, tokens, entropies):
+            case trace.Verified(tokens, entropies):
                 self.targets += tokens
                 self.entropies += entropies
                 self.passes += 1
-                self._timed(now)
-                self._end_round(now)
-            case trace.Link() if self._player.link is not None:
-                self._links.append(self._player.link)
-            case trace.Decided() as event:
-                self._decided(event)
-
-    def _frame(self, event: trace.Frame, effects: Sequence[Effect]) -> None:
-        given = self._player.given(event)
-        if event.on_path and given is not None:
-            self._frames.append((given.epoch, event))
-        if self._useful_at is None and any(isinstance(effect, FrameTaken) and effect.useful for effect in effects):
-            self._useful_at = event.now
+                self._timed(moment.now)
+                self._end_round(moment.now)
+            case trace.Decided(link, act=act):
+                if link is not None and link != self._seen:
+                    self._links.append(link)
+                self._seen = link
+                self._decided(moment.now, act)
 
     @property
     def ready_at(self) -> float | None:
@@ -237,29 +246,28 @@ class _Reader:
             return None
         return self._useful_at - self._links[0].rtt_s / 2 - self._links[0].step_s
 
-    def _decided(self, event: trace.Decided) -> None:
+    def _decided(self, now: float, act: trace.Act) -> None:
         if self._asked is not None:
-            kind = type(self._asked.act).__name__
-            self.spent_s[kind] = self.spent_s.get(kind, 0.0) + event.now - self._asked.now
-        if self._asked is not None and isinstance(self._asked.act, trace.Draft):
-            self.drafts_s.append(event.now - self._asked.now - self._backlog_s)
-        self._asked, self._backlog_s = event, self._player.costs.local_backlog_s
+            before, kind = self._asked[0], self._asked[1].kind
+            self.spent_s[kind] = self.spent_s.get(kind, 0.0) + now - before
+            if kind == "draft":
+                self.drafts_s.append(now - before - self._backlog_s)
+        self._asked, self._backlog_s = (now, act), self._player.costs.local_backlog_s
         if not self._rounds:
-            self._end_round(event.now)
+            self._end_round(now)
         backlog_s, tokens = self._player.costs.local_backlog_s, len(self.targets)
         if self._backlogs:
-            before, earlier_s = self._backlogs[-1]
-            if tokens > before and backlog_s > earlier_s:
-                self._slopes.append((backlog_s - earlier_s) / (tokens - before))
+            earlier, earlier_s = self._backlogs[-1]
+            if tokens > earlier and backlog_s > earlier_s:
+                self._slopes.append((backlog_s - earlier_s) / (tokens - earlier))
         self._backlogs.append((tokens, backlog_s))
-        if isinstance(event.act, trace.Draft):
-            self.local_passes += 1
+        self.local_passes += act.kind == "draft"
 
     def _timed(self, now: float) -> None:
         """How long the pass took that the last decision asked for."""
-        if self._asked is not None and isinstance(self._asked.act, trace.Verify):
-            rows = len(self._asked.act.nodes) + 1
-            self.passes_s.setdefault(rows, []).append(now - self._asked.now)
+        if self._asked is not None and self._asked[1].kind == "verify":
+            rows = len(self._asked[1].nodes) + 1
+            self.passes_s.setdefault(rows, []).append(now - self._asked[0])
 
     def _end_round(self, now: float) -> None:
         backlog_s = self._player.costs.local_backlog_s
@@ -330,26 +338,19 @@ class _Reader:
         token_s = self.token_s
         unread = round(start.backlog_s / token_s) if token_s else 0
         local = None if local_s is None else Curve({1: median(self.drafts_s) if self.drafts_s else local_s})
-        return Steps(self._curve(), local, Curve({1: worker_s}), token_s, unread, costs.local_leaves)
+        return Steps(
+            scaled(self._player.points, self.passes_s), local, Curve({1: worker_s}), token_s, unread, costs.local_leaves
+        )
 
     @property
     def token_s(self) -> float:
         """Seconds in which the local draft reads a token; 0 where its backlog never grew."""
         return median(self._slopes) if self._slopes else 0.0
 
-    @property
-    def reported(self) -> dict[int, float]:
-        """Leaves -> seconds of the worker's draft step, as it reports them."""
-        return dict(self._links[-1].points) if self._links else {}
-
-    @property
-    def expected(self) -> dict[int, float]:
-        """Seconds of a pass by rows, as the gateway estimated them at the end."""
-        return dict(self._player.points)
-
-    def _curve(self) -> Curve:
-        """As this request's own passes took."""
-        return scaled(self.expected, self.passes_s)
+    def measured(self) -> Measured:
+        """The times."""
+        reported = dict(self._links[-1].points) if self._links else {}
+        return Measured(self.passes_s, self.drafts_s, self.token_s, dict(self._player.points), reported, self.spent_s)
 
 
 def scaled(expected: Mapping[int, float], timed: Mapping[int, Sequence[float]]) -> Curve:

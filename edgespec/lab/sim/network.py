@@ -38,6 +38,6 @@ class Pipe:
         self.messages += 1
         return self._way.arrival(now, size)
 
-    def delay(self) -> float:
+    def delay(self, now: float = 0.0) -> float:
         """One draw of the one-way delay."""
-        return self._way.delay()
+        return self._way.delay(now)

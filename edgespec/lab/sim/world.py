@@ -11,19 +11,21 @@ from functools import partial
 from cloud_gateway.core.policies.actions import CatchUp, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.requests.driver import Driver
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
     Drafted,
-    Effect,
+    Event,
     Finished,
     FrameArrived,
     FrameTaken,
     Send,
+    Status,
     Verified,
     WorkerChanged,
 )
-from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree
@@ -152,11 +154,11 @@ class Worker:
             clock.at(self.up.busy_until(), self._send)
             return
         while (frame := self.drafting.delta()) is not None:
-            size = len(encode(Frame(SESSION, self.up.messages + 1, frame)))
+            size = len(encode(Frame(SESSION, self.up.messages + 1, [frame])))
             self.deliver(frame, self.up.send(clock.now, size))
 
 
-class Gateway:
+class Gateway(Driver[Generation]):
     """Drives the engine's own request machine, one request alone on the accelerator."""
 
     def __init__(
@@ -166,7 +168,7 @@ class Gateway:
         self.origin = len(prompt) - 1
         request = GenerationRequest(prompt, goal, ignore_eos=True)
         chosen = ProcessVerification(process)
-        self.generation = Generation(1, request, controller, chosen, 0.0, UNLIMITED, offload=True)
+        self.generation = Generation(1, request, controller, chosen, Bounds(UNLIMITED), offload=True)
         self.generation.handle(Admitted(self.origin), 0.0)
         self.states = States(process, self.origin)
         self.result = Result()
@@ -174,6 +176,8 @@ class Gateway:
         self._inbox: list[tuple[FrameArrived | WorkerChanged, float]] = []
         self._busy = self.done = False
         self._waits = 0
+        self._on_path: Sequence[Node] = ()
+        """Candidates on the target's path before the latest pass."""
         self.local = LocalReading(steps, self.origin - steps.unread)
         says = steps.worker_says or steps.worker
         self._reported = tuple((leaves, says(leaves)) for leaves in WIDTHS)
@@ -187,7 +191,7 @@ class Gateway:
         """One worker more drafts for the request; it knows the prompt, and `send` brings it all else."""
         beside = bool(self._workers)
         self._workers[worker] = rtt, StepClock(self.steps.worker(1)), send
-        self._carry_out(self.generation.handle(WorkerChanged(worker, "beside" if beside else "assigned"), 0.0))
+        self._step(WorkerChanged(worker, "beside" if beside else "assigned"), 0.0)
 
     def gone(self, worker: str) -> None:
         """A worker's link has ended."""
@@ -234,16 +238,13 @@ class Gateway:
 
     def _take_in(self) -> None:
         for event, arrived in self._inbox:
-            effects = self.generation.handle(event, arrived)
-            if isinstance(event, WorkerChanged):
-                self._carry_out(effects)
-                continue
-            (taken,) = effects
-            assert isinstance(taken, FrameTaken)
-            self.result.frames += 1
-            self.result.useful_frames += taken.useful
-            self._workers[event.worker][1].frame(arrived, levels(event.frame))
+            self._step(event, arrived)
+            if isinstance(event, FrameArrived):
+                self._workers[event.worker][1].frame(arrived, levels(event.frame))
         self._inbox.clear()
+
+    def _step(self, event: Event, now: float) -> None:
+        self.carry_out(self.generation, self.generation.handle(event, now))
 
     def _begin(self, took: float, then: Callable[[], None]) -> None:
         self._busy = True
@@ -267,31 +268,32 @@ class Gateway:
     def _drafted(self, leaves: Sequence[Node], width: int) -> None:
         found = [draft(self.process, self.states.of(self.tree.tree, leaf)) for leaf in leaves]
         cut = [Proposal(one.tokens[:width], one.costs[:width], one.entropy) for one in found]
-        self.generation.handle(Drafted(leaves, cut), self.clock.now)
+        self._step(Drafted(leaves, cut), self.clock.now)
 
     def _verified(self, flat: FlatTree) -> None:
         rows = ProcessRows(self.process, self.tree.root.position - self.origin, flat)
-        path = self._path()
-        effects = self.generation.handle(Verified(flat, rows), self.clock.now)
+        self._on_path = self._path()
         self.result.rounds += 1
-        self.done = any(isinstance(effect, Finished) for effect in effects)
-        for effect in effects:
-            match effect:
-                case Chosen(_, tokens):
-                    self.result.tokens += len(tokens)
-                    self.local.committed(path[: len(tokens)], self.tree)
-        if self.done:
-            self.result.seconds = self.clock.now
-        else:
-            self._carry_out(effects)
+        self._step(Verified(flat, rows), self.clock.now)
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(worker, Commit() | Share() as body, diverged):
-                    if diverged:
-                        self._workers[worker][1].broken()
-                    self._workers[worker][2](body)
+    def frame_taken(self, request: Generation, taken: FrameTaken) -> None:
+        self.result.frames += 1
+        self.result.useful_frames += taken.useful
+
+    def send(self, request: Generation, message: Send) -> None:
+        """Commits and shares; nothing is sent any more when all tokens are there."""
+        body = message.body
+        if isinstance(body, Commit | Share) and request.status is not Status.FINISHED:
+            if message.diverged:
+                self._workers[message.worker][1].broken()
+            self._workers[message.worker][2](body)
+
+    def chosen(self, request: Generation, chosen: Chosen) -> None:
+        self.result.tokens += len(chosen.tokens)
+        self.local.committed(self._on_path[: len(chosen.tokens)], self.tree)
+
+    def finished(self, request: Generation, finished: Finished) -> None:
+        self.done, self.result.seconds = True, self.clock.now
 
     def _link(self) -> LinkView | None:
         given = self.generation.assignment
@@ -372,7 +374,7 @@ def _connect(clock: Clock, gateway: Gateway, worker: Worker, net: LinkModel, see
     worker.connect(up, down, lambda frame, arrival: clock.at(arrival, lambda: gateway.frame(worker.name, frame)))
 
     def send(body: Commit | Share) -> None:
-        size = len(encode(Frame(SESSION, down.messages + 1, body)))
+        size = len(encode(Frame(SESSION, down.messages + 1, [body])))
         clock.at(down.send(clock.now, size), lambda: worker.take(body))
 
     estimator = RttEstimator()
@@ -381,9 +383,9 @@ def _connect(clock: Clock, gateway: Gateway, worker: Worker, net: LinkModel, see
     gateway.link(worker.name, estimator, send)
 
     def ping() -> None:
-        estimator.sample(probe.delay() + probe.delay())
+        estimator.sample(probe.delay(clock.now) + probe.delay(clock.now))
 
-    if net.jitter_s or net.loss:
+    if net.varies:
 
         def again() -> None:
             ping()

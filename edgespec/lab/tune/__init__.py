@@ -1,7 +1,7 @@
 """`edgespec tune`: measures every source of drafts on this machine and this link, and recommends settings of a gateway.
 
 All arms answer each prompt in turns: plain decoding, co-located k = 2, lookup, the local draft, and the draft with all
-other sources; the self-draft where `local_draft.layers` names layers, heads where
+other sources; the self-draft if `local_draft.layers` names layers, heads if
 `sources.heads` names files; an answer that the draft wrote before, as for a request that waits; and
 with two cores or more a gateway process whose draft has a process of its own, the only arm outside of this process. The
 step curves of target and draft are those that a gateway measures at its start.
@@ -42,7 +42,6 @@ CONNECT_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `edgespec tune`."""
     parser.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml (default: the one in ~/.config)")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines: `prompt` or `turns` (default: ours)")
     parser.add_argument("--limit", type=int, default=3, help="prompts to use")
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, shows what it recommends and why, and writes it where asked. Raises EdgespecError."""
+    """Measures, shows what it recommends and why, and writes it if asked. Raises EdgespecError."""
     from cloud_gateway.process.config import load
     from edgespec.lab.demo import PROMPTS, read_prompts
     from edgespec.lab.tune.advice import caution, queued, recommend
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def round_trip_ms(address: str) -> float:
-    """The least time of several TCP handshakes. Raises ConfigError where the address does not take them."""
+    """The least time of several TCP handshakes. Raises ConfigError if the address does not take them."""
     at, times = parse_address(address), []
     for _ in range(CONNECTS):
         began = time.perf_counter()
@@ -137,7 +136,7 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
 def _own_process(
     closing: ExitStack, settings: GatewaySettings, cores: Cores, max_tokens: int, console: Console
 ) -> OwnProcess | None:
-    """The gateway of the arm `async`; None where it does not start, which is said."""
+    """The gateway of the arm `async`; None if it does not start, which is said."""
     from edgespec.lab.rig import RigError
     from edgespec.lab.tune.arms import ASYNC, TUNED
     from edgespec.lab.tune.own_process import running
@@ -161,7 +160,7 @@ def per_token(usages: Mapping[str, Sequence[Usage]]) -> dict[str, float]:
 
 
 def accepted_of(usages: Sequence[Usage]) -> float | None:
-    """Share of the candidates verified that the target emitted too; None where there were none."""
+    """Share of the candidates verified that the target emitted too; None if there were none."""
     verified = sum(sum(one.drafted.values()) for one in usages)
     accepted = sum(sum(one.accepted.values()) for one in usages)
     return round(accepted / verified, 3) if verified else None
@@ -215,4 +214,4 @@ def _show(measured: Measured, advice: Sequence[Advice]) -> None:
 
 def _ms(usage: Usage) -> float:
     """Milliseconds per token of the whole completion, prompt included."""
-    return 1000 * usage.total_s / max(usage.completion_tokens, 1)
+    return 1000 * usage.times.total_s / max(usage.completion_tokens, 1)

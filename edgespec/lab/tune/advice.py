@@ -12,7 +12,7 @@ from cloud_gateway.process.config import SELF
 from edgespec.core.numbers import interpolate
 
 PAYS = 0.97
-"""A source pays where it takes at most this share of the time without it: less is within what runs differ by."""
+"""A source pays if it takes at most this share of the time without it: less is within what runs differ by."""
 MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
 SOURCES: tuple[str, ...] = ("lookup", *HEADS)
@@ -30,21 +30,21 @@ LEVELS_AFTER_DIVERGENCE = 1.5
 
 
 class Cores(Struct, frozen=True):
-    """How the cores of this machine are divided where draft and target compute at the same time."""
+    """How the cores of this machine are divided when draft and target compute at the same time."""
 
     target: list[int]
     draft: list[int]
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What was measured on this machine. Times in milliseconds."""
+    """Measurements of this machine. Times in milliseconds."""
 
     arms: Mapping[str, float]
     """Whole completion, per token, by arm: those of `ARMS` and `TUNED` (arms.py) that ran."""
     cpu_ms: Mapping[str, float] = {}
     """Processor time of all that computed, per token, by arm."""
     cores: Cores | None = None
-    """Those of the arm `async`, where it ran."""
+    """Those of the arm `async`, if it ran."""
     write_s: float | None = None
     """Seconds in which the local draft wrote an answer of the arm `answers`."""
     match: float | None
@@ -64,22 +64,20 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True):
-    """One setting."""
-
     key: str
     value: str | int | list[str] | list[int]
     why: str
 
 
 def caution(measured: Measured) -> str | None:
-    """Why the figures may mislead, for the operator; None where nothing disturbed them."""
+    """Why the figures may mislead, for the operator; None if nothing disturbed them."""
     if measured.busy <= MAX_BUSY:
         return None
     return f"Other programs kept {measured.busy:.1f} times this machine's cores busy; measure again while it is quiet."
 
 
 def queued(measured: Measured) -> str | None:
-    """When answers written in the queue pay, for the operator; None where none was measured."""
+    """When answers written in the queue pay, for the operator; None if none was measured."""
     arms, written = measured.arms, measured.write_s
     if "answers" not in arms or written is None:
         return None
@@ -164,7 +162,7 @@ def _sources(arms: Mapping[str, float], paying: list[str]) -> Advice:
 
 
 def _worker(measured: Measured) -> float | None:
-    """Milliseconds per token with the same draft at a worker, none drafted here; None where that gains nothing."""
+    """Milliseconds per token with the same draft at a worker, none drafted here; None if that gains nothing."""
     if measured.rtt_ms is None or measured.step_ms is None or measured.match is None:
         return None
     plain, step = measured.pass_ms[1], measured.step_ms

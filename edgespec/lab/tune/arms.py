@@ -37,7 +37,7 @@ Completed = tuple[list[int], Usage]
 
 
 class Arm(NamedTuple):
-    """What is asked for, and which draft model runs beside the target.
+    """The options of a request, and which draft model runs beside the target.
 
     `queue`: none, but one has written an answer. `own`: the local draft, in a process of its own.
     """
@@ -75,9 +75,9 @@ class Arms:
         own: OwnProcess | None = None,
         queue: bool = False,
     ) -> None:
-        """`curve`: as of `Engine`; `own`: with the arm `async`; `queue`: with `answers`, where a local draft can write.
+        """`curve`: as of `Engine`; `own`: with the arm `async`; `queue`: with `answers`, if a local draft can write.
 
-        Raises ModelError where the target has not the layers of `local_draft.layers`.
+        Raises ModelError if the target has not the layers of `local_draft.layers`.
         """
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:
@@ -111,7 +111,7 @@ class Arms:
 
     @property
     def written_s(self) -> float | None:
-        """Median seconds in which the local draft wrote an answer; None where it wrote none."""
+        """Median seconds in which the local draft wrote an answer; None if it wrote none."""
         return median(self._written_s[1:]) if self._written_s[1:] else None  # the first one was for WARM
 
     async def __aenter__(self) -> Arms:
@@ -126,7 +126,7 @@ class Arms:
     async def compare(
         self, names: Sequence[str], prompts: Sequence[str], count: int, done: Callable[[], object] = lambda: None
     ) -> list[dict[str, Completed]]:
-        """Of each prompt every arm's completion, in turns, each prompt beginning with another arm.
+        """Every arm's completion of each prompt, in turns, each prompt beginning with another arm.
 
         All answer WARM before, which is not returned. `done` is called after each completion. Raises ModelError.
         """
@@ -152,7 +152,7 @@ class Arms:
         return self._own.cpu_s() if arm.draft == "own" and self._own is not None else time.process_time()
 
     def _write(self, prompt: Sequence[int], count: int) -> bytes:
-        """Lets the local draft write an answer, which requests of the scope returned are given; none where it has no
+        """Lets the local draft write an answer, which requests of the scope returned are given; none if it has no
         room for the prompt. No engine works meanwhile."""
         draft, written, scope = self._writer, list[int](), f"prompt {len(self._written_s)}".encode()
         assert draft is not None
@@ -173,7 +173,6 @@ class Arms:
         return scope
 
     async def _completion(self, arm: Arm, prompt: Sequence[int], count: int, scope: bytes) -> Completed:
-        """A greedy one."""
         wanted = GenerationRequest(prompt, count, GREEDY, speculation=arm.asks, cache_scope=scope)
         tokens, end = await self._engines[arm.draft].submit(wanted).whole()
         if end.error is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from cloud_gateway.core.requests.request import Speculation, Usage
+from cloud_gateway.core.requests.request import Speculation, Times, Usage
 from cloud_gateway.process.config import SELF, GatewaySettings
 from edgespec.lab.rig import Rig
 from edgespec.lab.tune.advice import Cores
@@ -27,7 +27,7 @@ DRAFT_SHARE = 4
 
 
 def divided(settings: GatewaySettings, available: Sequence[int]) -> Cores | None:
-    """Cores of target and own worker: those configured, otherwise of those available; None where the draft cannot have
+    """Cores of target and own worker: those configured, otherwise of those available; None if the draft cannot have
     a process of its own, or there are fewer than two."""
     draft = settings.local_draft
     if draft.model in ("", SELF):
@@ -45,7 +45,7 @@ class OwnProcess:
         self._rig = rig
 
     def complete(self, prompt: str, max_tokens: int) -> Usage:
-        """What a greedy completion took. Raises RigError."""
+        """The usage of a greedy completion. Raises RigError."""
         counts = self._rig.chat(prompt, max_tokens)["usage"]
         shown = counts["edgespec"]
         return Usage(
@@ -53,12 +53,12 @@ class OwnProcess:
             rounds=shown["rounds"],
             drafted=shown["drafted"],
             accepted=shown["accepted"],
-            workers=shown["workers"],
-            total_s=shown["timings_ms"]["total"] / 1000,
+            by_worker=shown["by_worker"],
+            times=Times(total_s=shown["timings_ms"]["total"] / 1000),
         )
 
     def cpu_s(self) -> float:
-        """Processor seconds of gateway and worker so far. Raises RigError where the worker has ended."""
+        """Processor seconds of gateway and worker so far. Raises RigError if the worker has ended."""
         pids = self._rig.pid("gateway"), self._rig.own_worker_pid()
         return sum(task_stat(Path(f"/proc/{pid}")).cpu_s for pid in pids)
 
@@ -85,7 +85,7 @@ def changes(settings: GatewaySettings, cores: Cores, max_tokens: int, state: Pat
     return {
         "local_draft.mode": "async-local", "local_draft.cpu": cores.draft, "daemon.cpu": cores.target,
         "target.threads": min(threads[0], len(cores.target)), "local_draft.threads": min(threads[1], len(cores.draft)),
-        "api.prefix_cache": False, "traces.folder": "", "audit.enabled": False,
+        "api.prefix_cache": False, "traces.folder": "", "audit.keep": 0,
         "api.host": "127.0.0.1", "api.port": 0, "link.host": "127.0.0.1", "link.port": 0, "link.mdns": False,
         "metrics.port": 0, "daemon.state_dir": str(state),
         "api.max_tokens_limit": max(settings.api.max_tokens_limit, max_tokens),

@@ -1,4 +1,4 @@
-"""What a check found, and the checks that need only what the running worker reports."""
+"""Findings of checks, and the checks that need only what the running worker reports."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ from dataclasses import dataclass
 from typing import Any
 
 ASIDE = 75
-"""Exit code (EX_TEMPFAIL) where the worker is well and does not draft at present."""
+"""Exit code (EX_TEMPFAIL) if the worker is well and does not draft at present."""
 MAX_STEP_S = 0.1
-"""Of a draft step over one leaf. A target that emits ten tokens a second is faster than this without drafts."""
+"""Seconds of a draft step over one leaf. A target that emits ten tokens a second is faster than this without drafts."""
 MIN_MATCHED = 0.3
 """Share of committed tokens that the worker had drafted. Every policy waits longer than it gains below it."""
 MIN_COMMITTED = 200
 """Committed tokens before that share says anything."""
 STALLED_S = 10.0
-"""Of drafting without a finished step, a hundred times what a step may take."""
+"""Seconds of drafting without a finished step, a hundred times what a step may take."""
 WARNINGS = 3
 """Latest different ones that are shown."""
+DO = {
+    65: "set `draft.model` to a model with the target's vocabulary",
+    66: "correct `draft.model` in worker.toml; `make setup` makes the demo's models",
+    73: "restore the state folder from a backup, or pair again",
+    77: "ask the operator for a code (`cloud-gateway pair`) and run `edgespec pair CODE`",
+    78: "correct the file that is named; `edgespec config` explains every key",
+}
+"""The remedy of an error, by its exit code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check."""
-
     check: str
     says: str
     do: str = ""
-    """What to do; empty where there is nothing to do."""
+    """The remedy; empty if there is nothing to do."""
     exit_code: int = 0
-    """That of the process where this is the first fault; 0: no fault."""
+    """That of the process if this is the first fault; 0: no fault."""
 
 
 def paused(status: Mapping[str, Any]) -> Finding:
@@ -44,7 +50,6 @@ def paused(status: Mapping[str, Any]) -> Finding:
 
 
 def linked(status: Mapping[str, Any]) -> Finding:
-    """Whether the running worker has a link."""
     if status["linked"]:
         return Finding("link", f"linked to {status['gateway']}")
     if status.get("refused"):
@@ -65,7 +70,6 @@ def assigned(status: Mapping[str, Any]) -> Finding:
 
 
 def matched(status: Mapping[str, Any]) -> Finding:
-    """Whether the draft model fits the target."""
     committed = status["tokens_committed"]
     if not status["frames"]:
         return Finding("match", "no candidate of this worker was sent, so the draft model cannot be judged")

@@ -16,7 +16,7 @@ from edgespec.core.protocol.messages import ToWorker
 from edgespec.shared.address import Address
 from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.discovery import Browser
-from edgespec.worker.doctor.findings import Finding
+from edgespec.worker.doctor.findings import DO, Finding
 from edgespec.worker.link import Link, keep_linked
 
 CONNECT_S = 3.0
@@ -24,7 +24,7 @@ CONNECT_S = 3.0
 MDNS_S = 3.0
 """An announcement answers a query within 120 ms (RFC 6762, section 6), unless packets are lost."""
 LINK_S = 15.0
-"""For the handshake; the gateway's own limit is shorter."""
+"""Time for the handshake; the gateway's own limit is shorter."""
 
 
 async def address(where: Address, pin: Pin) -> Finding:
@@ -122,14 +122,8 @@ async def handshake(me: WorkerIdentity, pin: Pin, addresses: Sequence[Address]) 
         )
         return Finding("handshake", str(error), do, error.exit_code)
     except EdgespecError as error:
-        return Finding("handshake", str(error), _DO.get(error.exit_code, "see the gateway's log"), error.exit_code)
+        return Finding("handshake", str(error), DO.get(error.exit_code, "see the gateway's log"), error.exit_code)
     finally:
         for task in (link, up):
             task.cancel()
         await asyncio.gather(link, up, return_exceptions=True)
-
-
-_DO = {
-    65: "set `draft.model` to a model with the target's vocabulary",
-    77: "ask the operator for a code (`cloud-gateway pair`) and run `edgespec pair CODE`",
-}

@@ -26,21 +26,13 @@ from edgespec.worker.doctor.findings import Finding
 from edgespec.worker.models import identity, load_drafter, load_translation
 from edgespec.worker.service import paired_gateway
 
-_DO = {
-    66: "correct `draft.model` in worker.toml; `make setup` makes the demo's models",
-    73: "restore the state folder from a backup, or pair again",
-    77: "ask the operator for a code (`cloud-gateway pair`) and run `edgespec pair CODE`",
-    78: "correct the file that is named; `edgespec config` explains every key",
-}
-
 
 def fault(check: str, error: EdgespecError) -> Finding:
-    """An error as a finding."""
-    return Finding(check, str(error), _DO.get(error.exit_code, ""), error.exit_code)
+    return Finding(check, str(error), findings.DO.get(error.exit_code, ""), error.exit_code)
 
 
 def exit_code(found: Sequence[Finding]) -> int:
-    """That of the first fault; 0 where there is none."""
+    """That of the first fault; 0 if there is none."""
     return next((one.exit_code for one in found if one.exit_code), 0)
 
 
@@ -104,7 +96,8 @@ async def _not_running(
     try:
         one_leaf = msgspec.structs.replace(settings, draft=msgspec.structs.replace(settings.draft, sequences=1))
         require_known_answer(resolve_model(settings.draft.model), settings.draft.n_gpu_layers, again=True)
-        drafter, translation = load_drafter(one_leaf), load_translation(settings)
+        drafter = load_drafter(one_leaf)
+        translation = load_translation(settings, drafter)
     except EdgespecError as error:
         yield fault("model", error)
         return

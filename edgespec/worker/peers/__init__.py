@@ -2,8 +2,7 @@
 
 Public, by module:
 
-- `call`: `Caller`, `Relayed`
+- `call`: `Caller`
 - `config`: `KIB_PER_S`, `TUNNELS`, `PeersSection`, `RelaySection`
-- `routes`: `Routes`
-- `service`: `PeerService`
+- `optional`: `Peers`
 """

@@ -6,13 +6,11 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.pairing.messages import VERSION
 from edgespec.core.peers.handshake import (
     NO_GATEWAY,
     CallerHandshake,
@@ -21,9 +19,10 @@ from edgespec.core.peers.handshake import (
     Purpose,
 )
 from edgespec.core.protocol.inflow import flood
+from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.acceptor import connected
-from edgespec.shared.address import PEER_PROTOCOL, Address
+from edgespec.shared.address import PEER_PROTOCOL, Address, Relayed
 from edgespec.shared.log_text import cause
 from edgespec.shared.paired import PairedPeer
 from edgespec.shared.tls import client_context, peer_spki_hash
@@ -32,31 +31,11 @@ from edgespec.worker.peers.tunnel import Channel, forward
 log = logging.getLogger("edgespec.worker.peers")
 
 STEP_S = 3.0
-"""For connection and handshake, each; the two are on one campus."""
-
-
-@dataclass(frozen=True, slots=True)
-class Relayed(Address):
-    """The gateway behind a peer: a connection to it begins with a tunnel. `host` and `port` are the relay's."""
-
-    peer: str = ""
-    """The relay's name."""
-    key: bytes = b""
-    """The relay's Ed25519 key."""
-    connect: Callable[[], Awaitable[socket.socket]] = field(compare=False, kw_only=True)
-    """A stream socket whose other end is the gateway. Raises OSError, RemoteProtocolError, PeerUnavailable."""
-
-    def __str__(self) -> str:
-        return f"{Address(self.host, self.port)} (relay {self.peer})"
-
-    @property
-    def near(self) -> bool:
-        """Always: the tunnel is there already, and no proxy is used."""
-        return True
+"""Time for connection and handshake, each; the two are on one campus."""
 
 
 class _Call:
-    """One connection to a peer, with what ends it where the other machine floods."""
+    """One connection to a peer, with what ends it if the other machine floods."""
 
     def __init__(self, peer: PairedPeer, address: Address) -> None:
         self.peer, self.address = peer, address
@@ -64,7 +43,7 @@ class _Call:
         self.flooded: RemoteProtocolError | None = None
 
     async def dial(self) -> Channel:
-        """Raises OSError, EOFError; PeerUnavailable where the other machine speaks another version."""
+        """Raises OSError, EOFError; PeerUnavailable if the other machine speaks another version."""
         sock, context = await connected(self.address), client_context()
         context.set_alpn_protocols([PEER_PROTOCOL])
         sock.count(lambda: self.is_proven, self._too_many)
@@ -75,7 +54,7 @@ class _Call:
         return channel
 
     async def shake(self, channel: Channel, key: SigningKey, what: Purpose, gateway: bytes) -> Granted:
-        """What the peer grants. Raises PeerUnavailable, RemoteProtocolError."""
+        """The peer's grant. Raises PeerUnavailable, RemoteProtocolError."""
         spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
         handshake = CallerHandshake(key, self.peer.key, self.peer.name, spki, os.urandom(32))
         await channel.send_message(handshake.hello)
@@ -104,9 +83,9 @@ class Caller:
         self._tunnels: set[asyncio.Task[None]] = set()
 
     async def presence(self, peer: PairedPeer, address: Address) -> tuple[Granted, str]:
-        """What the peer says of itself, and the address of this machine on the way there.
+        """The peer's statement about itself, and the address of this machine on the way there.
 
-        Raises PeerUnavailable where it is not reached, or refuses; RemoteProtocolError where it is another machine, or
+        Raises PeerUnavailable if it is not reached, or refuses; RemoteProtocolError if it is another machine, or
         floods this one.
         """
         async with self._called(_Call(peer, address), "presence", NO_GATEWAY) as (channel, granted):
@@ -134,7 +113,6 @@ class Caller:
         return Relayed(address.host, address.port, peer.name, peer.key, connect=connect)
 
     async def close(self) -> None:
-        """Ends all tunnels."""
         for task in self._tunnels:
             task.cancel()
         await asyncio.gather(*self._tunnels, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The tables [peers] and [relay] of worker.toml, where units and reasons stand beside each key."""
+"""The tables [peers] and [relay] of worker.toml, which has units and reasons beside each key."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ beside what a campus network carries."""
 
 
 class PeersSection(Section, frozen=True):
-    """[peers]: other daemons on this campus."""
-
     listen: bool = False
     host: Host = "0.0.0.0"  # noqa: S104  peers are on other machines
     port: Port = DEFAULT_PEER_PORT

@@ -3,7 +3,7 @@ anybody.
 
 Peers speak over a TLS stream, and pairing over a WebSocket on the same port, by ALPN. A caller is proven in
 time or dropped, and before its proof it competes with others for few places (`peer_admission`).
-The relay connects to the gateways only with which this machine is paired, and at the addresses only where it has
+The relay connects to the gateways only with which this machine is paired, and at those addresses only at which it has
 authenticated them itself or that its admin configured; it forwards bytes of the TLS connection that caller and gateway
 make inside, and has no key to read or change them.
 """
@@ -21,7 +21,7 @@ from edgespec.core.errors import AddressError, EdgespecError
 from edgespec.core.pairing.messages import MAX_PAIRING_BYTES
 from edgespec.core.peers.handshake import MAX_GATEWAYS, Ask, Granted, ListenerHandshake, PeerReason, PeerRefused
 from edgespec.core.protocol.inflow import Bucket, InflowLimits
-from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.acceptor import AdmittedConnection
@@ -37,11 +37,11 @@ from edgespec.worker.peers.tunnel import Channel, forward
 log = logging.getLogger("edgespec.worker.peers")
 
 HANDSHAKE_S = 5.0
-"""For TLS, and for the handshake of peers or the upgrade to WebSocket for pairing, each."""
+"""Time for TLS, and for the handshake of peers or the upgrade to WebSocket for pairing, each."""
 PRESENCE_S = 1.0
-"""For the caller to hang up once it has its answer."""
+"""Time for the caller to hang up once it has its answer."""
 DIAL_S = 2.0
-"""For TCP to the gateway."""
+"""Time for TCP to the gateway."""
 UNPROVEN, UNPROVEN_OF_SOURCE = 32, 8
 """Connections that have proven no key, TLS handshakes included; and those of one address."""
 PRESENT = 32
@@ -54,10 +54,10 @@ BURST_S = 0.25
 """Bytes of this many seconds may go at once: an `Open` with a long prompt is one frame."""
 
 PAIRING_OPTIONS = {"max_size": MAX_PAIRING_BYTES, "max_queue": 8, "ping_interval": None, "close_timeout": 1.0}
-"""For `websockets`."""
+"""Options for `websockets`."""
 
 Gateways = Callable[[bytes], Sequence[Address]]
-"""Key of a gateway -> trusted addresses of it; none where this machine is not paired with it."""
+"""Key of a gateway -> trusted addresses of it; none if this machine is not paired with it."""
 
 
 class PeerPort:
@@ -89,7 +89,7 @@ class PeerPort:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, where: PeersSection) -> int:
-        """Listens; returns the port. Raises AddressError where it cannot be bound."""
+        """Listens; returns the port. Raises AddressError if it cannot be bound."""
         try:
             context = self._tls.context()
             context.set_alpn_protocols([PEER_PROTOCOL])
@@ -100,7 +100,6 @@ class PeerPort:
             ) from None
 
     async def close(self) -> None:
-        """Stops listening, and ends all tunnels."""
         await self._server.stop()
         for task in self._serving:
             task.cancel()
@@ -134,7 +133,7 @@ class PeerPort:
             await channel.close()
 
     async def _serve_peer(self, channel: Channel, connection: AdmittedConnection) -> None:
-        handshake = ListenerHandshake(self._key, self._tls.spki_hash, os.urandom(32), self._peers.refusal)
+        handshake = ListenerHandshake(self._key, self._tls.spki_hash, os.urandom(32), self._refusal)
         async with asyncio.timeout(HANDSHAKE_S):
             challenge = handshake.challenge(await channel.next_message())
             await channel.send_message(challenge)
@@ -151,6 +150,11 @@ class PeerPort:
                 await channel.reader.read(1)
         else:
             await self._relayed(channel, handshake.peer, asked)
+
+    def _refusal(self, key: bytes) -> PeerReason | None:
+        """Why nothing is done for the machine with this key; None if it is paired, and at no later version."""
+        peer = self._peers.get(key)
+        return "unpaired" if peer is None else "version" if peer.min_version > VERSION else None
 
     def _granted(self) -> Granted:
         return Granted(self._name, self._relay.offer, list(self._drafting_for())[:MAX_GATEWAYS])

@@ -53,7 +53,7 @@ class PeerService:
         self.routes = Routes(self.peers, self._caller, gateway, None)
 
     async def start(self) -> None:
-        """Raises AddressError where the port for peers cannot be bound, KeyStoreError."""
+        """Raises AddressError if the port for peers cannot be bound, KeyStoreError."""
         where = self._settings
         if where.discover and (where.listen or self.peers.all()):
             self._browser = Browser(kind=mdns.PEER)
@@ -73,7 +73,6 @@ class PeerService:
                 self._advertiser.start()
 
     async def close(self) -> None:
-        """Ends tunnels, port, announcement and search."""
         for part in (self._caller, self._advertiser, self._browser, self.port):
             if part is not None:
                 await part.close()
@@ -83,7 +82,7 @@ class PeerService:
         self._gateway = self.routes.gateway = gateway
 
     def addresses_of(self, gateway: bytes) -> Sequence[Address]:
-        """Where a paired gateway was authenticated last, and where the admin says that it is: never from mDNS.
+        """The address at which a paired gateway was authenticated last, and the admin's: never one of mDNS.
 
         A caller may not have met its present key yet.
         """
@@ -104,7 +103,7 @@ class PeerService:
     async def invite(self) -> AsyncIterator[dict[str, object]]:
         """Opens a pairing window; a control handler, with the events of `PairingListener.pair`.
 
-        Raises PairingError where this daemon does not listen.
+        Raises PairingError if this daemon does not listen.
         """
         if self._desk is None:
             raise PairingError(
@@ -157,7 +156,7 @@ class PeerService:
 
 
 class _Invited:
-    """Stores a peer that came to this machine; where it listens itself is not known yet."""
+    """Stores a peer that came to this machine; the address at which it listens is not known yet."""
 
     def __init__(self, peers: PairedPeers) -> None:
         self._peers = peers
@@ -167,11 +166,10 @@ class _Invited:
 
 
 def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingListener:
-    """The desk at which peers are paired."""
     return PairingListener(key, name, spki_hash, _Invited(peers), purpose=PURPOSE)
 
 
 def _interface(host: str) -> str:
-    """The interface that has this address of this machine; "-" where none has."""
+    """The interface that has this address of this machine; "-" if none has."""
     everything = mdns.interfaces([one.name for one in mdns.interfaces()])
     return next((one.name for one in everything if host in (*one.ipv4, *one.ipv6)), "-")

@@ -20,7 +20,7 @@ HEARTBEAT_S = 0.25
 SILENT_S = 0.9
 """A relay that is gone without a sign is noticed within a second; three heartbeats may be late or lost before."""
 LOOKS = 4
-"""For a chunk, within `SILENT_S`."""
+"""Waits for a chunk within `SILENT_S`."""
 BUFFER_BYTES = 64 * 1024
 """Unsent bytes in one direction from which on no more are read."""
 CHUNKS_PER_S, CHUNKS_BURST = 1000.0, 64
@@ -32,16 +32,14 @@ Wait = Callable[[int], float]
 
 
 class Channel:
-    """One end of the connection."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(BUFFER_BYTES)
         self.reader, self.writer = reader, writer
         self._size: int | None = None
-        """Length of the chunk that is being read; kept where a timeout ended the wait for the rest of it."""
+        """Length of the chunk that is being read; kept when a timeout ended the wait for the rest of it."""
 
     async def send(self, data: bytes) -> None:
-        """Sends one chunk of at most `MAX_CHUNK_BYTES`. Raises OSError where the connection has ended."""
+        """Sends one chunk of at most `MAX_CHUNK_BYTES`. Raises OSError if the connection has ended."""
         if self.writer.transport.is_closing():  # asyncio's TLS transport would raise AttributeError
             raise ConnectionResetError
         self.writer.write(len(data).to_bytes(2, "big") + data)
@@ -58,7 +56,6 @@ class Channel:
         return data
 
     async def send_message(self, message: PeerMessage) -> None:
-        """Sends one message of the handshake."""
         await self.send(encode(message))
 
     async def next_message(self) -> PeerMessage:
@@ -100,9 +97,9 @@ async def _inwards(channel: Channel, writer: asyncio.StreamWriter, wait: Wait) -
 
 
 async def _next(channel: Channel) -> bytes:
-    """The next chunk. Raises TimeoutError where the other end is silent.
+    """The next chunk. Raises TimeoutError if the other end is silent.
 
-    Each look counts for no more than its own time: where this process stood still, what has arrived meanwhile, or what
+    Each look counts for no more than its own time: if this process stood still, what has arrived meanwhile, or what
     the other end sends now if the whole machine stood still, is read by the next look.
     """
     for _ in range(LOOKS):

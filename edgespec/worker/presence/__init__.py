@@ -3,6 +3,5 @@
 Public, by module:
 
 - `source`: `Source`
-- `sources`: `sources`
-- `watch`: `Watch`
+- `watch`: `sources`, `Watch`
 """

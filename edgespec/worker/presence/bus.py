@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REFRESH_S = 5.0
 """After which the state is asked for without a signal; a service that was restarted sends none."""
 CALL_S = 2.0
-"""For one call; both services answer from memory."""
+"""Time for one call; both services answer from memory."""
 PROPERTIES = "org.freedesktop.DBus.Properties"
 MAX_SESSIONS = 64
 """Sessions that are asked for. More are not looked at: the machine is a server with other signs of its users."""
@@ -57,13 +57,11 @@ class BusSource(Source):
         self._task = asyncio.ensure_future(self._follow())
 
     def read(self, now: float) -> float:
-        """The latest value."""
         if self._failed is not None:
             raise Unavailable(self._failed)
         return self._value
 
     async def close(self) -> None:
-        """Disconnects."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -51,7 +51,7 @@ class OtherPrograms(Source):
 
 
 def _thread(folder: Path) -> TaskStat:
-    """Zeros where it has ended."""
+    """Zeros if it has ended."""
     try:
         return task_stat(folder)
     except OSError:
@@ -96,7 +96,6 @@ class OtherGroups(Source):
         return worst
 
     def _others(self) -> list[Path]:
-        """The files to read."""
         mount, own = self._placed()
         found: list[Path] = []
         for here in (own, *own.parents):
@@ -111,7 +110,7 @@ class OtherGroups(Source):
         return found
 
     def _placed(self) -> tuple[Path, Path]:
-        """Where cgroups version 2 are mounted, and the folder of this process's group."""
+        """The mount of cgroups version 2, and the folder of this process's group."""
         try:
             mounts = [line.split() for line in (self._proc / "mounts").read_text().splitlines()]
             groups = (self._proc / "cgroup").read_text().splitlines()

@@ -19,7 +19,7 @@ RESCAN_S = 10.0
 
 
 class Growth:
-    """How many of some counters grew since the last look; one that is new counts only where `appear` is set."""
+    """How many of some counters grew since the last look; one that is new counts only if `appear` is set."""
 
     def __init__(self, *, appear: bool = False) -> None:
         self._before: Mapping[str, float] | None = None
@@ -110,8 +110,6 @@ class Terminals(Source):
 
 
 class Battery(Source):
-    """Whether the machine runs on its battery."""
-
     name = "battery"
     period_s = 1.0
 
@@ -134,7 +132,7 @@ class Battery(Source):
 
 
 def _text(path: Path) -> str:
-    """A file of the kernel, without its line end; empty where it cannot be read."""
+    """A file of the kernel, without its line end; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -25,7 +25,6 @@ class OtherGpuUse(Source):
         self._seen_us = 0
 
     async def open(self) -> None:
-        """Loads NVML and finds the GPUs."""
         try:
             import pynvml
         except ImportError:
@@ -40,7 +39,7 @@ class OtherGpuUse(Source):
             raise Unavailable("this machine has no NVIDIA GPU")
 
     def read(self, now: float) -> float:
-        """Of the samples since the last read."""
+        """The highest of the samples since the last read."""
         return max(self._others(device) for device in self._devices)
 
     def _others(self, device: Any) -> float:

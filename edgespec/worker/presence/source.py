@@ -1,4 +1,4 @@
-"""What a source of signs of the owner is."""
+"""A source of signs of the owner."""
 
 from __future__ import annotations
 

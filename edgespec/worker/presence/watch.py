@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgespec.core.presence import DAY_S, OwnerPolicy, Presence, Verdict
+from edgespec.worker.presence.bus import Metered, Sessions
+from edgespec.worker.presence.cpu import OtherGroups, OtherPrograms
+from edgespec.worker.presence.devices import Battery, InputDevices, Terminals
+from edgespec.worker.presence.gpu import OtherGpuUse
 from edgespec.worker.presence.source import Source, Unavailable
 
 log = logging.getLogger("edgespec.owner")
@@ -58,7 +62,6 @@ class Watch:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         presence = Presence(self.policy)
         wanted = self.policy.limits if self.policy.mode == "when-idle" else ()
         self._watched = [_Watched(source) for source in self.sources if source.name in wanted]
@@ -141,6 +144,12 @@ class Watch:
             self.changed(verdict)
 
     def _day_s(self) -> float:
-        """Local seconds since midnight."""
         local = time.localtime(self.wall())
         return (local.tm_hour * 3600 + local.tm_min * 60 + local.tm_sec) % DAY_S
+
+
+def sources() -> list[Source]:
+    """Every source of this machine, not opened yet."""
+    return [
+        InputDevices(), Terminals(), Sessions(), OtherPrograms(), OtherGroups(), OtherGpuUse(), Battery(), Metered(),
+    ]  # fmt: skip

@@ -23,6 +23,7 @@ from tests.support.echo import CHAT, ECHOED, EchoEngine, echo_gateway
 from tools.doubles.limits import request_limits
 from tools.sidechannel.tap import observe, relay
 
+REPORTED = {**CHAT, "edgespec": {"usage": True}}
 Arrivals = Sequence[tuple[float, str]]
 """Seconds since the one before, and text."""
 arrivals = st.lists(st.tuples(st.floats(0, 0.2), st.text(max_size=300)), max_size=40)
@@ -89,7 +90,7 @@ def test_padding_of_any_size_is_no_event(size: int) -> None:
 async def test_records_of_an_even_stream_have_one_size(tmp_path: Path, form: str) -> None:
     async with echo_gateway(tmp_path, request_limits(stream=form), EchoEngine(step_s=0.02)) as echo:
         with relay(echo.listener.port, tmp_path) as port:
-            seen = await asyncio.to_thread(observe, port, echo.key, CHAT)
+            seen = await asyncio.to_thread(observe, port, echo.key, REPORTED)
     assert seen.text == ECHOED
     _, *sizes = [size for _, size in seen.records]  # the first one is the response's head
     one = 22 + len(f"{FRAME_BYTES:x}\r\n\r\n") + FRAME_BYTES  # overhead of TLS 1.3 and of a chunk
@@ -104,7 +105,7 @@ async def test_frames_go_on_while_the_engine_ends_a_round(tmp_path: Path, monkey
     monkeypatch.setattr(frames, "TICK_S", 0.02)
     async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(step_s=1.0, per_event=9)) as echo:
         with relay(echo.listener.port, tmp_path) as port:
-            seen = await asyncio.to_thread(observe, port, echo.key, {**CHAT, "stop": "hel"})
+            seen = await asyncio.to_thread(observe, port, echo.key, {**REPORTED, "stop": "hel"})
     assert seen.text == "user: "
     assert sum(size > FRAME_BYTES for _, size in seen.records) > 100  # 50 before the text, 50 until the usage
 

@@ -60,7 +60,8 @@ async def test_the_log_has_one_line_for_each_completion(echo: Echo, out: io.Stri
     key_id = echo.key.split("-")[1]
     pattern = (
         rf"INFO +cloud_gateway.api: {headers['x-request-id']} of API key test \({key_id}\): model echo, "
-        rf"{tokens} prompt tokens, {tokens} completion tokens, \d+\.\d{{3}} s, stop$"
+        rf"{tokens} prompt tokens, {tokens} completion tokens, \d+\.\d{{3}} s, "
+        r"first token after \d+\.\d{3} s, \d+\.\d tokens/s, drafted by worker, stop$"
     )
     assert re.search(pattern, line)
     assert traces_of([PROMPT, echo.key], out.getvalue()) == []

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
 
 from cloud_gateway.api import ROUTES
+from cloud_gateway.api.completions import ChatForm
 from cloud_gateway.api.openapi import OPERATIONS, document
-from cloud_gateway.api.responses import ChatFormat
+from cloud_gateway.api.responses import ResponsesBody
 from cloud_gateway.api.schema import ChatBody, CompletionBody
 from tests.support.echo import Echo, echo_gateway
 from tools.fuzz import openapi_cases
@@ -37,7 +39,7 @@ async def test_every_route_and_every_parameter_is_in_it(echo: Echo) -> None:
         for method, one in methods.items()
     }
     assert described == listed and OPERATIONS.keys() == listed.keys()
-    for kind in (ChatBody, CompletionBody):
+    for kind in (ChatBody, CompletionBody, ResponsesBody):
         fields = {field.encode_name for field in msgspec.structs.fields(kind)}
         properties = served["components"]["schemas"][kind.__name__]["properties"]
         assert properties.keys() == fields
@@ -61,11 +63,11 @@ def test_two_hundred_requests_made_from_it_are_answered_as_it_says() -> None:
 
 
 def test_a_field_that_is_not_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ChatFormat.choice
+    plain = ChatForm.whole
 
-    def longer(self: ChatFormat, *args: object, **more: object) -> dict[str, object]:
-        return {**msgspec.to_builtins(plain(self, *args, **more)), "secret": 1}  # type: ignore[arg-type]
+    def longer(self: ChatForm, *args: Any) -> dict[str, object]:
+        return {**msgspec.to_builtins(plain(self, *args)), "secret": 1}
 
-    monkeypatch.setattr(ChatFormat, "choice", longer)
+    monkeypatch.setattr(ChatForm, "whole", longer)
     with pytest.raises(AssertionError, match="unknown field `secret`"):
         asyncio.run(openapi_cases.cases("7", 200))

@@ -29,12 +29,12 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300)
+    return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300, context=1536)
 
 
 @pytest.fixture(params=["as-made", "even"])
 async def tiny(tmp_path: Path, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
-    tokenizer, target = load_tokenizer(folder), TorchTarget(load_tiny(folder), slots=4, threads=1)
+    tokenizer, target = load_tokenizer(folder), TorchTarget(load_tiny(folder), slots=4, threads=1, context=1536)
     engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path, request_limits(stream=request.param)) as echo:
@@ -71,6 +71,40 @@ async def test_a_schema_that_cannot_be_satisfied_is_refused_before_any_work(tiny
         options = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         status, body, _ = await post(tiny, {**ASK, "response_format": options})
         assert (status, body["error"]["param"]) == (400, "response_format"), body
+
+
+ON = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+LAMPS: list[Any] = [{"type": "function", "function": {"name": name, "parameters": ON}} for name in ("red", "blue")]
+BLUE = {"type": "function", "function": {"name": "blue"}}
+
+
+@pytest.mark.claim("a-tool-that-has-to-be-called-is-called-with-valid-arguments")
+@pytest.mark.parametrize(
+    ("choice", "more", "names"),
+    [
+        ("required", {"response_format": FORMAT}, {"red", "blue"}),
+        (BLUE, {}, {"blue"}),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [BLUE]}}, {}, {"blue"}),
+    ],
+    ids=["required", "named", "allowed"],
+)
+async def test_a_tool_that_has_to_be_called_is_called_with_valid_arguments(
+    client: openai.AsyncOpenAI, choice: Any, more: dict[str, Any], names: set[str]
+) -> None:
+    options: dict[str, Any] = {**ASK, "tools": LAMPS, "tool_choice": choice, "max_tokens": 400, **more}
+    options["parallel_tool_calls"] = False
+    for seed in range(3):
+        choice = (await client.chat.completions.create(**options, seed=seed)).choices[0]
+        (call,) = choice.message.tool_calls or ()
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None) and call.function.name in names
+        assert json.loads(call.function.arguments).keys() == {"on"}
+
+
+async def test_json_beside_tools_is_json_or_a_call(client: openai.AsyncOpenAI) -> None:
+    options: dict[str, Any] = {**ASK, "tools": LAMPS, "response_format": FORMAT, "max_tokens": 400}
+    for seed in range(4):
+        choice = (await client.chat.completions.create(**options, seed=seed)).choices[0]
+        assert choice.finish_reason == "tool_calls" or keeps_nested(json.loads(choice.message.content or ""))
 
 
 async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, folder: Path) -> None:
@@ -120,14 +154,12 @@ async def test_chat_logprobs_cover_the_text_to_the_byte_whole_and_streamed(clien
 
 # --- tool calls: the echo engine returns what the model would ---------------------------------------------------------
 
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+WEATHER: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo ✓"}}\n</tool_call>'
 
 
 class ToolText(ByteText):
     """Its template puts only the last message, so that the echo is that message."""
-
-    has_tools = True
 
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> list[int]:
         self.seen = (list(messages), tools)
@@ -144,7 +176,7 @@ async def caller(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
 
 
 def saying(text: str) -> dict[str, Any]:
-    return {"model": "echo", "messages": [{"role": "user", "content": text}], "tools": TOOLS}
+    return {"model": "echo", "messages": [{"role": "user", "content": text}], "tools": WEATHER}
 
 
 async def test_calls_become_tool_calls_whole_and_streamed(caller: tuple[openai.AsyncOpenAI, ToolText]) -> None:
@@ -201,11 +233,11 @@ async def test_former_calls_and_their_results_reach_the_template(
         {"role": "assistant", "content": None, "tool_calls": [former]},
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
     ]
-    answer = await client.chat.completions.create(model="echo", messages=messages, tools=TOOLS)
+    answer = await client.chat.completions.create(model="echo", messages=messages, tools=WEATHER)
     assert answer.choices[0].message.content == "rain"
     assert text.seen[0][1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"city": "Oslo"}}
     assert text.seen[0][2] == {"role": "tool", "content": "rain", "tool_call_id": "c1"}
     former["function"] = {"name": "weather", "arguments": "{"}
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model="echo", messages=messages, tools=TOOLS)
+        await client.chat.completions.create(model="echo", messages=messages, tools=WEATHER)
     assert caught.value.param == "messages[1].tool_calls[0]"

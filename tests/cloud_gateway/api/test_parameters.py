@@ -120,17 +120,15 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0]"),
-    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0]"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"content": "x"}]}, "messages[0].role"),
     ({"messages": [*HELLO, {"role": "user", "content": [{"type": "image_url"}]}]}, "messages[1].content[0]"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tools": [{"type": "magic", "function": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools[1].function.name"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     ({"messages": [{"role": "function", "content": "x"}]}, "messages[0]"),
@@ -139,7 +137,8 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"response_format": "json"}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema.schema"),
-    ({"response_format": JSON_OBJECT, "tools": [{"type": "function", "function": {"name": "f"}}]}, "response_format"),
+    ({"response_format": JSON_OBJECT, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
     ({"response_format": JSON_OBJECT, "edgespec": {"ignore_eos": True}}, "edgespec.ignore_eos"),
     ({"response_format": JSON_OBJECT}, "response_format"),
     ({"logprobs": 3}, "logprobs"),
@@ -268,6 +267,8 @@ async def test_offloading_needs_the_keys_permission(echo: Echo) -> None:
         (private, "auto", "never", "offloading is off for this API key"),
         (private, "never", "never", "the request asked for it"),
     ):
-        _, body, _ = await post(echo, {**CHAT, "edgespec": {"offload": requested}}, Authorization=f"Bearer {key}")
+        _, body, _ = await post(
+            echo, {**CHAT, "edgespec": {"offload": requested, "usage": True}}, Authorization=f"Bearer {key}"
+        )
         assert echo.engine.requests[-1].speculation.offload == offload
         assert body["usage"]["edgespec"]["why_off"] == why

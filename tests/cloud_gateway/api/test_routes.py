@@ -40,7 +40,7 @@ async def test_every_route_is_in_the_table_and_keeps_its_guard(echo: Echo) -> No
                 route.method, url, json=CHAT, headers={"Authorization": "Bearer es-x"}
             ) as response:
                 assert response.status == (200 if route.guard == "public" else 401), route
-    assert {route.path for route in ROUTES if route.guard == "public"} == {"/healthz", "/health"}
+    assert {route.path for route in ROUTES if route.guard == "public"} == {"/", "/healthz", "/health"}
     assert echo.engine.requests == []
 
 
@@ -59,7 +59,7 @@ async def test_a_route_added_behind_the_tables_back_stays_closed(echo: Echo) -> 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v1/chat", 404), ("POST", "/v1/embeddings", 404), ("GET", "/metrics", 404),
+    [("GET", "/", 200), ("GET", "/v1/chat", 404), ("POST", "/v1/embeddings", 404), ("GET", "/metrics", 404),
      ("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models/echo", 405), ("HEAD", "/healthz", 405),
      ("GET", "/v1//models", 404), ("GET", "/v1/models/", 404), ("GET", "/v1/../healthz", 200)],
 )  # fmt: skip

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from cloud_gateway.api.generation import generations
 from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode
-from cloud_gateway.api.tools import offered
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tools.doubles.limits import request_limits
@@ -98,6 +97,5 @@ def test_values_that_are_left_as_they_came_are_refused_as_others(place: bytes, v
     data = body % ((b"," + inner, b"") if b"tool_calls" in place else (b"", b"," + inner))
     with pytest.raises(ClientError) as error:
         decoded = decode(data, ChatBody)
-        chat_messages(decoded.messages, tools=True)
-        offered(decoded.tools, decoded.tool_choice)
+        chat_messages(decoded.messages)
     assert error.value.status == 400

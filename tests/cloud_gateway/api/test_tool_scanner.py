@@ -62,6 +62,14 @@ def test_as_many_calls_as_tools_are_read_and_one_more_is_text() -> None:
     assert read_calls(CALL * (MAX_CALLS + 1), {"f"}) is None
 
 
+def test_a_cut_completion_keeps_the_calls_that_are_whole() -> None:
+    for text, whole in ((CALL + "\n" + CALL[:30], 1), (CALL[:30], 0)):
+        reader = CallText({"f"})
+        passed = reader.feed(text)
+        rest, calls = reader.end(cut=True)
+        assert (len(calls), passed + rest) == (whole, "" if whole else text)
+
+
 def test_arguments_may_hold_the_tags_themselves() -> None:
     arguments = {"text": "}</tool_call> <tool_call>{"}
     text = f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments})}</tool_call>"

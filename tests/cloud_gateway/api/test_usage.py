@@ -4,25 +4,21 @@ from dataclasses import fields
 
 import msgspec
 
-from cloud_gateway.api.usage import SourceFigures, combined, offload_share, usage_extension, usage_object, worker_share
-from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.api.usage import SourceFigures, combined, offload_share, unnamed, usage_extension, worker_share
+from cloud_gateway.core.requests.request import Times, Usage
 
 
 def test_counts_and_times_of_choices_are_summed_and_zero_counts_stay() -> None:
-    one = Usage(3, 10, rounds=4, drafted={"worker": 9}, accepted={"worker": 6}, why_off=None, decode_s=0.5)
-    two = Usage(3, 20, rounds=5, drafted={"local": 2}, accepted={"local": 1}, why_off="no worker", decode_s=0.25)
+    one = Usage(3, 10, rounds=4, drafted={"worker": 9}, accepted={"worker": 6}, why_off=None, times=Times(decode_s=0.5))
+    two = Usage(
+        3, 20, rounds=5, drafted={"local": 2}, accepted={"local": 1}, why_off="no worker", times=Times(decode_s=0.25)
+    )
     total = combined([one, two])
-    assert (total.completion_tokens, total.rounds, total.decode_s) == (30, 9, 0.75)
+    assert (total.completion_tokens, total.rounds, total.times.decode_s) == (30, 9, 0.75)
     assert (total.drafted, total.accepted) == ({"worker": 9, "local": 2}, {"worker": 6, "local": 1})
     assert total.frames == {"received": 0, "used": 0, "stale": 0, "rejected": 0}
     assert (total.policy, total.why_off) == ("plain", "no worker")
     assert (one.rounds, one.drafted) == (4, {"worker": 9}), "the parts stay as they are"
-    assert usage_object(3, [one, two]).total_tokens == 33
-
-
-def test_one_choice_is_itself() -> None:
-    usage = Usage(1, 2, rounds=2)
-    assert combined([usage]) is usage
 
 
 def test_every_field_of_usage_is_summed_or_kept() -> None:
@@ -58,7 +54,7 @@ def test_times_are_milliseconds() -> None:
     counts = {"proposed": 3, "verified": 2, "accepted": 1, "seconds": 0.0125, "why": None}
     figures = SourceFigures(proposed=3, verified=2, accepted=1, ms=12.5, why=None)
     assert usage_extension(Usage(sources={"lookup": counts})).sources == {"lookup": figures}
-    shown = usage_extension(Usage(queued_s=0.001, decode_s=1.5)).timings_ms
+    shown = usage_extension(Usage(times=Times(queued_s=0.001, decode_s=1.5))).timings_ms
     assert msgspec.structs.asdict(shown) == {
         "queued": 1.0,
         "prefill": 0.0,
@@ -68,3 +64,8 @@ def test_times_are_milliseconds() -> None:
         "total": 0.0,
         "host": 0.0,
     }
+
+
+def test_a_client_sees_numbers_and_no_names_of_workers() -> None:
+    shown = unnamed(Usage(by_worker={"ann": {}, "bob": {"frames": 2}}))
+    assert shown.workers == ["worker 1", "worker 2"] and shown.by_worker["worker 2"] == {"frames": 2}

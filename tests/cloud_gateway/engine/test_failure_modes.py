@@ -50,7 +50,7 @@ async def test_draft_pool_down_leaves_plain_decoding_at_its_pace() -> None:
     worker = LoopWorker(0.005, 0.95, STEP_S)
     found, usage = await completion(worker, after=lambda engine: worker.die())
     assert found == plain and usage.accepted["worker"] > 0
-    assert usage.rounds < base.rounds and usage.decode_s < base.decode_s
+    assert usage.rounds < base.rounds and usage.times.decode_s < base.times.decode_s
     assert usage.why_off, "the client is shown that nobody drafts any more"
 
 
@@ -62,7 +62,7 @@ async def test_stale_drafts_are_dropped_and_cost_no_more_than_a_tenth() -> None:
     base, usage = before.usage, done.usage
     assert found == plain
     assert usage.frames["stale"] > usage.frames["used"]
-    assert usage.decode_s <= 1.1 * base.decode_s
+    assert usage.times.decode_s <= 1.1 * base.times.decode_s
 
 
 class Drifted(HashModel):
@@ -82,8 +82,8 @@ async def test_vocabulary_drift_is_left_alone_by_the_second_request() -> None:
     assert first[0] == second[0] == plain
     for _, done in (first, second):
         assert sum(done.usage.accepted.values()) <= 0.1 * sum(done.usage.drafted.values())
-    assert first[1].usage.decode_s <= 1.5 * base.decode_s, "what it takes to learn that"
-    assert second[1].usage.decode_s <= 1.15 * base.decode_s
+    assert first[1].usage.times.decode_s <= 1.5 * base.times.decode_s, "what it takes to learn that"
+    assert second[1].usage.times.decode_s <= 1.15 * base.times.decode_s
 
 
 async def backlog(queued_answers: int) -> tuple[float, list[list[int]]]:
@@ -103,7 +103,7 @@ async def backlog(queued_answers: int) -> tuple[float, list[list[int]]]:
         answers = Speculation(policy="adaptive", sources=("answers",), prefer="offload")
         requests = [wanted(0, PLAIN), *(wanted(number, answers) for number in range(1, 5))]
         ended = await asyncio.gather(*(complete(engine, request) for request in requests))
-    return ended[0][1].usage.decode_s, [tokens for tokens, _ in ended]
+    return ended[0][1].usage.times.decode_s, [tokens for tokens, _ in ended]
 
 
 async def test_a_verifier_backlog_slows_the_running_request_by_a_quarter_at_most() -> None:
@@ -141,5 +141,5 @@ async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
         found, done = await complete(engine, asked)
     usage = done.usage
     assert found == plain
-    assert usage.rounds <= base.rounds and usage.decode_s <= 1.05 * base.decode_s
+    assert usage.rounds <= base.rounds and usage.times.decode_s <= 1.05 * base.times.decode_s
     assert usage.sources["answers"]["verified"] <= COUNT, "less than a row for each token"

@@ -195,7 +195,7 @@ async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
 
 async def test_a_request_carries_the_groups_of_its_key(echo: Echo) -> None:
     _, secret = echo.keys.create("bob", offload=True, groups=["physics", "trusted"])
-    status, body, headers = await post(echo, CHAT, Authorization=f"Bearer {secret}")
+    status, body, headers = await post(echo, {**CHAT, "edgespec": {"usage": True}}, Authorization=f"Bearer {secret}")
     assert (status, body["choices"][0]["message"]["content"]) == (200, ECHOED)
     (request,) = echo.engine.requests
     assert request.groups == {"physics", "trusted"}

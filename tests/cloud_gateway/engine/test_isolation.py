@@ -291,7 +291,7 @@ async def test_a_target_that_fails_for_every_request_ends_the_gateway(make: Make
 
 async def test_a_message_that_cannot_be_sent_stops_no_other(make: Make) -> None:
     class Broken(LoopWorker):
-        def send(self, worker: str, body: Any) -> None:
+        def send(self, worker: str, bodies: Any) -> None:
             raise ValueError(SECRET)
 
     engine = make(Broken(), None)

@@ -242,18 +242,6 @@ async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
     assert done.usage.policy == "colocated" and done.usage.local_draft_passes > 0
 
 
-async def test_the_queue_is_bounded_and_long_prompts_are_refused_at_once(make: Make) -> None:
-    engine = make(None, None, TableTarget(slots=1), queue_limit=2)
-    streams = [engine.submit(request(400)) for _ in range(2)]
-    with pytest.raises(ClientError) as full:
-        for _ in range(3):
-            streams.append(engine.submit(request(400)))
-    assert full.value.status == 429 and full.value.retry_after_s
-    with pytest.raises(ClientError) as long:
-        engine.submit(request(1, prompt=[1] * 512))
-    assert long.value.code == "context_length_exceeded" and long.value.status == 400
-
-
 async def test_an_answer_ends_when_the_context_is_full(make: Make) -> None:
     tokens, done = await complete(make(LoopWorker(0.0, 1.0), TableDraft(1.0)), request(5000))
     assert done.finish == "length" and len(PROMPT) + len(tokens) == 512

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -225,8 +225,8 @@ async def test_a_request_that_is_cancelled_in_the_queue_ends_the_writing() -> No
 class Falters(Writer):
     """Is silent after its first answer."""
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        super().send(worker, body)
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        super().send(worker, bodies)
         self.muted = bool(self.ends)
 
 
@@ -253,16 +253,15 @@ class Hostile(OneWorker):
         super().__init__(Writer().worker)
         self.frames = frames
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        super().send(worker, body)
-        if not isinstance(body, Open) or body.request < FIRST_NUMBER:
-            return
-        digest = prefix_hash(body.tokens)
-        for first, parents, tokens in self.frames:
-            numbers = [1] * len(tokens), [1] * len(tokens)
-            frame = Tree(body.request, 1, len(body.tokens), digest, first, parents, tokens, *numbers)
-            assert self.engine is not None
-            self.engine.post(FrameArrived("lab-7", frame))
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        super().send(worker, bodies)
+        for body in (body for body in bodies if isinstance(body, Open) and body.request >= FIRST_NUMBER):
+            digest = prefix_hash(body.tokens)
+            for first, parents, tokens in self.frames:
+                numbers = [1] * len(tokens), [1] * len(tokens)
+                frame = Tree(body.request, 1, len(body.tokens), digest, first, parents, tokens, *numbers)
+                assert self.engine is not None
+                self.engine.post(FrameArrived("lab-7", frame))
 
 
 DEEP = (1, list(range(MAX_DEPTH)), [5] * MAX_DEPTH)
@@ -295,10 +294,11 @@ async def test_a_wrong_answer_costs_few_rows_and_no_token() -> None:
 class Declines(OneWorker):
     """Takes no request."""
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        super().send(worker, body)
-        if isinstance(body, Open) and self.engine is not None:
-            self.engine.post(Declined("lab-7", body.request, "too long"))
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        super().send(worker, bodies)
+        for body in bodies:
+            if isinstance(body, Open) and self.engine is not None:
+                self.engine.post(Declined("lab-7", body.request, "too long"))
 
 
 async def test_a_worker_that_declines_is_not_asked_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -28,8 +29,12 @@ def member(name: str, delay_s: float = 0.002, *, shares: bool = True) -> LoopWor
 class Liar(LoopWorker):
     """Answers every message with a random tree; takes no notice of its share."""
 
-    def send(self, worker: str, body: ToWorker) -> None:
-        self.seen.append(body)
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        self.seen += bodies
+        for body in bodies:
+            self._answer(body)
+
+    def _answer(self, body: ToWorker) -> None:
         match body:
             case Open():
                 self.known = {**getattr(self, "known", {}), body.request: Request(body)}

@@ -90,8 +90,8 @@ async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, 
     target = TableTarget(model=ShortMemory())
     (path,) = await record(tmp_path / "t", [wanted], COUNT, sampling=sampling, target=target)
     recorded = read(path)
-    assert any(isinstance(event, trace.Suggested) for event in recorded.events)
-    assert check(recorded).differences == [] and trace.emitted(recorded.events) == COUNT
+    assert any(isinstance(event, trace.Suggested) for _, event in recorded.entries)
+    assert check(recorded).differences == [] and trace.emitted(recorded.entries) == COUNT
 
 
 async def test_what_drafts_taught_without_lookup_does_not_serve_answers_with_it() -> None:

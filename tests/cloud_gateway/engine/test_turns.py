@@ -13,7 +13,6 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
 from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.model import plain_greedy
 
 LONG = [1 + i % 30 for i in range(100)]
 SHORT = [3, 1, 4]
@@ -103,21 +102,6 @@ def test_one_request_of_several_is_verified_while_the_others_wait() -> None:
         engine.turn()
     alone = [rows for kind, rows in target.calls if kind == "verify" and rows == [1]]
     assert len(alone) > 3, "the plain one does not wait for the other's drafts"
-
-
-def test_texts_are_plain_decodings_whatever_the_order() -> None:
-    engine, _ = turned(TableDraft(0.7), policy="colocated", k=2, prefill_chunk=5, slots=2)
-    prompts = [LONG, SHORT, [9, 8]]
-    streams = [submit(engine, prompt) for prompt in prompts]
-    received: list[list[int]] = [[] for _ in streams]
-    for stream, into in zip(streams, received):
-        stream.push = lambda event, into=into: into.extend(getattr(event, "tokens", ()))
-    for _ in range(300):
-        engine.turn()
-        outbox, engine._outbox = engine._outbox, []
-        for item in outbox:
-            item()
-    assert received == [plain_greedy(prompt, 20) for prompt in prompts]
 
 
 def test_after_a_failed_pass_each_request_has_one_of_its_own() -> None:

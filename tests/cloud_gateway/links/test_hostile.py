@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
 
@@ -63,20 +64,19 @@ async def test_step_times_that_are_no_curve(
     await ends(gateway, honest, caplog, attack, "shape-steps")
 
 
-@pytest.mark.claim("a-flipped-bit")
-async def test_a_flipped_bit(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_behind_a_bad_tree_in_a_frame_counts(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    twice = some_tree(parents=[0, 0], tokens=[5, 5], costs=[1, 1], entropies=[1, 1])
+    others = [msgspec.structs.replace(some_tree(), request=number) for number in (7, 8)]
+    before, after = others
+
     async def attack(hostile: Client) -> None:
-        data = bytearray(hostile.session.send(some_tree()))
-        data[100] ^= 4
-        await hostile.ws.send(bytes(data))
+        await hostile.ws.send(hostile.session.send(before, twice, after))
 
-    await ends(gateway, honest, caplog, attack, "bad-signature")
-
-
-@pytest.mark.claim("65-nodes")
-async def test_65_nodes(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    wide = some_tree(parents=[0] * 65, tokens=list(range(65)), costs=[1] * 65, entropies=[1] * 65)
-    await ends(gateway, honest, caplog, lambda hostile: hostile.send(wide), "shape-nodes")
+    await ends(gateway, honest, caplog, attack, "shape-duplicate-sibling")
+    assert before in [tree for _, tree in gateway.seen.of("tree")]
+    assert after not in [tree for _, tree in gateway.seen.of("tree")]
 
 
 @pytest.mark.claim("a-websocket-message-beyond-64-kib")

@@ -54,10 +54,10 @@ async def test_a_workers_goodbye_is_not_logged(tmp_path: Path, caplog: pytest.Lo
 async def test_a_frame_that_does_not_decode_is_not_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path, timers=Timers(handshake_s=5)) as gateway:
         async with client(gateway) as worker:
-            pause = m.encode(m.Frame(worker.session.session, 1, m.Pause("x")))
+            pause = m.encode(m.Frame(worker.session.session, 1, [m.Pause("x")]))
             await worker.send_payload(pause.replace(b"\xa5pause", b"\xb3" + ANSWER.encode()))
             await until(lambda: gateway.seen.of("down"))
-    assert "not a message of edgespec/1 (ValidationError)" in caplog.text
+    assert "not a message of edgespec/2 (ValidationError)" in caplog.text
     assert traces_of([ANSWER], ours(caplog)) == []
 
 

@@ -18,7 +18,7 @@ from edgespec.core.pairing import sources as pairing_sources
 from edgespec.core.pairing import window as pairing_window
 from edgespec.core.pairing.messages import Code, PairingFailed, Reason, Refused, decode_pairing
 from edgespec.core.pairing.sources import MAX_WAITING
-from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import pairing_listener as gateway_pair
 from edgespec.shared.address import Address
@@ -62,9 +62,9 @@ async def test_the_code_shown_pairs_and_both_sides_store_what_they_need(gateway:
     await operator.done
     assert worker.gateways.all() == [stored]
     assert (stored.key, stored.spki, stored.name) == (gateway.key.public, gateway.spki, "dept gateway")
-    assert (stored.address, stored.min_version) == (str(gateway.address), 1)
+    assert (stored.address, stored.min_version) == (str(gateway.address), VERSION)
     assert gateway.workers.lookup(worker.key.public) == "paired"
-    assert gateway.workers.find("lab-7").min_version == 1
+    assert gateway.workers.find("lab-7").min_version == VERSION
     assert 100 < operator.shown[0]["expires_in_s"] <= 120
     assert operator.shown[-1] == {"paired": {"name": "lab-7", "id": key_id(worker.key.public)}}
 

@@ -98,6 +98,6 @@ async def test_faulty_trees_for_one_keys_requests_quarantine_nobody(tmp_path: Pa
 async def faulty_tree(gateway: GatewayUnderTest, request: int, scope: bytes) -> None:
     """A token outside the vocabulary, over a request of this cache scope."""
     async with client(gateway) as linked:
-        gateway.links.send(ID, m.Open(request, 1, 3, [1, 2, 3], m.Sampling(), scope))
+        gateway.links.send(ID, [m.Open(request, 1, 3, [1, 2, 3], m.Sampling(), scope)])
         await linked.send(some_tree(request=request, tokens=[VOCAB, 1]))
         assert await linked.closed() == CloseCode.PROTOCOL

@@ -63,7 +63,7 @@ async def test_requests_reach_the_worker_in_order_and_its_trees_the_engine(tmp_p
     async with serving(tmp_path) as gateway, client(gateway) as linked:
         await until(gateway.links.workers)
         for body in (OPEN, COMMIT, m.Close(1, 1, "done")):
-            gateway.links.send(ID, body)
+            gateway.links.send(ID, [body])
         for body in (OPEN, COMMIT, m.Close(1, 1, "done")):
             assert await next_message(linked) == body
         await linked.send(some_tree())
@@ -83,7 +83,7 @@ async def test_a_worker_takes_shares_and_answers_only_where_its_upgrade_says_so(
             await until(gateway.links.workers)
             view = gateway.links.linked()[ID]
             assert view.shares and view.answers
-            gateway.links.send(ID, m.Share(1, 1, 1, 2))
+            gateway.links.send(ID, [m.Share(1, 1, 1, 2)])
             assert await next_message(linked) == m.Share(1, 1, 1, 2)
 
 
@@ -162,7 +162,7 @@ async def test_a_worker_that_vanishes_is_gone_at_once(tmp_path: Path) -> None:
         linked.ws.transport.abort()
         await until(lambda: gateway.seen.of("down"))
         assert gateway.seen.of("down") == [(ID, "connection lost")]
-        gateway.links.send(ID, COMMIT)  # nobody there: dropped
+        gateway.links.send(ID, [COMMIT])  # nobody there: dropped
 
 
 async def test_a_newer_session_of_the_same_worker_ends_the_older_one(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
 
         worker.wire._write = counted  # type: ignore[method-assign]
         for _ in range(400):
-            gateway.links.send(ID, big)
+            gateway.links.send(ID, [big])
             await asyncio.sleep(0)
         assert gateway.seen.of("down") == [(ID, "slow")]
         assert 1 << 20 < sum(sizes) < 24 << 20

@@ -132,7 +132,7 @@ async def test_a_small_order_key_even_if_paired(
 
 @pytest.mark.claim("an-unpaired-key")
 async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    await stays_out(gateway, honest, caplog, hello(protocol="edgespec/2"), "version", 4426)
+    await stays_out(gateway, honest, caplog, hello(protocol="edgespec/1"), "version", 4426)
 
 
 @pytest.mark.claim("a-stalled-handshake")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from cloud_gateway.models.text import StopStrings, Text
+from cloud_gateway.models.tool_text import in_words
 from edgespec.core.errors import ClientError, ModelError
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
 
@@ -172,10 +173,13 @@ def test_a_message_without_content_is_the_clients_error(text: Text) -> None:
         text.render_chat([{"role": "user", "content": None}])
 
 
-def test_tools_are_refused_where_the_template_knows_none(text: Text) -> None:
-    with pytest.raises(ClientError, match="no tools") as caught:
-        text.render_chat([{"role": "user", "content": "hi"}], tools=[{"type": "function"}])
-    assert caught.value.param == "tools"
+ASK = [{"role": "user", "content": "hi"}]
+
+
+def test_tools_stand_in_the_system_message_if_the_template_knows_none(text: Text) -> None:
+    introduced, asked = in_words(ASK, [{"type": "function"}])
+    assert introduced["role"] == "system" and '<tools>\n{"type": "function"}\n</tools>' in introduced["content"]
+    assert text.render_chat(ASK, tools=[{"type": "function"}]) == text.render_chat([introduced, asked])
 
 
 def test_a_model_without_a_chat_template_says_so() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.models import trial as module
-from cloud_gateway.models.grammar import _LAYOUT
+from cloud_gateway.models.grammar import _grammar
 from cloud_gateway.models.trial import ORDINARY_CPU_S, TOO_COMPLEX, Trial, TrialError
 from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_CPU_S, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
@@ -30,13 +30,13 @@ ENDLESS = MAKERS["allOf of patterns"](32)
 def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
     """The bound on a schema's processor time is the shipped one; however busy the machine is, it is reached first."""
     monkeypatch.setattr(module, "MAX_WAIT_S", 600.0)
-    trial = Trial(_LAYOUT)
+    trial = Trial()
     yield trial
     trial.close()
 
 
 def fault(trial: Trial, schema: Any) -> str | None:
-    return trial.fault(json.dumps(schema))
+    return trial.fault(_grammar({"json": schema}))
 
 
 def pid(trial: Trial) -> int:
@@ -58,8 +58,8 @@ def test_a_schema_that_takes_too_long_ends_the_process_not_the_next_one(trial: T
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_worst_schemas_take_no_time_of_the_gateways_own(trial: Trial, name: str) -> None:
-    text = json.dumps(largest(name))
-    fault(trial, True)
+    text = _grammar({"json": largest(name)})
+    fault(trial, {})
     began = time.process_time()
     trial.fault(text)
     assert time.process_time() - began < 0.3

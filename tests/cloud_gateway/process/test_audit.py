@@ -203,7 +203,7 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command looks, with two entries: one a day old, and one that would move a terminal's cursor."""
+    """The folder of the command, with two entries: one a day old, and one that would move a terminal's cursor."""
     for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
     folder = tmp_path / "edgespec" / "gateway" / "audit"

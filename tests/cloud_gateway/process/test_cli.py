@@ -1,5 +1,6 @@
 """The command `cloud-gateway`: what it prints, its exit codes, and that it never shows a traceback."""
 
+import io
 import json
 import os
 import subprocess
@@ -7,12 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cloud_gateway.__main__ import build_parser, main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.process import report
 from edgespec import __version__
 from edgespec.__main__ import main as worker_main
 from edgespec.core.protocol.names import key_id
@@ -84,24 +88,6 @@ def test_the_gateways_identity_is_rotated_and_both_ids_are_shown(
     shown = capsys.readouterr().out
     assert f"identity {after} is replaced by {key_id(store.identity().public)}" in shown
     assert "Restart the gateway" in shown and "within 90 days" in shown
-
-
-def test_a_services_credential_is_not_rotated_in_a_shell(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given, store = KeyStore(home / "given"), KeyStore(home / "xdg_state_home" / "edgespec" / "gateway")
-    for keys in (given, store):  # the service had keys of its own before
-        before = keys.identity().public, keys.tls_identity().spki_hash
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
-    assert main(["serve", "--set", f"target.model={home}/none.gguf"]) == 66
-    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
-    capsys.readouterr()
-    assert main(["identity", "rotate"]) == 78
-    shown = capsys.readouterr().err
-    assert (
-        f"{given.folder}/identity.key is a credential, which is never written: put" in shown and shown.count("\n") == 1
-    )
-    assert (store.identity().public, store.tls_identity().spki_hash) == before
 
 
 def test_a_configuration_chooses_the_folder_of_the_keys(home: Path) -> None:
@@ -231,3 +217,35 @@ def test_a_fault_of_ours_is_one_line_of_places(
     assert "A fault of this program ended it; please report this line: ValueError at " in line
     assert line.endswith(":broken.")
     assert "secret" not in line
+
+
+def test_status_can_be_watched_with_rates_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--watch"]) == 71
+    assert "gateway" in capsys.readouterr().err
+    before: dict[str, Any] = {
+        "uptime_s": 1, "pid": 1, "version": "1", "state": "serving", "model": "m", "api": "a", "link": "l",
+        "metrics": "m", "policy": "adaptive", "workers_linked": 1, "workers_paused": 0, "workers_quarantined": 0,
+        "requests_active": 1, "requests_queued": 0, "requests": 4, "rounds": 10, "tokens": 30, "local_draft_passes": 0,
+        "drafted": {"worker": 20}, "accepted": {"worker": 15}, "frames": {}, "refused": {},
+    }  # fmt: skip
+    now = before | {"rounds": 20, "tokens": 60, "drafted": {"worker": 60}, "accepted": {"worker": 45}}
+    row: dict[str, Any] = {"name": "[b]lab", "linked": True, "paused": None, "rtt_ms": 20.0, "step_ms": 5.0}
+    gone = {"name": "gone", "linked": False}
+    console = Console(width=120, file=io.StringIO())
+    console.print(report.screen(before, now, 2.0, [row | {"requests": 3, "frames": 9, "accepted": 45}, gone]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "15.0 tokens/s, 3.00 a pass, 0.0 local draft passes/s, 75% of 40 candidates accepted" in shown
+    assert "[b]lab  ready  20.0 ms     5.0 ms  3         9       45" in shown
+    assert "gone" not in shown
+
+
+def test_a_mistyped_verb_or_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for program, typed, meant in (
+        (main, ["workers", "lsit"], "list"),
+        (main, ["status", "--wacth"], "--watch"),
+        (worker_main, ["piar", "1-a-b-c-2"], "pair"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            program(typed)
+        assert ended.value.code == 2
+        assert f"Did you mean `{meant}`?" in capsys.readouterr().err

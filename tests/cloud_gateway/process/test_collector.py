@@ -13,7 +13,6 @@ from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.process import collector
 from cloud_gateway.process.collector import spare_rounds, sweep
-from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 from tests.support.until import until
 
@@ -72,7 +71,7 @@ def nodes() -> int:
 
 
 def test_pruned_candidates_are_freed_without_the_cycle_collector() -> None:
-    tree, surveyor = CandidateTree([1]), Surveyor(Calibrator())
+    tree, surveyor = CandidateTree([1]), Surveyor()
     gc.collect()
     gc.disable()
     before = nodes()

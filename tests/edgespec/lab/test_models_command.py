@@ -55,6 +55,18 @@ def test_a_pair_of_two_tokenizers_is_refused_as_at_the_start(
     assert refused["pairs"] is False and "80 tokens" in refused["reason"]
 
 
+def test_two_gguf_files_of_two_tokenizers_are_translated_and_measured(
+    home: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, options = make_tiny_gguf(home / "other.gguf", vocab=80), ["--measure", "1", "--set", "target.context=512"]
+    assert main(["models", "check", str(other), str(draft), *options, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["method"].startswith("translated, as a worker's draft")
+    assert facts["measured"]["tokens"] == 48
+    assert main(["models", "check", str(draft), str(draft), *options]) == 0
+    assert re.search(r"one tokenizer of 64 .*\n.*right 1\.00 of", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

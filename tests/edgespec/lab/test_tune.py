@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.process.config import GatewaySettings, load
 from edgespec.core.errors import ConfigError
 from edgespec.lab import tune
@@ -192,7 +192,7 @@ def test_what_is_accepted_of_each_source_is_shown(capsys: pytest.CaptureFixture[
 
 def test_arms_are_compared_prompt_by_prompt() -> None:
     def took(*seconds: float) -> list[Usage]:
-        return [Usage(completion_tokens=10, total_s=one) for one in seconds]
+        return [Usage(completion_tokens=10, times=Times(total_s=one)) for one in seconds]
 
     found = tune.per_token({"plain": took(0.1, 0.2, 0.9), "lookup": took(0.05, 0.1, 0.9)})
     assert found == {"plain": 20.0, "lookup": 10.0}

@@ -75,3 +75,8 @@ def test_a_folder_closed_to_this_user_counts_as_existing(tmp_path: Path) -> None
         if was_root:
             os.seteuid(0)
     assert not folders.exists(tmp_path / "none")
+
+
+def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert folders.cache_dir() == Path.home() / ".cache" / "edgespec"

@@ -1,4 +1,4 @@
-"""The machine's own keys: made once, kept private, read from systemd's credentials where present."""
+"""The machine's own keys: made once, kept private, read from systemd's credentials if present."""
 
 from __future__ import annotations
 
@@ -55,18 +55,6 @@ def test_processes_that_start_together_get_one_identity(tmp_path: Path) -> None:
     ]
     assert len({process.communicate(timeout=60)[0] for process in racing}) == 1
     assert all(process.returncode == 0 for process in racing)
-
-
-@pytest.mark.claim("no-file-of-the-key-folder-is-open-to-others")
-def test_a_readable_key_is_refused(tmp_path: Path) -> None:
-    store = KeyStore(tmp_path)
-    store.identity()
-    (store.folder / "identity.key").chmod(0o644)
-    with pytest.raises(KeyStoreError, match="run `chmod 600 "):
-        store.identity()
-    store.folder.chmod(0o755)
-    with pytest.raises(KeyStoreError, match="run `chmod 700 "):
-        KeyStore(tmp_path)
 
 
 def wrong_pems() -> list[bytes]:

@@ -11,9 +11,9 @@ import pytest
 
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.pairing.messages import VERSION
+from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.paired import PairedGateways, PairedPeers
+from edgespec.shared.paired import PairedGateways
 
 A, B, C = b"A" * 32, b"B" * 32, b"C" * 32
 
@@ -40,12 +40,10 @@ def test_a_worker_is_unpaired_then_paired_then_revoked_and_paired_again(folder: 
 
 @pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
 def test_who_was_paired_at_a_later_version_is_refused(folder: Path) -> None:
-    workers, peers = PairedWorkers(folder), PairedPeers(folder)
-    for version, standing, refusal in ((VERSION, "paired", None), (VERSION + 1, "version", "version")):
+    workers = PairedWorkers(folder)
+    for version, standing in ((VERSION, "paired"), (VERSION + 1, "version")):
         workers.add(A, "lab-7", version)
-        peers.add(A, b"", "lab-8", "", version)
-        assert (PairedWorkers(folder).lookup(A), PairedPeers(folder).refusal(A)) == (standing, refusal)
-    assert peers.refusal(B) == "unpaired"
+        assert PairedWorkers(folder).lookup(A) == standing
     workers.revoke("lab-7")
     assert workers.lookup(A) == "revoked"
 
@@ -200,11 +198,3 @@ def test_a_damaged_list_is_reported_and_left_unchanged(folder: Path, data: bytes
     assert (folder / "workers.json").read_bytes() == data
     (folder / "workers.json").write_bytes(wrong({}))
     assert workers.lookup(A) == "paired"
-
-
-def test_a_list_that_others_may_read_is_refused(folder: Path) -> None:
-    workers = PairedWorkers(folder)
-    workers.add(A, "x")
-    (folder / "workers.json").chmod(0o644)
-    with pytest.raises(KeyStoreError, match="run `chmod 600 "):
-        workers.lookup(A)

@@ -11,7 +11,8 @@ import gguf
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary
+from edgespec.shared.hf_vocabulary import vocabulary
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
 Folder = dict[str, Any]

@@ -143,11 +143,6 @@ def test_the_line_is_right_in_every_notation(text: str, line: int) -> None:
     assert message(text).startswith(f"x.toml, line {line}: `link.port` is 70000")
 
 
-def test_a_nested_table_is_distinguished_from_its_parent() -> None:
-    text = "[link]\nport = 1\n[link.deep]\nport = 0"
-    assert message(text).startswith("x.toml, line 4: `link.deep.port` is 0")
-
-
 NAMES = st.sampled_from(["a", "b", "c"])
 VALUES = st.sampled_from(["1", "true", '"a = 1"', "[1,\n  2]", '"""\na = 1\n[b]\n"""', "'''\n'''", "{x = 1}"])
 

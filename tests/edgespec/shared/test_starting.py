@@ -23,7 +23,7 @@ HEAVY = ("aiohttp", "llama_cpp", "numpy", "torch", "transformers")
     "modules", ["edgespec.__main__, edgespec.worker.start", "cloud_gateway.__main__, cloud_gateway.process.commands"]
 )
 def test_the_first_line_waits_for_no_large_library(modules: str) -> None:
-    """What the commands import before they create `Starting`, which logs the first line."""
+    """Modules that the commands import before they create `Starting`, which logs the first line."""
     script = f"import sys, {modules}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -31,7 +31,7 @@ class Machine:
         return float(self.others) if self.readable else None
 
     def step(self) -> None:
-        """A second's work, shared by the threads; forty times as long where two of them share a core with others."""
+        """A second's work, shared by the threads; forty times as long if two of them share a core with others."""
         held_up = self.count > max(self.cores - self.others, 1)
         seconds = (40.0 if held_up else 1.0) / self.count
         self.now += seconds

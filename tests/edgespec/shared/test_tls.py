@@ -64,11 +64,6 @@ async def test_older_tls_is_refused(tmp_path: Path) -> None:
         await seen_pin(server, old)
 
 
-def test_a_made_certificate_is_valid_from_long_ago_and_without_end() -> None:
-    assert tls.NOT_BEFORE.year == 2000
-    assert tls.NOT_AFTER.year == 9999
-
-
 @pytest.mark.claim("a-certificate-of-an-unknown-version-is-refused")
 async def test_a_certificate_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     """OpenSSL takes it, and `cryptography` has an exception of its own for it."""

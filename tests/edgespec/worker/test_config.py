@@ -1,4 +1,4 @@
-"""The worker's configuration: what it accepts and where it is found."""
+"""The worker's configuration: what it accepts and how it is found."""
 
 from __future__ import annotations
 

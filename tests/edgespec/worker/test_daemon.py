@@ -38,13 +38,14 @@ class Desk:
         self.open = True
         self.wake = Idle()
 
-    def send(self, message: Tree | StepTimes | Decline) -> None:
-        if isinstance(message, StepTimes):
-            self.reports.append(message)
-            return
-        self.sent.put(message)
-        if self.open and isinstance(message, Tree):
-            self.daemon.writable()
+    def send(self, messages: Sequence[Tree | StepTimes | Decline]) -> None:
+        for message in messages:
+            if isinstance(message, StepTimes):
+                self.reports.append(message)
+                continue
+            self.sent.put(message)
+            if self.open and isinstance(message, Tree):
+                self.daemon.writable()
 
     def next_tree(self) -> Tree:
         message = self.sent.get(timeout=10)

@@ -38,7 +38,7 @@ def by_hand(model: Path, **options: object) -> tuple[Daemon, list[Tree | StepTim
     daemon = Daemon(
         drafter,
         rule,
-        Outlet(sent.append, sent.append),
+        Outlet(sent.extend, sent.append),
         prefill_batch=256,
         clock=lambda: drafter.rows / 256,
         **options,
@@ -118,7 +118,7 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
     daemon.take(opened())
     for _ in range(4):
         step(daemon)
-        daemon._send_one(math.inf)
+        daemon._send_due(math.inf)
         daemon.writable()
     before = len(sent)
     assert before == 4, "no pass was stated yet"
@@ -127,7 +127,7 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
     daemon.take(Commit(1, 1, len(PROMPT), [token], digest, 1_000_000, 1_000_000, 3))
     for _ in range(8):
         step(daemon)
-        daemon._send_one(daemon.clock() + 0.02)
+        daemon._send_due(daemon.clock() + 0.02)
         daemon.writable()
     assert len(sent) - before <= 2
     daemon.drafter.shutdown()
@@ -138,11 +138,11 @@ def test_frames_beyond_the_rate_wait_and_their_nodes_share_the_next(model: Path)
     daemon.take(opened())
     for _ in range(6):
         step(daemon)
-        daemon._send_one(math.inf)
+        daemon._send_due(math.inf)
         daemon.writable()
     assert daemon.clock() < 0.5 and len(sent) == 3, "the burst, and one that has to be paid back"
     daemon.clock = lambda: 10.0
-    daemon._send_one(math.inf)
+    daemon._send_due(math.inf)
     tree = CandidateTree(PROMPT)
     assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in sent)  # type: ignore[arg-type, union-attr]
     assert len(sent) == 4 and len(tree.tree) == len(daemon._requests[1].tree), "nothing is lost"
@@ -156,7 +156,7 @@ def test_it_writes_an_answer_for_the_queue_and_counts_none_of_it(model: Path) ->
         daemon.take(body)
     while not answer.done:
         step(daemon)
-        daemon._send_one(math.inf)
+        daemon._send_due(math.inf)
         daemon.writable()
         while sent:
             answer.merge(sent.pop(), "w")  # type: ignore[arg-type]

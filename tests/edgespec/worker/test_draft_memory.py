@@ -20,7 +20,7 @@ def drafts(daemon: Daemon) -> None:
         daemon._take_in()
         work = daemon._next()
         daemon.writable()
-        daemon._send_one(float("inf"))
+        daemon._send_due(float("inf"))
         if work is not None:
             daemon._draft(*work)
 
@@ -29,7 +29,7 @@ def drafts(daemon: Daemon) -> None:
 def test_a_small_request_is_drafted_for_beside_prompts_that_fill_memory(tmp_path: Path) -> None:
     sent: list[object] = []
     drafter = Drafter(make_tiny_gguf(tmp_path / "tiny.gguf"), context=768, sequences=4, prefill_batch=64)
-    daemon = Daemon(drafter, DraftRule(sequences=4, max_depth=8), Outlet(sent.append, sent.append))  # type: ignore[arg-type]
+    daemon = Daemon(drafter, DraftRule(sequences=4, max_depth=8), Outlet(sent.extend, sent.append))  # type: ignore[arg-type]
     daemon.take(Open(1, 1, 40, [7] * 40, Sampling(), b"small before"))
     for number in range(2, 6):
         prompt = [number] + [i % 50 for i in range(248)]

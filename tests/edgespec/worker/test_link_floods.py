@@ -77,7 +77,7 @@ class Eager(Seen):
         super().post(event)
         if isinstance(event, WorkerReady):
             for number in (1, 2, 3):
-                self.links.send(event.worker, Open(number, 1, 8192, [100_000] * 8192, Sampling()))
+                self.links.send(event.worker, [Open(number, 1, 8192, [100_000] * 8192, Sampling())])
 
 
 async def test_long_prompts_that_come_together_with_the_welcome_are_no_flood(tmp_path: Path) -> None:

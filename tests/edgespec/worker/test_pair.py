@@ -13,7 +13,7 @@ from websockets.asyncio.server import serve
 
 from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
 from edgespec.core.pairing.messages import PairingFailed, Reason, Reply
-from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.shared.address import Address
 from edgespec.shared.files import write_private
 from edgespec.shared.keystore import KeyStore
@@ -88,7 +88,7 @@ async def test_a_worker_that_refuses_a_gateway_sends_the_reason(worker: Worker, 
 
     async def false_gateway(ws: Any) -> None:
         await ws.recv()
-        await ws.send(encode(Reply(1, bytes(32), "small order", bytes(33))))
+        await ws.send(encode(Reply(VERSION, bytes(32), "small order", bytes(33))))
         reasons.append(await refusal(ws))
 
     async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:

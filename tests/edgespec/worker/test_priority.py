@@ -18,7 +18,7 @@ def nice(thread: int) -> int:
 
 
 def nices() -> dict[int, int]:
-    """Of each thread of this process that has not ended meanwhile."""
+    """Each thread of this process that has not ended meanwhile."""
     found = {}
     for one in Path("/proc/self/task").iterdir():
         with contextlib.suppress(ProcessLookupError):

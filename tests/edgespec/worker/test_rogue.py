@@ -16,7 +16,6 @@ from edgespec.core.pairing.messages import PairingFailed, Reason, Refused
 from edgespec.core.protocol.messages import encode
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
-from edgespec.worker import dial
 from edgespec.worker.dial import Race
 from edgespec.worker.pair import MAX_ADDRESSES, pair
 from tests.support.pairing import Gateway, Operator, Worker, make_worker, served, some_code
@@ -55,18 +54,6 @@ async def rogue(folder: Path) -> AsyncIterator[tuple[Rogue, Address]]:
         yield machine, Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-@asynccontextmanager
-async def silent() -> AsyncIterator[Address]:
-    """A machine that accepts and sends nothing, not even TLS."""
-
-    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
-        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
-
-
 @pytest.mark.claim("a-rogue-gateway-first-in-line-is-skipped-and-gets-nothing")
 async def test_a_rogue_gateway_first_in_line_is_skipped_and_gets_nothing(
     gateway: Gateway, worker: Worker, tmp_path: Path
@@ -95,17 +82,6 @@ async def test_a_rogue_alone_is_named_and_the_code_stays_good(gateway: Gateway, 
         with pytest.raises(PairingError, match=f"at {address} is not the one .* can be reached at {nobody} "):
             await pair([address, nobody], code, worker.key, "lab-7", worker.gateways)
     await worker.pair(gateway, code)
-
-
-@pytest.mark.claim("a-rogue-gateway-first-in-line-is-skipped-and-gets-nothing")
-async def test_silent_machines_first_in_line_cost_a_stagger_each(gateway: Gateway, worker: Worker) -> None:
-    operator, loop = Operator(gateway.desk), asyncio.get_running_loop()
-    code = await operator.code()
-    async with silent() as one, silent() as two:
-        began = loop.time()
-        await pair([one, two, gateway.address], code, worker.key, "lab-7", worker.gateways)
-        took_s = loop.time() - began
-    assert 2 * dial.STAGGER_S <= took_s < dial.DIAL_S
 
 
 async def test_only_so_many_machines_are_dialled_for_one_code(worker: Worker, tmp_path: Path) -> None:

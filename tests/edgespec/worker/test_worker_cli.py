@@ -9,8 +9,10 @@ import pytest
 
 from edgespec import __version__
 from edgespec.__main__ import build_parser, main
+from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +113,14 @@ def test_the_services_credential_is_not_rotated_in_a_shell(
     capsys.readouterr()
     assert main(["keys", "rotate"]) == 78
     assert f"{given.folder}/identity.key is a credential, which is never written: put" in capsys.readouterr().err
+
+
+def test_a_gateway_is_unpaired_by_its_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = KeyStore(home / "xdg_state_home" / "edgespec" / "worker")
+    gateways = PairedGateways(store.folder)
+    gateways.add(b"k" * 32, b"s" * 32, "lab", "wss://lab:1", 1)
+    assert main(["unpair", "lib"]) == PairingError.exit_code
+    assert "No machine called `lib` is paired; paired are: lab (" in capsys.readouterr().err
+    assert main(["unpair", "lab", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"forgotten": "lab", "id": key_id(b"k" * 32)}
+    assert gateways.all() == []

@@ -19,8 +19,9 @@ from edgespec.core.protocol.messages import ROOT, Close, Commit, Open, Pause, Re
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.core.protocol.session import State, Timers, WorkerSession
 from edgespec.shared import folders
+from edgespec.shared.digests import model_digest
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.models import file_sha256, resolve_model
+from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
@@ -106,7 +107,7 @@ class Identity:
         self.pin = gateway.pin
         self.me = WorkerIdentity(
             store.identity(), config.worker_name(settings), gguf_tokenizer_digest(model),
-            bytes.fromhex(file_sha256(model)), self.vocab_size, 1,
+            model_digest(model), self.vocab_size, 1,
         )  # fmt: skip
 
     @asynccontextmanager

@@ -6,7 +6,6 @@ Everything around them is what ships. They find the answer that is wanted by the
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -18,9 +17,9 @@ from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
 from edgespec.lab.sim.process import TokenProcess, child, draft
-from edgespec.lab.sim.world import Curve
+from edgespec.lab.sim.steps import WIDTHS, Curve
 from tools.sim.live.setting import VOCABULARY, Setting
-from tools.sim.live.sleeper import Sleeper
+from tools.sim.live.sleeper import Sleeper, Sleeps
 
 CONTEXT = 1 << 20
 
@@ -29,15 +28,11 @@ class Answers:
     """The token processes of the requests that are open, and where each stands."""
 
     def __init__(self, setting: Setting) -> None:
-        self._kind, self._length = setting.kind, setting.length
-        self._made: tuple[int, TokenProcess] | None = None
+        self._setting = setting
 
     def of(self, prompt: Sequence[int]) -> Answer:
         """The answer that this prompt asks for, at its beginning."""
-        seed = prompt[0]
-        if self._made is None or self._made[0] != seed:
-            self._made = seed, self._kind.make(seed, self._length)
-        return Answer(self._made[1])
+        return Answer(self._setting.process(prompt[0]))
 
 
 class Answer:
@@ -74,13 +69,15 @@ class SleepingRows:
 class SleepingTarget:
     """A `Target` whose passes take as long as the curve says, over the rows of all ready requests together."""
 
-    vocab_size, context, slots, eos, kv_tokens = VOCABULARY, CONTEXT, 8, frozenset[int](), sys.maxsize
+    vocab_size, context, slots, eos, kv_tokens = VOCABULARY, CONTEXT, 256, frozenset[int](), sys.maxsize
 
-    def __init__(self, setting: Setting, prefill_s: float = 0.0) -> None:
+    def __init__(self, setting: Setting, prefill_s: float = 0.0, sleeper: Sleeps | None = None) -> None:
         """`prefill_s`: what reading a prompt takes, however long it is."""
         self._verify, self._prefill_s, self._answers = setting.steps.verify, prefill_s, Answers(setting)
-        self.sleeper = Sleeper()
+        self.sleeper = sleeper or Sleeper()
         self.passes: Sequence[Pass] = ()
+        self.rows = 0
+        """Of all passes."""
         self._open: dict[int, Answer] = {}
 
     def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
@@ -88,19 +85,20 @@ class SleepingTarget:
         if slot is None:
             raise IndexError("no slot is free")
         self._open[slot] = self._answers.of(tokens)
-        return slot, 0
+        return slot, 0 if self._prefill_s else len(tokens) - 1
 
     def resize(self, slot: int, room: int) -> None:
         """There is room for all."""
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        self.sleeper.until(time.perf_counter() + self._prefill_s)
+        self.sleeper.until(self.sleeper.now() + self._prefill_s)
 
     def verify(self, batch: Sequence[Work]) -> list[SleepingRows]:
         """Looks the rows up, and returns when the modelled pass would have ended."""
         rows_in_all = sum(len(work.tree) for work in batch)
+        self.rows += rows_in_all
         self.passes = [Pass(rows_in_all, self._verify(rows_in_all))]
-        due = time.perf_counter() + self.passes[0].seconds
+        due = self.sleeper.now() + self.passes[0].seconds
         rows = [SleepingRows(self._open[work.slot], work.tree) for work in batch]
         self.sleeper.until(due)
         return rows
@@ -114,23 +112,37 @@ class SleepingTarget:
 
 
 class SleepingDraft:
-    """The gateway's own draft; it never has a backlog (WANSpec section 4.5: no measurable time)."""
+    """A draft; it never has a backlog (WANSpec section 4.5: no measurable time).
+
+    Where the setting says so its passes are batched over requests: until a request comes again, steps of others are
+    more rows of the same pass, and take what these add to it.
+    """
 
     leaves = 16
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
         self._curve: Curve = setting.steps.worker
         self._answers = Answers(setting)
         self._open: dict[Hashable, Answer] = {}
-        self.sleeper = Sleeper()
+        self.sleeper = sleeper or Sleeper()
         self.passes = 0
+        self._batched = setting.batched
+        self._pass: dict[Hashable, int] = {}
+        """Rows of each request in the pass."""
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step over one leaf."""
-        return self._curve(1)
+        """Seconds of a step over one leaf; a request's share of it, where passes are batched over all that are open."""
+        return self._share_s(1)
 
-    points: Points = ()
+    @property
+    def points(self) -> Points:
+        """The same over more leaves, where passes are batched."""
+        return tuple((leaves, self._share_s(leaves)) for leaves in WIDTHS) if self._batched else ()
+
+    def _share_s(self, leaves: int) -> float:
+        sharing = max(len(self._open), 1) if self._batched else 1
+        return self._curve(sharing * leaves) / sharing
 
     @property
     def token_s(self) -> float:
@@ -153,8 +165,13 @@ class SleepingDraft:
         self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
     ) -> list[Proposal]:
         """One step over these leaves; a process orders its draft tokens already, so `rank` is not asked."""
-        due = time.perf_counter() + self._curve(len(paths))
-        self.passes += 1
+        now = self.sleeper.now()
+        if not self._batched or request in self._pass:
+            self._pass.clear()
+        before = sum(self._pass.values())
+        self._pass[request] = len(paths)
+        due = now + self._curve(before + len(paths)) - (self._curve(before) if before else 0.0)
+        self.passes += not before
         answer = self._open[request]
         proposals = [_first(answer.after(path), width) for path in paths]
         self.sleeper.until(due)

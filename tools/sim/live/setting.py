@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.core.errors import ConfigError
+from edgespec.lab.sim.process import TokenProcess
 from edgespec.lab.sim.world import Curve, Steps
 from tools.sim.experiment import Arm, Kind
 from tools.sim.process import Iid
@@ -41,6 +43,8 @@ class Setting(msgspec.Struct, frozen=True):
     sequences: int = 1
     workers: int = 1
     """Workers that share each answer."""
+    batched: bool = False
+    """Whether passes of a draft are batched over requests."""
     local: bool = True
     """Whether the gateway has a draft of its own; the reference always has."""
 
@@ -62,9 +66,13 @@ class Setting(msgspec.Struct, frozen=True):
         """Stands for tokenizer and model in the handshake."""
         return hashlib.sha256(msgspec.json.encode([self.tokens, self.draft, self.length])).digest()
 
+    def process(self, seed: int) -> TokenProcess:
+        """One answer."""
+        return _made(self.kind, seed, self.length)
+
     def prompt(self, seed: int) -> list[int]:
         """The prompt by which both engines know which answer is wanted."""
-        return [seed, self.kind.make(seed, self.length).targets[0]]
+        return [seed, self.process(seed).targets[0]]
 
     def of_arm(self, arm: Arm, rtt_ms: float, jitter_ms: float) -> Setting:
         """The same engines under another policy, at another round trip."""
@@ -81,6 +89,11 @@ class Setting(msgspec.Struct, frozen=True):
     def write(self, path: Path) -> None:
         """For `read` in another process."""
         path.write_bytes(msgspec.json.encode(self))
+
+
+@functools.lru_cache(maxsize=256)
+def _made(kind: Kind, seed: int, length: int) -> TokenProcess:
+    return kind.make(seed, length)
 
 
 def read(path: Path) -> Setting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +14,14 @@ START_LATE_S = 60e-6
 LEARN_S = 1e-6
 """By how much one sleep moves that estimate."""
 REMEMBERED = 1 << 16
+
+
+class Sleeps(Protocol):
+    """What lets time pass: this machine's, or a virtual one's."""
+
+    def now(self) -> float: ...
+    def until(self, due: float) -> None: ...
+    def summary(self) -> dict[str, float]: ...
 
 
 class Sleeper:
@@ -28,6 +37,10 @@ class Sleeper:
         self._late_s = START_LATE_S
         self.errors: deque[float] = deque(maxlen=REMEMBERED)
         """Seconds between the latest moments asked for and the returns."""
+
+    def now(self) -> float:
+        """By its clock."""
+        return self._clock()
 
     def until(self, due: float) -> None:
         """Returns about then; at once where that is past."""

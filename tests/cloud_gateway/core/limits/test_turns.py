@@ -89,18 +89,6 @@ def test_of_new_keys_the_one_that_waits_longest_is_next() -> None:
     assert [turns.take(), turns.take()] == [2, 1]
 
 
-def test_a_key_with_a_hundred_items_delays_another_by_one() -> None:
-    turns: Turns[str] = Turns()
-    for number in range(100):
-        turns.add("many", f"many-{number}")
-    turns.add("one", "one-0")
-    assert [turns.take(), turns.take()] == ["many-0", "one-0"]
-    for key in ("many", "one"):
-        turns.ended(key)
-    turns.add("one", "one-1")
-    assert [turns.take(), turns.take()] == ["many-1", "one-1"]
-
-
 def test_a_key_at_its_own_limit_leaves_room_for_another() -> None:
     turns: Turns[str] = Turns()
     for number in range(5):
@@ -110,15 +98,6 @@ def test_a_key_at_its_own_limit_leaves_room_for_another() -> None:
     assert turns.take() == "one-0"
     turns.ended("many")
     assert turns.take() == "many-2"
-
-
-def test_the_key_with_fewest_under_way_is_next_and_not_who_waited_longest() -> None:
-    turns: Turns[str] = Turns()
-    for item in ("a-0", "a-1", "b-0", "b-1"):
-        turns.add(item[0], item)
-    assert [turns.take(), turns.take()] == ["a-0", "b-0"]
-    turns.ended("b")
-    assert turns.take() == "b-1"
 
 
 def test_others_overtake_what_does_not_fit_unless_it_is_next() -> None:

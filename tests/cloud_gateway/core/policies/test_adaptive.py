@@ -134,7 +134,7 @@ def test_a_wait_is_used_to_read_until_the_frame_is_due() -> None:
     target_s, step_s = 0.1, 0.006
     policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     near = LinkView(0.02, 0.02, step_s, ready=True)
-    policy._wants = True
+    policy.completion.wants = True
     costs = Costs(lambda rows: target_s, step_s, 4.0, 0.1, local_token_s=0.002, remaining=8)
     action = policy.decide(tree, near, costs, 0.0)
     assert action == CatchUp(int(0.029 / 0.002))
@@ -289,7 +289,7 @@ def modes(*, paused: bool) -> list[str]:
         adaptive.decide(tree, link(0.01), costs, now)
         adaptive.verified(Outcome(0, 1, False, 0.5, number), now + TT)
         reading_s += 1.0
-        found.append(adaptive._guard.mode)
+        found.append(adaptive.guard.mode)
     return found
 
 
@@ -309,7 +309,7 @@ def local_share(prefer: Literal["latency", "balanced", "offload"]) -> float:
         now += 0.54 * TT * tokens
         tree.advance([5] * tokens)
         policy.verified(Outcome(tokens - 1, tokens, True, 0.3, tree.root.position), now)
-        assert policy._guard.mode == "normal" and policy._reference is not None
+        assert policy.guard.mode == "normal" and policy._reference is not None
         reference += tokens * policy._reference.passes
     return passes / reference
 

@@ -8,7 +8,7 @@ from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.arrival import NEVER, Timeline
 from cloud_gateway.core.verify.candidates import Merged
 
-R, TD, KEPT = 0.020, 0.004, 0.9
+R, TD = 0.020, 0.004
 LINK = LinkView(R, R, TD, ready=True)
 
 
@@ -23,12 +23,12 @@ def streaming() -> Timeline:
 def test_a_worker_that_just_got_a_commit_answers_a_round_trip_later() -> None:
     timeline = Timeline()
     timeline.start(10, 1.0)
-    due = timeline.expect(11, LINK, KEPT, 1.0)
+    due = timeline.expect(11, LINK, 1.0)
     assert (due.chance, due.soon_s) == (1.0, pytest.approx(R + 1.5 * TD))
 
 
 def test_a_streaming_worker_brings_one_level_a_step() -> None:
-    due = streaming().expect(14, LINK, KEPT, 1.0)
+    due = streaming().expect(14, LINK, 1.0)
     assert (due.chance, due.soon_s) == (1.0, pytest.approx(2 * TD))
 
 
@@ -36,7 +36,7 @@ def test_a_miss_costs_a_round_trip_from_the_commit() -> None:
     timeline = streaming()
     timeline.committed(12, 2, 1.01, on_path=False)
     assert timeline.lost and timeline.divergences == 1
-    assert timeline.expect(13, LINK, KEPT, 1.01).soon_s == pytest.approx(R + 1.5 * TD)
+    assert timeline.expect(13, LINK, 1.01).soon_s == pytest.approx(R + 1.5 * TD)
 
 
 def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
@@ -54,16 +54,16 @@ def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline.committed(14, 1, 1.012, on_path=True)
     timeline.frame(Merged(stale=4, prefix_len=12, reached=-1, diverged_at=12), 1.015)
     assert timeline.lost
-    assert timeline.expect(15, LINK, KEPT, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
+    assert timeline.expect(15, LINK, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
 
 
 def test_what_is_overdue_is_less_and_less_likely_to_come() -> None:
     timeline = streaming()
     timeline.committed(13, 3, 1.002, on_path=True)
-    chances = [timeline.expect(14, LINK, KEPT, now).chance for now in (1.005, 1.009, 1.010, 1.011)]
-    assert chances[0] == pytest.approx(KEPT)
-    assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * KEPT
-    given_up = timeline.expect(14, LINK, KEPT, 1.022)
+    chances = [timeline.expect(14, LINK, now).chance for now in (1.005, 1.009, 1.010, 1.011)]
+    assert chances[0] == pytest.approx(timeline.kept)
+    assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * timeline.kept
+    given_up = timeline.expect(14, LINK, 1.022)
     assert given_up.soon_s == pytest.approx(1.002 + R + 1.5 * TD - 1.022), "the commit that puts the worker right"
 
 
@@ -71,16 +71,16 @@ def test_a_worker_that_stalls_is_not_expected_for_ever() -> None:
     timeline = streaming()
     timeline.committed(13, 3, 1.002, on_path=True)
     right_again = 1.002 + R + 1.5 * TD
-    due = [timeline.expect(14, LINK, KEPT, right_again + late_s) for late_s in (0.0005, 0.002, 0.004)]
+    due = [timeline.expect(14, LINK, right_again + late_s) for late_s in (0.0005, 0.002, 0.004)]
     assert [one.chance for one in due] == sorted([one.chance for one in due], reverse=True) and due[-1].chance < 0.7
     assert {one.late_s for one in due} == {NEVER}
-    assert timeline.expect(14, LINK, KEPT, right_again + 10 * TD).soon_s == NEVER
+    assert timeline.expect(14, LINK, right_again + 10 * TD).soon_s == NEVER
 
 
 def test_each_token_not_yet_sent_makes_the_frames_more_doubtful() -> None:
     timeline = streaming()
     timeline.committed(15, 5, 1.001, on_path=True)
-    assert timeline.expect(16, LINK, KEPT, 1.001).chance == pytest.approx(KEPT**3)
+    assert timeline.expect(16, LINK, 1.001).chance == pytest.approx(timeline.kept**3)
 
 
 def test_a_worker_that_tries_other_branches_has_a_slower_pace() -> None:
@@ -118,6 +118,6 @@ def test_a_frame_before_the_first_decision_is_taken_in() -> None:
 
 
 def test_on_a_link_with_jitter_a_late_frame_is_expected_for_longer() -> None:
-    steady, jittery = (streaming().expect(13, LinkView(R, high, TD, True), KEPT, 1.0 + 4 * TD) for high in (R, 3 * R))
+    steady, jittery = (streaming().expect(13, LinkView(R, high, TD, True), 1.0 + 4 * TD) for high in (R, 3 * R))
     assert steady.soon_s > 1e8, "given up"
     assert jittery.chance > 0.9 and jittery.soon_s == jittery.grace_s == pytest.approx(R / 2)

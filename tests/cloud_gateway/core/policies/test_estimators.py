@@ -81,7 +81,7 @@ def passes(curve: StepCurve, count: int) -> list[int]:
     chosen = []
     for _ in range(count):
         costs = Costs(curve, probe=curve.probe)
-        rows = 1 + Prices.of(costs, token_s=0.012).best_count(SURVIVAL)
+        rows = 1 + Prices(costs, token_s=0.012).best_count(SURVIVAL)
         curve.sample(rows, interpolate(TRUE, rows))
         chosen.append(rows)
     return chosen
@@ -182,6 +182,13 @@ def arrive(clock: StepClock, *gaps: float) -> float:
 
 def test_step_time_is_the_median_gap_so_neither_bursts_nor_pauses_move_it() -> None:
     assert arrive(StepClock(0.1), 0.006, 0.006, 0.0, 0.012, 0.006, 5.0, 0.006) == pytest.approx(0.006)
+
+
+def test_trees_of_several_requests_in_a_frame_are_as_many_steps() -> None:
+    clock = StepClock(0.1)
+    for number in range(6 * 8):
+        clock.frame(0.048 * (number // 8))
+    assert clock.step_s == pytest.approx(0.006)
 
 
 def test_frames_together_at_first_do_not_pin_the_step_time_near_zero() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome, Verify
+from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.budget import Reference
-from cloud_gateway.core.policies.guard import FIRST_INTERVAL, MIN_TOKENS, UNREADY_TOKENS, Guard, Mode
+from cloud_gateway.core.policies.guard import Guard, Mode, Reference
+from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.stats import Stats
@@ -25,6 +24,7 @@ TT, TD = 0.1, 0.01
 COSTS = Costs(lambda rows: TT, TD)
 REFERENCE = Reference.of(COSTS, 0.8)
 ALONE_S = REFERENCE.together_s
+MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.judged, TUNING.unready, TUNING.probe_after
 
 
 def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> Guard:
@@ -41,7 +41,7 @@ def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready:
     ("pace", "costs", "remaining", "mode"),
     [
         (0.9 * ALONE_S, COSTS, 100, "normal"),
-        (1.01 * ALONE_S, COSTS, 100, "narrow"),
+        (1.01 * ALONE_S, COSTS, 100, "normal"),
         (1.1 * ALONE_S, COSTS, 100, "local"),
         (1.1 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "normal"),
         (2.0 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "local"),
@@ -113,33 +113,17 @@ def test_each_change_is_named_once_with_its_reason() -> None:
     assert driven(Adaptive(), lambda token: 0.5 * ALONE_S) == []
 
 
-def test_narrow_verifies_fewer_candidates_before_the_worker_is_left() -> None:
-    """A row costs 0.1 of a plain step: four candidates of falling survival pay for it, in `narrow` fewer do."""
-    counts = []
-    for pace in (0.9, 1.02):
-        policy, tree = Adaptive(), CandidateTree([1, 2])
-        costs = Costs(lambda rows: TT * (1 + 0.1 * (rows - 1)))
-        node = tree.root
-        for chance in (0.9, 0.5, 0.5, 0.5):
-            node = tree.add_local(node, 5, -math.log(chance), 0.3) or node
-        policy._guard = after(Guard(), 20, pace * TT)
-        action = policy.decide(tree, LinkView(9.0, 9.0, TD, ready=True), costs, 0.0)
-        assert isinstance(action, Verify)
-        counts.append(len(action.nodes))
-    assert 0 < counts[1] < counts[0], counts
-
-
 def test_changes_are_counted_in_usage_and_metrics() -> None:
     policy, usage, stats = Adaptive(), Usage(), Stats()
     account = Account(0.0, usage, FrameLedger())
-    policy.change = ("narrow", "slower")
+    policy.change = ("local", "slower")
     account.decided(policy)
     account.decided(policy)
     policy.change = None
     account.decided(policy)
     stats.add(usage)
     stats.add(usage)
-    assert usage.guard == {"narrow": {"slower": 2}} and stats.guard == {("narrow", "slower"): 4}
+    assert usage.guard == {"local": {"slower": 2}} and stats.guard == {("local", "slower"): 4}
 
 
 def test_the_next_answer_goes_on_where_this_one_was() -> None:

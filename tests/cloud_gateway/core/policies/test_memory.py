@@ -37,14 +37,14 @@ def test_a_resumed_policy_decides_as_one_whose_state_was_written_down() -> None:
 def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
     fresh, resumed = Adaptive(), Adaptive()
     resumed.resume(taught().state())
-    assert resumed._kept < 0.6 < fresh._kept
-    assert resumed._surveyor.match < 0.2 < fresh._surveyor.match
+    assert resumed.worker.kept < 0.6 < fresh.worker.kept
+    assert resumed.surveyor.match < 0.2 < fresh.surveyor.match
 
 
 def test_what_is_carried_is_bounded() -> None:
     short, long = taught(100).state(), taught(1000).state()
     assert {name: len(values) for name, values in short.items()} == {name: len(values) for name, values in long.items()}
-    assert max(long["draft"]) <= 40 and max(long["worker"][1:]) <= 40
+    assert max(long["ranks"]) <= 40 and max(long["worker"][1:]) <= 40
 
 
 def test_policies_that_learn_nothing_have_no_state() -> None:

@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.adaptive import Adaptive, Draft
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.policies.worth import Prices, credit, per_pass_s, reading_pays, run_s, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree
-from edgespec.core.drafting.calibration import Calibrator
 
 TT, TD = 0.030, 0.004
 SECONDS = st.floats(0.001, 0.2)
@@ -23,7 +20,7 @@ CHANCE = st.floats(0.01, 0.99)
 
 
 def prices(row_s: float, token_s: float = 0.02, other_rows: int = 0) -> Prices:
-    return Prices.of(Costs(lambda rows: TT + row_s * rows, other_rows=other_rows), token_s)
+    return Prices(Costs(lambda rows: TT + row_s * rows, other_rows=other_rows), token_s)
 
 
 def every_subset(tree: CandidateTree, survival: dict[int, float], row_s: float, token_s: float) -> float:
@@ -45,7 +42,7 @@ def test_the_verified_candidates_are_the_best_of_all_subsets(made: list[tuple[in
     for parent, chance in made:
         above = nodes[parent % len(nodes)]
         nodes.append(tree.add_local(above, 10 + len(nodes), -math.log(chance), 1.0) or above)
-    outlook = Surveyor(Calibrator(rate=0.0)).look(tree, 4, 8)
+    outlook = Surveyor().look(tree, 4, 8)
     survival = {node.id: 0.0 for node in tree.tree.nodes.values()}
     survival |= {node.id: chance for node, chance in zip(outlook.nodes, outlook.survival, strict=True)}
     price = prices(row_s)
@@ -57,7 +54,7 @@ def test_the_verified_candidates_are_the_best_of_all_subsets(made: list[tuple[in
 @pytest.mark.parametrize(("least_s", "count"), [(TT, 5), (5 * TT, 2), (0.0, 5)])
 def test_a_row_count_on_offer_is_tried_where_the_least_it_takes_pays(least_s: float, count: int) -> None:
     costs = Costs(lambda rows: TT * max(rows - 4, 1), other_rows=2, probe=(8, least_s))
-    price = Prices.of(costs, token_s=TT)
+    price = Prices(costs, token_s=TT)
     assert price.best_count([0.9] * 7) == count, "2 rows of others, the root, and 5 candidates"
     assert price.best_count([0.9] * 4) == 2, "there are not that many"
 
@@ -96,37 +93,13 @@ def test_a_level_left_for_the_next_pass_costs_what_that_pass_lacks(kept: float, 
     assert credit(kept, 0.0) == 1, "what the worker does not bring is lost"
 
 
-@settings(max_examples=60, deadline=None)
-@given(CHANCE, st.floats(0.0, 0.004), st.floats(0.001, 0.06), st.booleans())
-def test_it_drafts_exactly_where_some_run_pays(chance: float, row_s: float, step: float, empty: bool) -> None:
-    """Without a worker: every length of a local run, against verifying now."""
-    policy, tree = Adaptive(PolicySettings(prefer="latency")), CandidateTree([1, 2])
-    if not empty:
-        tree.add_local(tree.root, 5, -math.log(chance), 1.0)
-    costs = Costs(lambda rows: TT + row_s * rows, step, local_leaves=1)
-    drafts = isinstance(policy.decide(tree, None, costs, 0.0), Draft)
-    token_s = min(TT + row_s, (2 * step + TT + 3 * row_s) / (1 + 0.85 + 0.85**2))  # the reference, by the priors
-    mass = 1.0 if empty else Surveyor(Calibrator()).look(tree, 1, 4).found(1)[0] / 0.85
-    shares = (0.85, 0.05, 0.025, 0.025)
-    had = [] if empty else [Surveyor(Calibrator()).look(tree, 1, 4).survival[0]]
-
-    def worth(candidates: list[float]) -> float:
-        return sum(max(token_s * one - row_s, 0.0) for one in candidates)
-
-    gain = worth([*had, *(mass * share for share in shares)]) - worth(had)
-    best = max(sum(gain * fade**level - step for level in range(count))
-               for count in range(1, 17) for fade in (0.85, 0.95))  # fmt: skip
-    if abs(best) > 1e-4:
-        assert drafts == (best > 0)
-
-
 def test_rows_of_other_requests_are_in_every_pass() -> None:
     alone, beside = prices(0.001), prices(0.001, other_rows=7)
     assert beside.pass_s(3) - alone.pass_s(3) == pytest.approx(0.007)
 
 
 def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> None:
-    alone, beside = (Prices.of(Costs(lambda rows: TT + 0.01 * rows, sharers=n), 8 * 0.01) for n in (0, 7))
+    alone, beside = (Prices(Costs(lambda rows: TT + 0.01 * rows, sharers=n), 8 * 0.01) for n in (0, 7))
     assert (alone.best_count([0.5]), beside.best_count([0.5])) == (1, 0)
     assert not alone.shared and beside.shared
 

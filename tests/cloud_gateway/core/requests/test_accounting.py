@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.colocated import Plain
-from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.events import Admitted, FrameArrived, WorkerChanged
-from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
@@ -24,7 +24,7 @@ def drafted_for(whole: FrameLedger) -> Generation:
     """A request that worker `w` drafts for."""
     request = GenerationRequest(PROMPT, 10)
     verification = SharedNoise(request.sampling, request.tokens, Spread())
-    found = Generation(1, request, Plain(), verification, 0.0, 100, offload=True, frames=FrameLedger(whole))
+    found = Generation(1, request, Plain(), verification, Bounds(100), Account(frames=FrameLedger(whole)), offload=True)
     found.handle(Admitted(2), 0.0)
     found.handle(WorkerChanged("w", "assigned"), 0.0)
     return found
@@ -49,8 +49,7 @@ def test_every_frame_received_is_used_stale_or_rejected(seed: int) -> None:
         requests[i].handle(FrameArrived("x" if kind == "worker" else "w", one), 1.0)
         following[i] += kind in ("good", "prefix")
         sent += 1
-    for ledger in (whole, *(request.frames for request in requests)):
-        counts = ledger.counts
+    for counts in (whole.counts, *(request.usage.frames for request in requests)):
         assert counts["received"] == counts["used"] + counts["stale"] + counts["rejected"]
     assert whole.counts["received"] == sent
     assert whole.counts == {kind: sum(request.usage.frames[kind] for request in requests) for kind in whole.counts}, (

@@ -15,7 +15,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import TABLE, Status
-from cloud_gateway.core.requests.generation import MAX_RETRIES, Generation
+from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import RoundTimes
 from cloud_gateway.core.verify.flatten import FlatTree
@@ -34,7 +34,7 @@ def made(policy: str = "adaptive", count: int = 40, constraint: ForcesFive | Non
     request = GenerationRequest(PROMPT, count, ignore_eos=True, constraint=constraint)
     chooser = SharedNoise(request.sampling, request.tokens, Spread(), request.constraint)
     controller = POLICIES[policy](PolicySettings(k=3))
-    return Generation(1, request, controller, chooser, 0.0, 512, offload=True)
+    return Generation(1, request, controller, chooser, Bounds(512), offload=True)
 
 
 def decoding(policy: str = "adaptive", worker: str | None = "w", **more: Any) -> Generation:
@@ -114,8 +114,8 @@ def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pyte
     assert not isinstance(action, Wait) or 61.1 <= action.until <= 62
     (commit,) = (output.body for output in of(verify(generation, 61.1), events.Send))  # type: ignore[attr-defined]
     assert commit.period_us == pytest.approx(100_000, abs=2)
-    assert generation.usage.queued_s == pytest.approx(38.95)
-    assert generation.usage.total_s == pytest.approx(1.1)
+    assert generation.usage.times.queued_s == pytest.approx(38.95)
+    assert generation.usage.times.total_s == pytest.approx(1.1)
 
 
 # --- fences of worker and epoch --------------------------------------------------------------------------------------
@@ -169,12 +169,12 @@ def test_a_worker_is_judged_by_the_candidates_among_which_the_target_chose() -> 
 def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> None:
     generation = decoding()
     generation.handle(events.WorkerChanged("w", "declined"), 0.1)
-    assert generation.excluded_workers == {"w"} and generation.wants_worker
+    assert generation.assignments.excluded == {"w"} and generation.wants_worker
     generation.handle(events.WorkerChanged("v", "assigned"), 0.2)
     outputs = generation.handle(events.FrameArrived("v", frame(generation, epoch=2, first=9)), 0.3)
     assert [type(output) for output in outputs] == [events.FrameTaken]
     assert outputs[0].error is not None
-    assert generation.excluded_workers == {"w", "v"} and generation.usage.frames["rejected"] == 1
+    assert generation.assignments.excluded == {"w", "v"} and generation.usage.frames["rejected"] == 1
 
 
 # --- reading, rounds, ends -------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_prompt_is_read_in_chunks_up_to_the_last_token() -> None:
     assert generation.status is Status.PREFILL and generation.prefilled == 5
     generation.handle(events.Read(2, 0.1), 3.2)
     assert generation.status is Status.DECODE
-    assert generation.usage.queued_s == 3.0 and generation.usage.prefill_s == pytest.approx(0.2)
+    assert generation.usage.times.queued_s == 3.0 and generation.usage.times.prefill_s == pytest.approx(0.2)
 
 
 def test_a_round_keeps_the_path_commits_it_and_emits_it() -> None:
@@ -246,7 +246,7 @@ def test_a_failed_pass_is_retried_with_what_was_emitted_then_ends() -> None:
     emitted = list(generation.tree.prefix.tokens)
     outputs = generation.handle(events.Failed("pass", "x"), 2.0)
     assert of(outputs, events.Drop) == [events.Drop(slot=True)] and generation.status is Status.QUEUED
-    assert generation.reading == emitted and generation.alone and not generation.wants_worker
+    assert generation.reading == emitted and generation.retries.alone and not generation.wants_worker
     generation.handle(events.Admitted(0), 2.1)
     generation.handle(events.Read(len(emitted) - 1), 2.2)
     assert isinstance(generation.decide(None, COSTS, 2.3), Verify)
@@ -260,7 +260,7 @@ def test_a_good_pass_ends_suspicion_until_it_was_retried_twice() -> None:
         generation.handle(events.Failed("pass", "x"), 1.0)
         generation.handle(events.Admitted(len(generation.reading) - 1), 1.0)
         verify(generation, nodes=[])
-        assert generation.alone == (retry == MAX_RETRIES)
+        assert generation.retries.alone == (retry == MAX_RETRIES)
 
 
 def test_an_input_that_cannot_happen_is_a_fault_of_the_driver() -> None:
@@ -279,7 +279,7 @@ def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: b
         generation.handle(events.Spent("reading", 1.0), 4.0)
     for now in (5.0, 7.0):
         verify(generation, now)
-    assert generation.usage.decode_s == decoding_s and generation.usage.total_s == 6
+    assert generation.usage.times.decode_s == decoding_s and generation.usage.times.total_s == 6
 
 
 def test_time_before_the_worker_ends_with_the_first_workers_first_frame() -> None:
@@ -290,4 +290,4 @@ def test_time_before_the_worker_ends_with_the_first_workers_first_frame() -> Non
     generation.handle(events.WorkerChanged("v", "assigned"), 5.0)
     verify(generation, 6.0)
     generation.handle(events.FrameArrived("v", frame(generation, epoch=2)), 7.0)
-    assert (generation.usage.before_worker_s, generation.usage.before_worker_tokens) == (3.0, 1)
+    assert (generation.usage.times.before_worker_s, generation.usage.before_worker_tokens) == (3.0, 1)

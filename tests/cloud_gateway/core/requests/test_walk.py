@@ -16,7 +16,7 @@ from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import NAMES, PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import TABLE, Status
-from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import Player
@@ -60,10 +60,8 @@ class Walk(RuleBasedStateMachine):
             request,
             make(chosen),
             SharedNoise(request.sampling, PROMPT, Spread(), request.constraint),
-            0.0,
-            CONTEXT,
-            ENDS,
-            True,
+            Bounds(CONTEXT, ENDS),
+            offload=True,
         )
         self.curve = StepCurve({1: 0.03})
         self.log = InputLog(self.generation, chosen, self.curve, 0, 1 << 20)
@@ -211,7 +209,7 @@ class Walk(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The trace of the walk, as a file would hold it, leads the machine the same way."""
         finish = self.finished[0].finish if self.finished else "open"
-        recorded, _ = trace.unseal(trace.seal(self.log.as_trace("0", finish, salt=True), KEY))
+        recorded, _ = trace.unseal(trace.seal(self.log.as_trace("0", finish), KEY))
         player = Player(recorded)
         moments = list(player.play())
         assert all(moment.same for moment in moments)
@@ -219,7 +217,9 @@ class Walk(RuleBasedStateMachine):
         assert [kind for kind in again if kind is not events.FrameTaken] == self.outputs
         machine = player.generation
         assert machine.status is self.status and len(machine.tree.tree) == len(self.generation.tree.tree)
-        assert machine.usage.accepted == self.generation.usage.accepted
+        again, before = machine.usage, self.generation.usage
+        assert (again.drafted, again.accepted, again.by_worker) == (before.drafted, before.accepted, before.by_worker)
+        assert (again.rounds, again.completion_tokens) == (before.rounds, before.completion_tokens)
 
 
 TestWalk = Walk.TestCase

@@ -8,21 +8,19 @@ import pytest
 
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.tree_value import Surveyor
-from cloud_gateway.core.sources.asking import MAX_TAKEN, Counts, make, put
+from cloud_gateway.core.sources.asking import MAX_TAKEN, make, put
 from cloud_gateway.core.sources.interface import ROOT, Suggestion
 from cloud_gateway.core.verify.accept import at_open_end, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.flatten import flatten
-from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.protocol.messages import Tree
 
 CHAIN = [Suggestion(ROOT, 5, 0.5), Suggestion(0, 6, 0.8)]
 
 
-def suggested(prompt: tuple[int, ...] = (1, 2)) -> tuple[CandidateTree, Counts]:
-    tree, counts = CandidateTree(list(prompt)), Counts()
-    put(tree, counts, "lookup", CHAIN)
-    return tree, counts
+def suggested(prompt: tuple[int, ...] = (1, 2)) -> tuple[CandidateTree, int]:
+    tree = CandidateTree(list(prompt))
+    return tree, put(tree, "lookup", CHAIN)
 
 
 def frame(tree: CandidateTree, *tokens: int) -> Tree:
@@ -33,19 +31,19 @@ def frame(tree: CandidateTree, *tokens: int) -> Tree:
 
 
 def survival(tree: CandidateTree, surveyor: Surveyor | None = None) -> dict[int, float]:
-    outlook = (surveyor or Surveyor(Calibrator(rate=0.0))).look(tree, 4, 4)
+    outlook = (surveyor or Surveyor()).look(tree, 4, 4)
     return {node.token: chance for node, chance in zip(outlook.nodes, outlook.survival)}
 
 
 def test_a_sources_estimate_is_its_candidates_survival() -> None:
-    tree, counts = suggested()
+    tree, proposed = suggested()
     assert survival(tree) == pytest.approx({5: 0.5, 6: 0.4})
-    assert counts["lookup"]["proposed"] == 2
+    assert proposed == 2
 
 
 def test_a_draft_that_agrees_shares_the_node_and_its_evidence_adds() -> None:
     tree, _ = suggested()
-    surveyor = Surveyor(Calibrator(rate=0.0))
+    surveyor = Surveyor()
     assert survival(tree, surveyor)[5] == pytest.approx(0.5), "looked at before, so that the look is remembered"
     merged = tree.merge(1, frame(tree, 5), "w")
     node = tree.root.children[5]
@@ -60,7 +58,7 @@ def test_the_order_of_the_proposals_does_not_matter() -> None:
     first.merge(1, frame(first, 5, 6), "w")
     second = CandidateTree([1, 2])
     second.merge(1, frame(second, 5, 6), "w")
-    put(second, {}, "lookup", CHAIN)
+    put(second, "lookup", CHAIN)
     assert survival(first) == pytest.approx(survival(second))
     costs = [[node.cost for node in tree.tree.nodes.values()] for tree in (first, second)]
     assert costs[0] == pytest.approx(costs[1])
@@ -82,12 +80,12 @@ def test_a_revoked_workers_candidate_goes_back_to_the_source_that_had_it() -> No
 
 def test_a_draft_learns_nothing_from_what_it_did_not_propose() -> None:
     tree, _ = suggested()
-    surveyor = Surveyor(Calibrator())
-    before = surveyor.state(), surveyor.calibrator.state()
+    surveyor = Surveyor()
+    before = surveyor.state()
     surveyor.look(tree, 4, 4)
     tree.advance([5, 6])
-    surveyor.look(tree, 4, 4)
-    assert (surveyor.state(), surveyor.calibrator.state()) == before
+    surveyor.learn(tree, 4)
+    assert surveyor.state() == before
 
 
 def test_a_refuted_suggestion_does_not_mark_the_worker_as_off_the_path() -> None:
@@ -103,9 +101,8 @@ def test_a_refuted_suggestion_does_not_mark_the_worker_as_off_the_path() -> None
 
 
 def test_a_full_tree_takes_no_suggestion_and_says_so() -> None:
-    tree, counts = CandidateTree([1, 2], max_nodes=1), Counts()
-    put(tree, counts, "lookup", CHAIN)
-    assert len(tree.tree) == 1 and counts["lookup"]["proposed"] == 1
+    tree = CandidateTree([1, 2], max_nodes=1)
+    assert put(tree, "lookup", CHAIN) == len(tree.tree) == 1
 
 
 def test_only_adaptive_has_sources_and_only_those_named() -> None:
@@ -118,8 +115,7 @@ def test_a_long_prompt_is_taken_in_parts_and_asked_about_at_its_end() -> None:
     prompt = [*range(MAX_TAKEN), 1, 2, 3, 4]
     sources, tree = make(PolicySettings(), prompt), CandidateTree(prompt)
     assert sources is not None
-    counts = Counts()
-    assert list(sources.ask(tree, counts)) == ["lookup"] and not len(tree.tree)
-    assert list(sources.ask(tree, counts)) == ["lookup"]
+    assert [(one.source, one.proposed) for one in sources.ask(tree)] == [("lookup", 0)] and not len(tree.tree)
+    assert [one.source for one in sources.ask(tree)] == ["lookup"]
     assert [node.token for node in tree.tree.nodes.values()][:2] == [5, 6]
-    assert not list(sources.ask(tree, counts)), "once for each commit"
+    assert not list(sources.ask(tree)), "once for each commit"

@@ -306,7 +306,7 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path, head: EagleHead,
     for _, done in (*alone, *together[:2]):
         counts = done.usage.sources["eagle"]
         assert counts["proposed"] >= counts["verified"] >= counts["accepted"] == COUNT - done.usage.rounds
-        assert done.usage.local_s > 0 == done.usage.local_draft_passes
+        assert done.usage.times.local_s > 0 == done.usage.local_draft_passes
     accepted = sum(done.usage.sources["eagle"]["accepted"] for _, done in (*alone, *together[:2]))
     assert engine.stats.sources["eagle", "accepted"] == accepted and engine.stats.faults == 0
     if not temperature:
@@ -329,7 +329,7 @@ async def test_a_prompt_is_read_in_the_targets_chunks(folder: Path, head: EagleH
             wanted = GenerationRequest([*PROMPT, *OTHER], 2, speculation=Speculation(sources=sources))
             _, done = await complete(engine, wanted)
             assert read == ([8, 16, 20] if sources == ("eagle",) else [])
-    assert done.usage.prefill_s > 0
+    assert done.usage.times.prefill_s > 0
 
 
 async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead) -> None:

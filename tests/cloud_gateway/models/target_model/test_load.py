@@ -20,7 +20,8 @@ from cloud_gateway.models.target_model.load import folder_digest, load, target_c
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ModelError
 from edgespec.lab.drafts import make_draft
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest, hf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID

@@ -1,8 +1,8 @@
-"""Borders: text is cut into the same tokens in pieces and at once."""
+"""Borders: text is cut into the same tokens in pieces and at once. `EDGESPEC_CASES=N` tries N texts of each kind."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from edgespec.core.drafting.borders import Borders
 from tests.support.text_tokenizers import KINDS, text_tokenizer
 
+CASES = int(os.environ.get("EDGESPEC_CASES", "300"))
 WORDS = st.sampled_from(
     "the tree of a draft isn't it's 3.14 12345 x[i] += f(y); \"quoted\" na\u00efve e\u0301 \u4e2d\u6587 \u3000 \n \n\n "
     "<end> <b>bold</b> http://a.b/c?d=e#f ... -- \U0001f600 \u00a0 \u2028 .\n )\n ;\r\n __init__ I'LL".split(" ")
@@ -22,28 +23,29 @@ TEXTS = st.lists(WORDS | st.text(max_size=4), max_size=12).flatmap(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=300)
+@settings(max_examples=CASES)
 @given(text=TEXTS)
 @example("a\n\nb  c")
 @example("e\u0301 x")
 def test_pieces_between_borders_are_cut_as_the_whole_text_is(kind: str, text: str) -> None:
     tokenizer = text_tokenizer(kind)
     whole = text.encode(errors="ignore")
-    cuts = [0, *Borders(tokenizer.pieces).find(whole), len(whole)]
-    parts = [token for begin, end in pairwise(cuts) for token in tokenizer.encode(whole[begin:end])]
+    parts = [token for segment in Borders(tokenizer.pieces).parted(whole) for token in tokenizer.encode(segment)]
     assert parts == tokenizer.encode(whole)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nearly_every_word_ends_at_a_border(kind: str) -> None:
     text = b"Drafts come from a worker that is near, and the target decides every token itself"
-    assert len(list(Borders(text_tokenizer(kind).pieces).find(text))) >= text.count(b" ")
+    assert len(Borders(text_tokenizer(kind).pieces).parted(text)) > text.count(b" ")
 
 
-def test_the_last_border_is_the_last_one_that_is_found() -> None:
+def test_a_text_is_parted_at_its_borders() -> None:
     borders = Borders([b"ab", b"b c", None, b""])
-    assert list(borders.find(b"cab abb c a\nb")) == [9, 11]
-    assert (borders.last(b"cab abb c a\nb"), borders.last(b"cab abb c a\nb", 11)) == (11, 11)
+    text = b"cab abb c a\nb"
+    assert borders.parted(text) == [b"cab abb c", b" a", b"\nb"]
+    assert borders.parted(text, 9) == [b"cab abb c", b" a", b"\nb"]
+    assert borders.parted(text, 10) == [b"cab abb c a", b"\nb"]
     assert borders.between(ord("c"), ord(" "))
     assert not borders.between(ord("b"), ord(" "))
 

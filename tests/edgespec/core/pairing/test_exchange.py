@@ -142,7 +142,7 @@ def test_knowing_the_code_is_not_enough_to_claim_another_machines_key() -> None:
             super().__init__(seed)
             self.public = public
 
-    thief = Party(Claimed(b"3" * 32, WORKER.key.public), "lab-7")
+    thief = Party(Claimed(b"3" * 32, WORKER.key.public), "lab-7", 1, 1)
     w, g = worker(me=thief), gateway()
     confirm = until_confirm(w, g)
     with pytest.raises(PairingFailed) as failure:
@@ -287,7 +287,7 @@ def test_no_message_is_longer_than_the_stated_limit() -> None:
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "lab\x1b[2J", "lab\n", "a\u202eb"])
 def test_names_that_could_fool_a_terminal_do_not_decode(name: str) -> None:
-    with pytest.raises(RemoteProtocolError, match="does not decode"):
+    with pytest.raises(RemoteProtocolError, match="not a message of a pairing"):
         decode_pairing(encode(Start(1, 4821, bytes(32), name, bytes(33))))
 
 

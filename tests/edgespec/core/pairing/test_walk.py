@@ -21,7 +21,7 @@ from edgespec.core.pairing.window import (
     Shown,
     Window,
 )
-from tests.edgespec.core.pairing.test_window import RELAY, SPKI, THEM, _random, window
+from tests.edgespec.core.pairing.test_window import SPKI, THEM, _random, window
 
 SOURCES = st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"])
 
@@ -77,7 +77,7 @@ class Walk(RuleBasedStateMachine):
             code = Code(code.nameplate, ("wrong words",), 7)
         if kind == "burnt" and self.burnt:
             code = data.draw(st.sampled_from(sorted(self.burnt, key=str)))
-        worker = WorkerExchange(code, THEM, RELAY if kind == "relay" else SPKI, _random.randbytes)
+        worker = WorkerExchange(code, THEM, bytes(32) if kind == "relay" else SPKI, _random.randbytes)
         start = worker.start()
         if kind == "replay" and self.recorded:
             start = data.draw(st.sampled_from(self.recorded))

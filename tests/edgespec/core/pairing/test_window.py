@@ -6,7 +6,6 @@ import hashlib
 import random
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from edgespec.core.errors import LocalProtocolError, PairingError
@@ -29,7 +28,6 @@ from edgespec.core.pairing.window import (
 from edgespec.core.protocol.signing import SigningKey
 
 SPKI = hashlib.sha256(b"the gateway's TLS key").digest()
-RELAY = hashlib.sha256(b"a relay's TLS key").digest()
 ME = Party(SigningKey(b"g" * 32), "gateway")
 THEM = Party(SigningKey(b"w" * 32), "lab-7")
 _random = random.Random(5)
@@ -295,11 +293,3 @@ def test_what_the_table_does_not_list_is_a_bug_of_ours() -> None:
         if (Window.CLOSED, event) not in TRANSITIONS:
             with pytest.raises(LocalProtocolError):
                 w._go(event)
-
-
-def test_recorded_messages_are_immutable() -> None:
-    """The walk replays them, so the machines must not change them."""
-    start = WorkerExchange(Code(1, ("a",), 7), THEM, SPKI, _random.randbytes).start()
-    with pytest.raises(AttributeError):
-        start.nameplate = 2  # type: ignore[misc]
-    assert msgspec.structs.replace(start, nameplate=2).nameplate == 2

@@ -127,12 +127,12 @@ def test_a_peer_cannot_pass_for_another_one() -> None:
 
 def test_a_small_order_key_is_refused() -> None:
     with pytest.raises(RemoteProtocolError) as error:
-        listening().challenge(PeerHello("edgespec/1", bytes(32), bytes(32)))
+        listening().challenge(PeerHello("edgespec/2", bytes(32), bytes(32)))
     assert error.value.reason == "weak-key"
 
 
 def test_another_version_is_refused() -> None:
-    refused = listening().challenge(PeerHello("edgespec/2", CALLER.public, bytes(32)))
+    refused = listening().challenge(PeerHello("edgespec/1", CALLER.public, bytes(32)))
     assert refused == PeerRefused("version")
     with pytest.raises(PeerUnavailable, match="The peer lab-8 speaks another version of the protocol"):
         calling().challenged(refused, "relay", GATEWAY)

@@ -223,7 +223,7 @@ def test_a_forged_or_recorded_bye_does_not_stop_the_worker() -> None:
     forged, own = worker(), gateway()
     deliver(forged, own)
     deliver(own, forged)
-    bye = m.encode(m.Frame(forged.session, 1, m.Bye("revoked")))
+    bye = m.encode(m.Frame(forged.session, 1, [m.Bye("revoked")]))
     assert reason_of(forged, signing.seal(WORKER_KEY, signing.GATEWAY_FRAME, bye)).reason == "bad-signature"
 
 
@@ -239,9 +239,9 @@ def test_a_recorded_refusal_does_not_stop_the_worker_later() -> None:
 @pytest.mark.parametrize(
     "hello",
     [
-        ["hello", "edgespec/2", b"", "another shape"],
-        ["hello", "edgespec/1.1", WORKER_KEY.public, WORKER_NONCE, TOKENIZER, MODEL, 49152, 4, "lab-7"],
-        ["hello", "edgespec/2", *range(30)],
+        ["hello", "edgespec/1", b"", "another shape"],
+        ["hello", "edgespec/2.1", WORKER_KEY.public, WORKER_NONCE, TOKENIZER, MODEL, 49152, 4, "lab-7"],
+        ["hello", "edgespec/3", *range(30)],
     ],
 )
 def test_another_version_gets_a_refusal_whatever_its_hello_contains(hello: list[Any]) -> None:
@@ -249,7 +249,7 @@ def test_another_version_gets_a_refusal_whatever_its_hello_contains(hello: list[
     error = reason_of(g, m.encode(hello))
     assert (error.reason, error.close_code) == ("version", 4426)
     refuse = m.decode_handshake(g.outgoing()[0])
-    assert isinstance(refuse, m.Refuse) and "edgespec/1" in refuse.message and hello[1] in refuse.message
+    assert isinstance(refuse, m.Refuse) and "edgespec/2" in refuse.message and hello[1] in refuse.message
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_another_version_gets_a_refusal_whatever_its_hello_contains(hello: list[
         (b"", "malformed"),
         (b"\xff" * 40, "malformed"),
         (b"\x91" * 2000, "malformed"),
-        (m.encode(["hello", "edgespec/1"]), "malformed"),
+        (m.encode(["hello", "edgespec/2"]), "malformed"),
         (m.encode(["hello", "\x1b[31m"]), "malformed"),
         (b"\x92\xa5hello\xa2\xff\xfe", "malformed"),
         (bytes(2049), "oversize"),
@@ -322,10 +322,10 @@ def vector() -> dict[str, str]:
 
 def test_the_worked_example_of_the_specification_is_what_the_code_does() -> None:
     text = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
-    squeezed = "".join(text.split())
-    for name, value in vector().items():
-        print(f"{name}: {value}")
-        assert value.rstrip("0") in squeezed, name
+    squeezed, values = "".join(text.split()), vector()
+    for name in ("worker public key", "gateway public key", "Hello", "transcript", "session id", "Proof", "Tree frame"):
+        print(f"{name}: {values[name]}")
+        assert values[name].rstrip("0") in squeezed, name
 
 
 def test_an_implementation_of_the_specification_makes_the_same_bytes() -> None:
@@ -339,21 +339,21 @@ def test_an_implementation_of_the_specification_makes_the_same_bytes() -> None:
     def lengths(*fields: bytes) -> bytes:
         return b"".join(struct.pack(">I", len(field)) + field for field in fields)
 
-    hello = ["hello", "edgespec/1", w, b"\x11" * 32, tokenizer, model, 49152, 4, "lab-7"]
+    hello = ["hello", "edgespec/2", w, b"\x11" * 32, tokenizer, model, 49152, 4, "lab-7"]
     numbers = struct.pack(">Q", 49152), struct.pack(">Q", 4)
     said = lengths(
-        b"edgespec/1", w, b"\x11" * 32, tokenizer, model, *numbers, b"lab-7", g, b"\x22" * 32, spki, tokenizer
+        b"edgespec/2", w, b"\x11" * 32, tokenizer, model, *numbers, b"lab-7", g, b"\x22" * 32, spki, tokenizer
     )
-    both = hashlib.sha256(b"edgespec/1 transcript\0" + said).digest()
-    session = hashlib.sha256(b"edgespec/1 session\0" + both).digest()[:16]
-    challenged = gateway_key.sign(b"edgespec/1 gateway-challenge\0" + both)
-    proven = worker_key.sign(b"edgespec/1 worker-proof\0" + both)
+    both = hashlib.sha256(b"edgespec/2 transcript\0" + said).digest()
+    session = hashlib.sha256(b"edgespec/2 session\0" + both).digest()[:16]
+    challenged = gateway_key.sign(b"edgespec/2 gateway-challenge\0" + both)
+    proven = worker_key.sign(b"edgespec/2 worker-proof\0" + both)
 
     def envelope(key: Ed25519PrivateKey, kind: bytes, message: list[Any]) -> bytes:
-        payload = pack([session, 1, message])
+        payload = pack([session, 1, [message]])
         rest = struct.pack(">H", len(payload)) + payload
         rest += bytes(512 - 64 - len(rest))
-        return key.sign(b"edgespec/1 " + kind + b"\0" + rest) + rest
+        return key.sign(b"edgespec/2 " + kind + b"\0" + rest) + rest
 
     prefix = hashlib.sha256(struct.pack("<III", 1, 2, 3)).digest()
     tree = ["tree", 1, 1, 3, prefix, 1, [0, 1], [5, 6], [105, 223], [700, 900]]

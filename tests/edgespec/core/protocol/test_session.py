@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
@@ -27,6 +29,42 @@ def test_a_skipped_frame_ends_the_link() -> None:
     assert reason_of(g, w.send(TREE)).reason == "sequence"
 
 
+def test_messages_of_several_requests_share_one_frame_in_order() -> None:
+    w, g = linked()
+    trees = [m.Tree(number, 1, 3, HASH, 1, [0], [5], [1], [1]) for number in range(8)]
+    frame = w.send(*trees, m.Decline(9, 1, "full"))
+    assert len(frame) == 1024 < 8 * len(w.send(TREE))
+    assert g.receive(frame, 0.0) == [*trees, m.Decline(9, 1, "full")]
+    assert reason_of(g, frame).reason == "sequence"
+
+
+@pytest.mark.parametrize("other", [m.Ping(1), m.Pause("x"), m.StepTimes([1], [1]), m.Bye("x"), COMMIT])
+def test_a_frame_in_which_one_part_must_not_be_is_refused_as_a_whole(other: m.AnyBody) -> None:
+    w, g = linked()
+    with pytest.raises(LocalProtocolError):
+        w.send(TREE, other)
+    frame = m.encode(m.Frame(w.session, 1, [TREE, other, TREE]))
+    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "unexpected"
+
+
+@pytest.mark.parametrize("count", [0, m.MAX_PARTS + 1])
+def test_a_frame_has_1_to_64_messages(count: int) -> None:
+    w, g = linked()
+    frame = m.encode([w.session, 1, [["decline", 1, 1, "x"]] * count])
+    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "malformed"
+
+
+@given(st.lists(st.integers(1, m.MAX_TOKENS_PER_FRAME), min_size=1, max_size=100))
+def test_what_does_not_fit_into_one_frame_goes_into_the_next(lengths: list[int]) -> None:
+    _, g = linked()
+    commits = [m.Commit(1, 1, number, [2**31 - 1] * length, HASH) for number, length in enumerate(lengths)]
+    groups = list(m.together(commits, g.max_sent))
+    assert [commit for group in groups for commit in group] == commits
+    assert all(1 <= len(group) <= m.MAX_PARTS for group in groups)
+    for group in groups:
+        g.send(*group)  # raises for a frame that is too large
+
+
 @pytest.mark.claim("a-frame-of-another-session")
 @pytest.mark.claim("a-frame-of-an-older-session-of-the-same-worker-is-refused")
 def test_a_frame_of_an_older_session_of_the_same_worker_is_refused() -> None:
@@ -47,7 +85,7 @@ def test_a_frame_does_not_come_back_as_one_of_the_other_direction() -> None:
 @pytest.mark.claim("a-message-of-the-gateways-direction")
 def test_a_worker_cannot_send_a_message_of_the_gateways() -> None:
     w, g = linked()
-    frame = m.encode(m.Frame(w.session, 1, COMMIT))
+    frame = m.encode(m.Frame(w.session, 1, [COMMIT]))
     assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "unexpected"
 
 
@@ -63,7 +101,7 @@ def test_only_16_kib_come_from_a_worker() -> None:
     w, g = linked()
     with pytest.raises(LocalProtocolError):
         w.send(m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)]))
-    frame = m.encode(m.Frame(w.session, 1, m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)])))
+    frame = m.encode(m.Frame(w.session, 1, [m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)])]))
     assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "oversize"
 
 

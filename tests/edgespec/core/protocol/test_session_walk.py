@@ -46,8 +46,11 @@ class Walk(RuleBasedStateMachine):
         self.peer, self.machine = worker(), gateway()
         self.expected = self.start
 
-    def feed(self, message: Any, data: bytes) -> None:
-        following = self.receives.get((self.expected, type(message)))
+    def feed(self, data: bytes, *messages: Any) -> None:
+        following = self.receives.get((self.expected, type(messages[0])))
+        alone = len(messages) == 1 or all(type(one) in m.TOGETHER for one in messages)
+        if not alone or any((self.expected, type(one)) not in self.receives for one in messages):
+            following = None
         if following is None:
             assert reason_of(self.machine, data, self.now).reason == "unexpected"
             self.expected = State.CLOSED
@@ -62,7 +65,7 @@ class Walk(RuleBasedStateMachine):
         if which in ("right", right):
             (data,) = self.peer.outgoing()
             message = m.decode_handshake(data)
-            self.feed(message, data)
+            self.feed(data, message)
             for reply in self.machine.outgoing():
                 self.peer.receive(reply, self.now)
         else:
@@ -71,22 +74,22 @@ class Walk(RuleBasedStateMachine):
                 "challenge": m.Challenge(GATEWAY_KEY.public, HASH, SPKI, TOKENIZER, bytes(64)),
                 "proof": m.Proof(bytes(64)),
             }[which]
-            self.feed(example, m.encode(example))
+            self.feed(m.encode(example), example)
 
     @precondition(lambda self: self.expected in (State.WELCOME, State.OPEN))
     @rule(data=st.data())
     def frame(self, data: st.DataObject) -> None:
-        body = data.draw(st.sampled_from(self.bodies))
+        bodies = data.draw(st.lists(st.sampled_from(self.bodies), min_size=1, max_size=3))
         self.seq += 1
-        payload = m.encode(m.Frame(self.machine.session, self.seq, body))
-        self.feed(body, seal(self.key, self.kind, payload))
+        payload = m.encode(m.Frame(self.machine.session, self.seq, bodies))
+        self.feed(seal(self.key, self.kind, payload), *bodies)
         self.machine.outgoing()
 
     @precondition(lambda self: self.wild and self.expected in (State.WELCOME, State.OPEN))
     @rule(how=st.sampled_from(["seq", "session", "signature", "kind", "garbage", "trailing"]))
     def bad_frame(self, how: str) -> None:
         session, seq = self.machine.session, self.seq + 1
-        payload = m.encode(m.Frame(session if how != "session" else HASH[:16], seq + (how == "seq"), m.Ping(1)))
+        payload = m.encode(m.Frame(session if how != "session" else HASH[:16], seq + (how == "seq"), [m.Ping(1)]))
         payload = b"\xc1" * 30 if how == "garbage" else payload + (b"\0" if how == "trailing" else b"")
         data = seal(self.key, self.kind if how != "kind" else signing.WORKER_PROOF, payload)
         data = bytes([data[0] ^ 1]) + data[1:] if how == "signature" else data

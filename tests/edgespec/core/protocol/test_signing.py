@@ -74,7 +74,7 @@ def test_another_key_does_not_open_it() -> None:
 
 def test_the_slow_twin_agrees_what_is_signed() -> None:
     frame = seal(KEY, signing.GATEWAY_FRAME, b"payload")
-    signed = b"edgespec/1 gateway-frame\0" + b"\0\x07payload" + bytes(512 - 64 - 2 - 7)
+    signed = b"edgespec/2 gateway-frame\0" + b"\0\x07payload" + bytes(512 - 64 - 2 - 7)
     assert frame[64:] == signed[25:]
     Ed25519PublicKey.from_public_bytes(KEY.public).verify(frame[:64], signed)
     other = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

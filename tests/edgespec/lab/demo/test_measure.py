@@ -36,7 +36,8 @@ class FakeRig:
     def pids(self) -> list[int]:
         return []
 
-    def chat(self, prompt: str, max_tokens: int, policy: str, k: int = 0, **_: Any) -> dict[str, Any]:
+    def chat(self, prompt: str, max_tokens: int, policy: str, k: int = 0, **asks: Any) -> dict[str, Any]:
+        policy = "control" if asks.get("offload") == "never" else policy
         self.asked.append((policy, k, self.neighbour.active))
         ms = (30.0 if policy == "plain" else 20.0 + abs(k - 6)) * (1.25 if self.neighbour.active else 1.0)
         usage = {
@@ -59,6 +60,7 @@ def test_arms_without_a_worker_have_a_neighbour_and_remote_ones_do_not() -> None
     made, rig = bench()
     list(measure(made, ["a"], 8))
     assert {active for policy, _, active in rig.asked if policy in ("wanspec", "adaptive")} == {False}
+    assert {active for policy, _, active in rig.asked if policy == "control"} == {True}
     beside = {k for policy, k, active in rig.asked if policy == "colocated" and active}
     alone = {k for policy, k, active in rig.asked if policy == "colocated" and not active}
     assert beside == set(KS) and alone == {2, 6}

@@ -34,7 +34,7 @@ def replay(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[
 def test_a_shipped_trace_decides_the_same_and_is_shown_by_round(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = replay(capsys, ONE)
     recorded = unseal(ONE.read_bytes())[0]
-    asked = sum(isinstance(event, trace.Decided) for event in recorded.events)
+    asked = sum(isinstance(event, trace.Decided) for _, event in recorded.entries)
     assert status == 0 and f"{asked} of {asked} decisions the same, bit for bit" in out
     assert "verify" in out and "plain" in out and "frames" in out
 
@@ -101,18 +101,18 @@ def test_another_decision_than_the_recorded_one_ends_with_status_1(
     plain = msgspec.structs.replace(recorded.header.settings, name="plain")
     settings = msgspec.structs.replace(recorded.header, settings=plain)
     path = tmp_path / "other.trace"
-    path.write_bytes(seal(Trace(settings, recorded.events), KEY))
+    path.write_bytes(seal(Trace(settings, recorded.entries), KEY))
     status, out, _ = replay(capsys, path)
     assert status == 1 and "are not the recorded ones" in out and "is a plain decoding step" in out
     status, out, _ = replay(capsys, path, "--json")
     (row,) = json.loads(out)["traces"]
-    assert status == 1 and row["same"] < row["decisions"] and row["differences"][0]["now_act"] == ["verify", []]
+    assert status == 1 and row["same"] < row["decisions"] and row["differences"][0]["now_act"] == ["verify", [], 0]
 
 
 def forged(path: Path, **texts: object) -> Path:
     """A trace with these texts in its header, signed by a key that nobody knows."""
     recorded = unseal(ONE.read_bytes())[0]
-    path.write_bytes(seal(Trace(msgspec.structs.replace(recorded.header, **texts), recorded.events), KEY))
+    path.write_bytes(seal(Trace(msgspec.structs.replace(recorded.header, **texts), recorded.entries), KEY))
     return path
 
 
@@ -130,8 +130,8 @@ def test_a_trace_with_control_characters_is_refused(
 def test_an_error_that_quotes_a_trace_has_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header, events = msgspec.to_builtins(unseal(ONE.read_bytes())[0])
-    body = zlib.compress(msgspec.msgpack.encode([header | {"\x1b[31m": 1}, events]))
+    header, entries = msgspec.msgpack.decode(trace.encode(unseal(ONE.read_bytes())[0]))
+    body = zlib.compress(msgspec.msgpack.encode([header | {"\x1b[31m": 1}, entries]))
     path = tmp_path / "\x1b[31m.trace"
     path.write_bytes(trace.MAGIC + KEY.public + KEY.sign(trace.KIND, KEY.public + body) + body)
     status, _, err = replay(capsys, path)

@@ -18,11 +18,11 @@ BY_NAME = {path.stem: unseal(path.read_bytes())[0] for path in SHIPPED}
 @pytest.mark.parametrize("recorded", BY_NAME.values(), ids=BY_NAME)
 def test_every_token_frame_and_pass_is_shown_once(recorded: Trace) -> None:
     story = list(turns(recorded))
-    assert sum(turn.tokens for turn in story) == sum(turn.tokens for turn in folded(story)) == emitted(recorded.events)
-    frames = sum(isinstance(event, trace.Frame) for event in recorded.events)
+    assert sum(turn.tokens for turn in story) == sum(turn.tokens for turn in folded(story)) == emitted(recorded.entries)
+    frames = sum(isinstance(event, trace.Frame) for _, event in recorded.entries)
     assert sum(len(turn.frames) for turn in story) == frames
     passes = sum(turn.times for turn in folded(story) if turn.decision.startswith(("verify", "plain")))
-    assert passes == sum(isinstance(event, trace.Verified) for event in recorded.events)
+    assert passes == sum(isinstance(event, trace.Verified) for _, event in recorded.entries)
     assert [turn.at_ms for turn in story] == sorted(turn.at_ms for turn in story)
     assert all(turn.same for turn in story)
 
@@ -46,6 +46,6 @@ def test_a_decision_that_would_be_another_now_is_shown_as_such() -> None:
     recorded = BY_NAME["wanspec-20ms"]
     plain = msgspec.structs.replace(recorded.header.settings, name="plain")
     header = msgspec.structs.replace(recorded.header, settings=plain)
-    story = list(turns(Trace(header, recorded.events)))
+    story = list(turns(Trace(header, recorded.entries)))
     changed = [turn for turn in story if not turn.same]
     assert changed and all(turn.why == "now it would be: a plain decoding step" for turn in changed)

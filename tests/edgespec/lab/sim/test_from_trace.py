@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cloud_gateway.core.policies.actions import Costs, LinkView
 from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import Admitted, WorkerChanged
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Header, Trace, unseal
 from cloud_gateway.core.trace.play import Player
@@ -26,36 +28,36 @@ def load(name: str) -> Trace:
     return unseal(next(path for path in SHIPPED if path.stem == name).read_bytes())[0]
 
 
-def made(*events: trace.AnyEvent, early: Sequence[trace.AnyEvent] = ()) -> Trace:
+COSTS = Costs(lambda rows: 0.02, 0.004, local_leaves=1)
+LINK = LinkView(0.01, 0.02, 0.005, False)
+
+
+def made(*entries: trace.Entry, early: Sequence[trace.Entry] = ()) -> Trace:
     """A trace of a prompt of three tokens; the answer is 11, 12, 13, 14. `early`: before it shows the link."""
     header = Header("0", 1, 1, PolicySettings(name="wanspec"), 3, 4, 64, True, True, [], ["w"], "length", True)
-    start = trace.Step(0.0, "Admitted", 2), trace.Step(0.0, "Assigned", 0), trace.PassCosts({1: 0.02})
-    costs = trace.Costs({"local_step_s": 0.004, "local_leaves": 1})
-    link = trace.Link({"rtt_s": 0.01, "rtt_high_s": 0.02, "step_s": 0.005, "ready": False})
+    start = (0.0, Admitted(2)), (0.0, WorkerChanged("w", "assigned"))
     recorded = Trace(header, [])
     player = Player(recorded)
-    for event in (*start, costs, *early, link, *events):
+    for now, event in (*start, *early, *entries):
         if isinstance(event, trace.Decided):
             event = msgspec.structs.replace(event, size=len(player.tree.tree))
-        player.step(event)
-        recorded.events.append(event)
+        player.step(now, event)
+        recorded.entries.append((now, event))
     return recorded
 
 
-def frame(prefix_len: int, on_path: bool, parents: list[int], tokens: list[int], at: float = 0.0) -> trace.Frame:
+def frame(prefix_len: int, on_path: bool, parents: list[int], tokens: list[int], at: float = 0.0) -> trace.Entry:
     costs = [100, 900, 200, 300, 400, 500][: len(tokens)]
-    return trace.Frame(
-        at, prefix_len, on_path, 1, parents, tokens, costs, [500] * len(tokens), "used" if on_path else "stale"
-    )
+    return at, trace.Frame("w", prefix_len, on_path, 1, parents, tokens, costs, [500] * len(tokens))
 
 
-def answer(*rounds: list[int], start: float = 0.0) -> list[trace.AnyEvent]:
+def answer(*rounds: list[int], start: float = 0.0) -> list[trace.Entry]:
     """Plain decoding steps of 20 ms that emit these tokens."""
-    events: list[trace.AnyEvent] = []
+    entries: list[trace.Entry] = []
     for i, tokens in enumerate(rounds):
-        events.append(trace.Decided(start + 0.02 * i, 0, trace.Verify([])))
-        events.append(trace.Verified(start + 0.02 * (i + 1), tokens, [0.5] * len(tokens), [0], []))
-    return events
+        entries.append((start + 0.02 * i, trace.Decided(LINK, COSTS, {1: 0.02}, 0, trace.Act("verify"))))
+        entries.append((start + 0.02 * (i + 1), trace.Verified(tokens, [0.5] * len(tokens), [])))
+    return entries
 
 
 def test_frames_name_what_the_draft_says_after_each_committed_token() -> None:

@@ -1,4 +1,4 @@
-"""What a daemon among peers takes for the addresses of a gateway."""
+"""The addresses of a gateway as a daemon among peers sees them."""
 
 from __future__ import annotations
 

@@ -15,9 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.pairing.exchange import Party, WorkerExchange
-from edgespec.core.pairing.messages import VERSION, PairingFailed, Reason, decode_pairing
+from edgespec.core.pairing.messages import PairingFailed, Reason
 from edgespec.core.peers.handshake import (
     MAX_CHUNK_BYTES,
     CallerHandshake,
@@ -26,15 +24,15 @@ from edgespec.core.peers.handshake import (
     Purpose,
     decode_peer,
 )
-from edgespec.core.protocol.messages import encode
-from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address
+from edgespec.core.protocol.messages import VERSION
+from edgespec.shared.address import PEER_PATH, PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.config import RelaySection
 from edgespec.worker.peers.tunnel import Channel
-from tests.support.pairing import Operator, served, some_code
+from tests.support.pairing import Operator, served
 from tests.support.peers import Peer, echo, peer
 from tests.support.until import until
 
@@ -82,63 +80,12 @@ async def test_two_daemons_pair_by_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("wrong-words-burn-the-code")
-async def test_wrong_words_burn_the_code(tmp_path: Path) -> None:
-    async with two(tmp_path) as (caller, relay):
-        person = Operator(relay.desk)
-        code = await person.code()
-        attempt = some_code(relay.port._tls.spki_hash, code.nameplate, ("acorn", "acorn", "acorn"))
-        with pytest.raises(PairingFailed) as failed:
-            await caller.pair(relay, attempt)
-        assert failed.value.reason is Reason.CODE
-        assert (await person.code(1)).nameplate != code.nameplate
-        assert not caller.peers.all() and not relay.peers.all()
-        person.done.cancel()
-
-
-@pytest.mark.claim("wrong-words-burn-the-code")
-async def test_a_code_serves_once(tmp_path: Path) -> None:
-    async with two(tmp_path) as (caller, relay), peer(tmp_path / "third") as third:
-        person = Operator(relay.desk)
-        code = await person.code()
-        await caller.pair(relay, code)
-        await person.done
-        with pytest.raises(PairingFailed) as used:
-            await third.pair(relay, code)
-        assert used.value.reason is Reason.WINDOW
-        assert [one.name for one in relay.peers.all()] == ["caller"]
-
-
-@pytest.mark.claim("wrong-words-burn-the-code")
 async def test_a_peers_code_does_not_pair_a_worker_with_a_gateway(tmp_path: Path) -> None:
     """What is proven names its purpose: with the right words, but for a link, the confirmation fails."""
     async with two(tmp_path) as (caller, relay):
         person = Operator(relay.desk)
         with pytest.raises(PairingFailed) as failed:
             await pair([relay.address], await person.code(), caller.key, "caller", caller.peers, purpose="link")
-        assert failed.value.reason is Reason.CODE
-        assert not relay.peers.all()
-        person.done.cancel()
-
-
-@pytest.mark.claim("a-machine-in-the-middle-of-a-pairing-fails")
-async def test_a_machine_in_the_middle_of_a_pairing_fails(tmp_path: Path) -> None:
-    """It ends TLS with a key of its own and forwards every message unchanged: both transcripts differ."""
-    async with two(tmp_path) as (caller, relay):
-        person = Operator(relay.desk)
-        code = await person.code()
-        exchange = WorkerExchange(code, Party(caller.key, "caller", purpose="peer"), os.urandom(32), os.urandom)
-        where = relay.address.url(PAIR_PATH)
-        async with connect(where, ssl=client_context(), proxy=None, compression=None) as ws:
-            await ws.send(encode(exchange.start()))
-            data = await ws.recv()
-            assert isinstance(data, bytes)
-            confirm = exchange.receive(decode_pairing(data))
-            assert confirm is not None
-            await ws.send(encode(confirm))
-            data = await ws.recv()
-            assert isinstance(data, bytes)
-            with pytest.raises(PairingFailed) as failed:
-                exchange.receive(decode_pairing(data))
         assert failed.value.reason is Reason.CODE
         assert not relay.peers.all()
         person.done.cancel()
@@ -221,38 +168,6 @@ async def test_peers_do_not_fall_back_to_an_earlier_version(tmp_path: Path) -> N
             with pytest.raises(PeerUnavailable) as refused:
                 await caller.caller.presence(record, address)
             assert refused.value.reason == "version"
-
-
-@pytest.mark.claim("a-peer-cannot-pass-for-another-one")
-async def test_another_machine_at_the_relays_address_is_refused(tmp_path: Path) -> None:
-    async with two(tmp_path) as (caller, relay), peer(tmp_path / "rogue") as rogue, echo() as behind:
-        rogue.gateways[GATEWAY] = [behind]
-        met = caller.meets(relay)
-        caller.meets(rogue)  # even a paired machine does not pass for another
-        with pytest.raises(RemoteProtocolError) as error:
-            await caller.caller.tunnel(met, rogue.address, GATEWAY)
-        assert error.value.reason == "pin"
-        assert not rogue.port.tunnels
-
-
-@pytest.mark.claim("a-replayed-challenge-is-refused")
-async def test_a_recorded_handshake_opens_no_tunnel(tmp_path: Path) -> None:
-    async with two(tmp_path) as (caller, relay), echo() as behind:
-        relay.gateways[GATEWAY] = [behind]
-        caller.meets(relay)
-        recorded: list[bytes] = []
-        async with by_hand(relay) as channel:
-            handshake = calling(channel, caller, relay)
-            recorded.append(encode(handshake.hello))
-            await channel.send(recorded[0])
-            recorded.append(encode(handshake.challenged(await channel.next_message(), "relay", GATEWAY)))
-        async with by_hand(relay) as channel:
-            await channel.send(recorded[0])
-            await channel.next_message()
-            await channel.send(recorded[1])
-            with pytest.raises(EOFError):
-                await channel.next_message()
-        assert not relay.port.tunnels and relay.port.forwarded_bytes == 0
 
 
 @pytest.mark.claim("a-relay-that-falls-silent-is-left")

@@ -42,27 +42,6 @@ async def test_half_open_connections_of_one_address_keep_no_peer_out(
         assert await exchanged(end, b"still") == b"still"
 
 
-@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
-async def test_silent_callers_of_one_address_keep_no_peer_out(tmp_path: Path) -> None:
-    async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
-        admission = relay.port._server._acceptor.admission
-        for _ in range(2 * peer_port.UNPROVEN_OF_SOURCE):
-            await stack.enter_async_context(by_hand(relay, "127.0.0.2"))
-        assert admission.unproven == peer_port.UNPROVEN_OF_SOURCE
-        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
-        assert await exchanged(end, b"there") == b"there"
-
-
-@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
-async def test_half_open_connections_of_many_addresses_keep_no_peer_out(tmp_path: Path) -> None:
-    async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
-        for n in range(2 * peer_port.UNPROVEN):
-            stack.enter_context(dial(relay.address.port, f"127.0.1.{n % 16 + 1}"))
-        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
-        assert await exchanged(end, b"there") == b"there"
-        assert relay.port._server._acceptor.admission.unproven < peer_port.UNPROVEN
-
-
 @pytest.mark.claim("a-stranger-that-floods-is-dropped")
 async def test_a_stranger_that_floods_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

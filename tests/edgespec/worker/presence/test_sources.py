@@ -1,4 +1,4 @@
-"""Each source on files in the kernel's format, and on this machine where it has them."""
+"""Each source on files in the kernel's format, and on this machine if it has them."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.hub import RECORD, fetch_from_hub, hub_place
-from edgespec.shared.models import model_dir, resolve_model
+from edgespec.lab.fetch import fetch_from_hub
+from edgespec.shared.models import RECORD, hub_place, model_dir, resolve_model
 
 FILES = {
     "config.json": b"{}",

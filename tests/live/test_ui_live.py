@@ -1,0 +1,177 @@
+"""The live picture in a real browser, with a real gateway, worker and models."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from edgespec.__main__ import main
+from edgespec.lab.rig.stage import Rig
+from tests.support.browser import Browser, browser
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(not shutil.which("chromium"), reason="the browser is missing: apt-get install chromium"),
+]
+TRACE = Path(__file__).parents[1] / "traces" / "worker-lost.trace"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&amp;"
+FRAME_RATE = """new Promise(done => {
+  let frames = 0, from = performance.now();
+  const one = now => now - from < 2000 ? (frames += 1, requestAnimationFrame(one)) : done(frames / 2);
+  requestAnimationFrame(one);
+})"""
+CUT = """globalThis.real = fetch; globalThis.cut = new AbortController(); globalThis.fetch = (url, options = {}) =>
+  real(url, { ...options, signal: AbortSignal.any([cut.signal, ...(options.signal ? [options.signal] : [])]) }); 0"""
+"""Connections of the page end when `cut` is aborted, and no new one is made."""
+LATEST = "[...edgespecPage.model.runs.values()].at(-1)"
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory, quantised_model: Path, dropped_model: Path) -> Iterator[Rig]:
+    options = {
+        "api.ui": True,
+        "api.max_tokens": 48,
+        "target.context": 1024,
+        "target.slots": 4,
+        "policy.name": "wanspec",
+    }
+    folder = tmp_path_factory.mktemp("ui")
+    target, draft = str(quantised_model), str(dropped_model)
+    with Rig(folder, target, draft, None, engine="llamacpp", gateway_options=options).linked() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def operator(rig: Rig) -> str:
+    made: str = rig.gateway_command("keys", "create", "--name", "op", "--operator", "--offload", "--json")["key"]
+    return made
+
+
+@pytest.fixture
+def page(rig: Rig, tmp_path: Path) -> Iterator[Browser]:
+    with browser(tmp_path) as one:
+        one.look()
+        one.open(rig.api[:-3] + "/ui")
+        yield one
+        assert one.said == []
+
+
+def sign_in(page: Browser, key: str) -> None:
+    page.type("#key", key)
+    page.wait("document.querySelector('#state').className === 'live'")
+
+
+def ended(page: Browser, count: int = 1) -> dict[str, Any]:
+    """The latest completion, when so many have ended."""
+    page.wait(f"[...edgespecPage.model.runs.values()].filter(run => run.usage).length >= {count}", 120)
+    found: dict[str, Any] = page.js(
+        f"(run => ({{tokens: run.tokens, passes: run.passes.length, off: run.off, sources: [...run.sources.keys()], "
+        f"text: document.querySelector('.run:last-child .tokens').textContent, usage: run.usage}}))({LATEST})"
+    )
+    return found
+
+
+def asked(rig: Rig, key: str, prompt: str = "Why is the sky blue?", **more: Any) -> dict[str, Any]:
+    body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 40, **more}
+    return rig._client(key).complete(body)
+
+
+def test_a_completion_is_shown_with_the_tree_of_each_token(rig: Rig, page: Browser, tmp_path: Path) -> None:
+    page.type("#key", "es-nobody-knows-this-key")
+    page.wait("document.querySelector('#refused').textContent.includes('API key')")
+    assert page.js("document.querySelector('#picture').hidden")
+    page.js("document.querySelector('#key').value = ''")
+    sign_in(page, rig.key)
+    page.type("#prompt", "Why is the sky blue?")
+    found = ended(page)
+    assert found["tokens"] == found["usage"]["completion_tokens"] and found["passes"] == found["usage"]["rounds"]
+    assert set(found["sources"]) == {"worker 1", "the target itself"}, "its own name is the operator's to see"
+    page.wait(f"document.querySelectorAll('.run .t').length === {found['tokens']}")
+    page.point(".run .t.w0")
+    page.wait("document.querySelectorAll('#tree .node.accepted.w0').length")
+    at = page.js("Number(document.querySelector('.run .t.on').dataset.pass)")
+    page.js("document.querySelector('.run .tokens').focus()")
+    page.key("ArrowRight")
+    page.wait(f"document.querySelector('#about').textContent.startsWith('Pass {at + 2} ')")
+    assert page.js("document.querySelector('#say').textContent").startswith(f"Pass {at + 2} "), (
+        "a screen reader says it"
+    )
+    assert page.js("document.querySelector('#workers th').textContent") == "worker 1"
+    for name, width, dark in (("light", 1280, False), ("dark", 1280, True), ("phone", 390, True)):
+        page.look(width, 1000, dark=dark, phone=width < 500)
+        assert page.wait("edgespecPage.frames") and page.js("document.documentElement.scrollWidth <= innerWidth"), name
+        page.picture(tmp_path / f"{name}.png")
+    assert page.js("performance.getEntries().every(one => one.name.startsWith(location.origin) || !one.transferSize)")
+
+
+def test_a_key_sees_its_own_completions_and_a_lost_stream_goes_on(rig: Rig, page: Browser, operator: str) -> None:
+    page.js(CUT)
+    sign_in(page, operator)
+    asked(rig, rig.key)
+    page.js("cut.abort()")
+    page.wait("document.querySelector('#state').className === 'lost'")
+    text = asked(rig, operator)["choices"][0]["message"]["content"]
+    page.js("cut = new AbortController(), 0")
+    page.wait("document.querySelector('#state').className === 'live'")
+    found = ended(page)
+    assert found["text"].strip() == text.strip() and page.js("edgespecPage.model.runs.size") == 1
+    assert "demo-worker" in page.js("document.querySelector('#workers').textContent")
+
+
+def test_hostile_text_is_text_and_foreign_pages_get_nothing(
+    rig: Rig, page: Browser, operator: str, tmp_path: Path
+) -> None:
+    sign_in(page, operator)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "const": HOSTILE}}}
+    threads = [Thread(target=asked, args=(rig, operator, HOSTILE)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    rates = [page.js(FRAME_RATE) for _ in range(2)]
+    (tmp_path / "rates.json").write_text(json.dumps([rates, page.js("edgespecPage.model.runs.size")]))
+    said = asked(rig, operator, response_format=form, max_tokens=60)["choices"][0]["message"]["content"]
+    for thread in threads:
+        thread.join()
+    ended(page, 5)
+    assert min(rates) > 5, "frames a second, while four completions and everything else share this machine"
+    texts = page.js("[...document.querySelectorAll('.tokens')].map(one => one.textContent)")
+    assert json.loads(said) == HOSTILE and any("<img src=x onerror=" in one and "⟨U+202E⟩" in one for one in texts)
+    assert page.js("document.querySelectorAll('main img, main script').length") == 0
+    for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
+        connection = http.client.HTTPConnection("127.0.0.1", rig.ready["api"]["port"])
+        connection.request("GET", "/ui/events", headers={"Authorization": f"Bearer {operator}", **headers})
+        response = connection.getresponse()
+        assert response.status == 403, headers
+        assert "data:" not in response.read().decode()
+
+
+def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, operator: str, tmp_path: Path) -> None:
+    sign_in(page, operator)
+    node = page.call("DOM.querySelector", nodeId=page.call("DOM.getDocument")["root"]["nodeId"], selector="#file")
+    page.call("DOM.setFileInputFiles", files=[str(TRACE)], nodeId=node["nodeId"])
+    page.wait("!document.querySelector('#player').hidden")
+    whole = page.wait("document.querySelectorAll('.run .t').length")
+    page.js("(one => (one.value = 300, one.dispatchEvent(new Event('input'))))(document.querySelector('#scrub'))")
+    page.wait(f"(n => 0 < n && n < {whole})(document.querySelectorAll('.run .t').length)")
+    assert main(["replay", str(TRACE), "--no-story", "--html", str(tmp_path / "one.html")]) == 0
+    page.open(f"file://{tmp_path}/one.html")
+    assert page.wait("document.querySelectorAll('.run .t').length") == whole
+    assert (tmp_path / "one.html").stat().st_size < 200_000
+
+
+def test_a_revoked_worker_is_shown_as_revoked(rig: Rig, page: Browser, operator: str) -> None:
+    sign_in(page, operator)
+    (worker,) = rig.gateway_command("workers", "list", "--json")["workers"]
+    page.wait("document.querySelectorAll('#workers .is-good').length")
+    rig.gateway_command("workers", "revoke", worker["id"], "--json")
+    page.wait("document.querySelector('#workers').textContent.includes('revoked')")
+    before = page.js("edgespecPage.model.runs.size")  # those of the pages before, which are kept for a minute
+    page.type("#prompt", "Why is the sky blue?")
+    assert "demo-worker" not in ended(page, before + 1)["sources"]
+    page.wait("document.querySelector('#why-off').textContent.includes('No worker drafts')")

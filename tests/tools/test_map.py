@@ -1,0 +1,80 @@
+"""The map: its closed forms, its cells in virtual time beside them, and what makes a cell a win."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.bench import map as mapped
+from tools.bench.map import cells, live, plot, theory, virtual
+from tools.bench.map.machine import Place
+
+HERE = Place(20.0, 0.75, 1)
+
+
+def test_the_law_of_capacity_is_the_papers() -> None:
+    assert theory.capacity(HERE, 2) == pytest.approx(1.72, abs=0.005)
+    assert theory.capacity(HERE, 4) == pytest.approx(2.44, abs=0.005)
+    assert theory.saturated(HERE, 2) == 24 and theory.saturated(HERE, 4) == 14
+
+
+def test_a_synchronous_worker_serves_more_clients_and_is_never_faster() -> None:
+    """The law is what the two closed forms say of a target that is full, where nobody waits for a round trip."""
+    near = Place(0.0, 0.75, 1)
+    full = theory.saturated(near, 2)
+    more = round(full * theory.capacity(near, 2))
+    rate = theory.colocated(replace(near, clients=full), 2)
+    assert theory.synchronous(replace(near, clients=more), 2) == pytest.approx(rate, rel=0.03)
+    assert theory.synchronous(HERE, 2) < theory.colocated(HERE, 2)
+    assert not theory.wins_in_latency(HERE, 2) and theory.wins_in_latency(Place(7.0, 0.75, 1), 2)
+
+
+@pytest.mark.parametrize(("clients", "gamma"), [(1, 2), (4, 3), (30, 2)])
+def test_co_located_chains_take_what_the_closed_form_says(clients: int, gamma: int) -> None:
+    place = Place(0.0, 0.75, clients)
+    setting = cells.chain(gamma).setting(place)
+    found = virtual.measure(setting, 0, clients, 8, 600 // clients)
+    assert found["rate"] == pytest.approx(theory.colocated(place, gamma), rel=0.06)
+
+
+def test_near_workers_make_clients_faster_and_far_ones_do_not_slow_them() -> None:
+    def rate(rtt_ms: float, workers: int) -> float:
+        setting = cells.OURS.setting(Place(rtt_ms, 0.75, 2))
+        return virtual.measure(setting, workers, 2, 24, 60)["rate"]
+
+    assert rate(5.0, 2) > 1.3 * rate(5.0, 0)
+    assert rate(500.0, 2) > 0.9 * rate(500.0, 0)
+
+
+def test_a_cell_over_sockets_is_near_the_simulated_one() -> None:
+    place = Place(5.0, 0.75, 2)
+    found = live.measured(cells.OURS, place, 5.0, (4, 12))
+    simulated = virtual.measure(cells.OURS.setting(place), 2, 2, 4, 12)
+    assert found["rate"] == pytest.approx(simulated["rate"], rel=0.5), "on a machine that may be busy"
+    assert found["tokens_per_pass"] > 2
+
+
+def made(to_best: float, clients: int) -> dict[str, Any]:
+    return {"ratio": 2.0, "acceptance": 0.75, "clients": clients, "to_best": to_best, "to_chain": to_best}
+
+
+def test_a_cell_is_what_its_round_trip_and_acceptance_win() -> None:
+    rows = [made(1.01, 1), made(1.3, 32)]
+    assert [mapped.kind(row, rows) for row in rows] == ["capacity", "capacity"]
+    assert mapped.kind(rows[0], [made(1.06, 1), made(0.9, 32)]) == "latency"
+    assert mapped.kind(rows[0], [made(1.0, 1), made(0.9, 32)]) == "nowhere"
+    assert mapped.verdict([{"kind": "", **made(one, 1)} for one in (0.9, 1.0)], [])["below"] == 1
+
+
+def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
+    kept = mapped.Kept(tmp_path / "map.part")
+    assert kept.get(("ours", 1), lambda: {"rate": 1.0}) == {"rate": 1.0}
+    again = mapped.Kept(tmp_path / "map.part")
+    assert again.get(("ours", 1), lambda: pytest.fail("measured again")) == {"rate": 1.0}
+    rows = [made(one, clients) for one, clients in ((1.0, 1), (1.2, 4))]
+    assert [path.suffix for path in plot.draw({"rows": rows}, tmp_path / "map.json")] == [".png", ".svg"]
+    json.dumps(rows)

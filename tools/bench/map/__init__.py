@@ -1,0 +1,192 @@
+"""Where remote drafting wins, in latency, only in capacity, or nowhere: over round trip, acceptance and clients.
+
+Every cell of the map in virtual time, and some over real sockets (`--live`), where engines sleep what accelerators were
+measured to take (machine.py names the source of each number). Cells that OUT.part holds are not measured again. Run a
+live map with `chrt -r 5` before it: engines that sleep leave the cores to others, and so they wake on time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tools import verbs
+from tools.bench.map import cells, live, plot, theory
+from tools.bench.map.cells import OURS, Arm, chain
+from tools.bench.map.machine import LEAVES, LIMIT_ROWS, LIMIT_ROWS_16_BITS, TARGET_MS, Place
+
+Figures = dict[str, float]
+SCALES = {1: 5.0, 4: 10.0, 64: 40.0}
+"""How many times as long everything takes in a live cell, up to so many clients."""
+LIVE = [
+    *(
+        (ratio, acceptance, clients)
+        for clients in (1, 4, 16)
+        for acceptance in (0.5, 0.75, 0.95)
+        for ratio in (0, 2, 8)
+    ),
+    *((2, 0.75, clients) for clients in (32, 64)),
+]
+"""Round trip ÷ target pass, acceptance and clients of the cells that are also measured over sockets."""
+UNSCALED = [(2, 0.75, clients) for clients in (1, 4, 16)]
+CAPACITY = [
+    (2, Place(20.0, 0.75, 38), True),
+    (4, Place(20.0, 0.75, 31), True),
+    (2, Place(20.0, 0.75, 37, leaves=4), False),
+    (2, Place(20.0, 0.75, 152, limit=LIMIT_ROWS_16_BITS), False),
+]
+"""γ, and ours beside co-located speculation with γ whose chains fill a pass; whether that is also measured live."""
+POINTS = 7.0
+"""Goal for the difference between a live and a simulated ratio."""
+
+
+class Kept:
+    """Measured figures by key; each is written at once to a file, which is read again where it is there."""
+
+    def __init__(self, path: Path, *, sealed: bool = False) -> None:
+        """`sealed`: nothing is measured."""
+        self._sealed = sealed
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._path, self._known = path, {tuple(one["key"]): one["v"] for one in map(json.loads, lines)}
+
+    def get(self, key: tuple[Any, ...], measure: Callable[[], Any]) -> Any:
+        """What was measured before, or is now. Raises KeyError where nothing is to be measured."""
+        if key not in self._known:
+            if self._sealed:
+                raise KeyError(key)
+            self._known[key] = measure()
+            with self._path.open("a") as file:
+                file.write(json.dumps({"key": key, "v": self._known[key]}) + "\n")
+        return self._known[key]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `python -m tools.bench map`."""
+    parser.add_argument("--json", type=Path, default=Path("map.json"), help="output; the figure goes beside it")
+    parser.add_argument("--kept", action="store_true", help="measure nothing: only the cells that OUT.part holds")
+    parser.add_argument("--live", action="store_true", help="also the cells over real sockets (half an hour)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures what is missing, writes and prints. Raises RigError."""
+    kept, places = (
+        Kept(options.json.with_suffix(".part"), sealed=options.kept),
+        sorted(cells.grid(), key=lambda one: one.clients),
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    pairs = [(place, scale_of(place)) for place in map(_place, LIVE)] + [(_place(one), 1.0) for one in UNSCALED]
+    with Progress(*columns, transient=True) as bar:
+
+        def made(what: str, measure: Callable[..., Figures], every: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+            found = []
+            for one in bar.track(every, description=what):
+                with suppress(KeyError):
+                    found.append(measure(kept, *one))
+            return found
+
+        rows = made("simulated", _row, [(place,) for place in places])
+        ways = [("simulated", "live"), ("simulated",)]
+        chosen = [(gamma, place, ways[not (options.live and sockets)]) for gamma, place, sockets in CAPACITY]
+        capacity = made("capacity", _capacity, chosen)
+        compared = made("live", _compared, pairs if options.live else [])
+    rows = [row | {"kind": kind(row, rows)} for row in rows]
+    report = {"target_ms": TARGET_MS, "rows": rows, "capacity": capacity, "live": compared, **verdict(rows, compared)}
+    verbs.write_json(options.json, report)
+    plot.draw(report, options.json)
+    print(json.dumps({name: report[name] for name in ("capacity", "cells", "within")}, indent=1))
+    return 0
+
+
+def scale_of(place: Place) -> float:
+    """As SCALES has it."""
+    return next((scale for clients, scale in SCALES.items() if place.clients <= clients), max(SCALES.values()))
+
+
+def verdict(rows: list[dict[str, Any]], compared: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many cells are what, and how many live ones are near the simulated ones."""
+    scaled = [one for one in compared if one["scale"] > 1]
+    kinds = [row["kind"] for row in rows]
+    return {
+        "cells": {one: kinds.count(one) for one in ("latency", "capacity", "nowhere")},
+        "below": sum(row["to_chain"] < cells.KEPT for row in rows),
+        "within": [sum(abs(one["points"]) <= POINTS for one in scaled), len(scaled)],
+    }
+
+
+def kind(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """What remote drafting wins at a cell's round trip and acceptance: `latency` where a single client is faster than
+    by any co-located arm, else `capacity` where clients under a full load are, else nothing."""
+    there = [one for one in rows if (one["ratio"], one["acceptance"]) == (row["ratio"], row["acceptance"])]
+    if any(one["to_best"] >= cells.WINS for one in there if one["clients"] == 1):
+        return "latency"
+    return "capacity" if any(one["to_best"] >= cells.WINS for one in there) else "nowhere"
+
+
+def _place(of: tuple[float, float, int]) -> Place:
+    ratio, acceptance, clients = of
+    return Place(ratio * TARGET_MS, acceptance, clients)
+
+
+def _row(kept: Kept, place: Place) -> dict[str, Any]:
+    base = kept.get(("base", place.acceptance, place.clients, 0), lambda: cells.without_worker(place))
+    return cells.cell(place, base, _simulated(kept, OURS, place))
+
+
+def _simulated(kept: Kept, arm: Arm, place: Place) -> Figures:
+    rtt_ms = place.rtt_ms if arm.workers else 0
+    key = (arm.name, place.acceptance, place.clients, rtt_ms, *_unusual(place))
+    found: Figures = kept.get(key, lambda: cells.simulated(arm, place))
+    return found
+
+
+def _unusual(place: Place) -> tuple[int, ...]:
+    """What a key says of a place that is not on the map."""
+    return () if (place.limit, place.leaves) == (LIMIT_ROWS, LEAVES) else (place.limit, place.leaves)
+
+
+def _live(kept: Kept, arm: Arm, place: Place, scale: float) -> Figures:
+    rtt_ms = place.rtt_ms if arm.workers else 0
+    key = ("live", arm.name, place.acceptance, place.clients, rtt_ms, scale)
+    found: Figures = kept.get(key, lambda: live.measured(arm, place, scale))
+    return found
+
+
+def _compared(kept: Kept, place: Place, scale: float) -> dict[str, Any]:
+    """Ours ÷ the best chain, live and simulated."""
+    gamma, _ = theory.best(place)
+    line = chain(gamma)
+    ours, base = _live(kept, OURS, place, scale), _live(kept, line, place, scale)
+    simulated = _simulated(kept, OURS, place)["rate"] / _simulated(kept, line, place)["rate"]
+    ratio = ours["rate"] / base["rate"]
+    return {
+        "ratio": place.rtt_ms / TARGET_MS, "acceptance": place.acceptance, "clients": place.clients, "scale": scale,
+        "gamma": gamma, "live": round(ratio, 3), "simulated": round(simulated, 3),
+        "points": round((ratio - simulated) * 100, 1), "ours": _rounded(ours), "chain": _rounded(base),
+    }  # fmt: skip
+
+
+def _capacity(kept: Kept, gamma: int, ours: Place, ways: Sequence[str]) -> dict[str, Any]:
+    """Ours beside co-located speculation with γ at saturation: clients and rates of each."""
+    full, law, scale = theory.saturated(ours, gamma), theory.capacity(ours, gamma), scale_of(ours)
+    base = replace(ours, clients=full)
+    found: dict[str, Any] = {
+        "gamma": gamma, "law": round(law, 3), "clients": [full, ours.clients], "limit": ours.limit,
+        "ratio": round(ours.clients / full, 3), "workers": ours.workers,
+    }  # fmt: skip
+    for name in ways:
+        measure = partial(_live, kept, scale=scale) if name == "live" else partial(_simulated, kept)
+        rates = measure(chain(gamma), base)["rate"], measure(OURS, ours)["rate"]
+        found[name] = {"rates": [round(rate, 2) for rate in rates], "same": round(rates[1] / rates[0], 3)}
+    return found
+
+
+def _rounded(figures: Figures) -> Figures:
+    return {name: round(value, 3) for name, value in figures.items()}

@@ -1,0 +1,98 @@
+"""The page of the map: docs/results/map.md, written by `python -m tools.results`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.bench.map import machine
+
+Figures = Mapping[str, Any]
+HEAD = """Tokens a second of a client whose request a worker drafts for, beside the best that the same machine reaches
+without workers: plain decoding, chains at their best γ and trees, both with passes batched over all clients, and this
+gateway alone. Engines sleep what accelerators were measured to take; engine, policies, protocol and drafting rule are
+the shipped ones. Each client has a worker of its own. Each figure is a single run, beside other jobs; cells that are
+blank, those of 64 clients among them, were not measured.
+
+The simulated cells run the engine's loop in virtual time, with no host time. The live ones run gateway, proxy and
+workers as processes over sockets, with every time as many times as long as the table says, so that hosts which share
+two cores with other jobs take a small part of it: `chrt -r 5 python -m tools.bench map --live`.
+
+![Ours over the best co-located arm, by round trip, acceptance and clients](../figures/map.png)
+"""
+LAW = """## Capacity
+
+*Speculation at a Distance* (arXiv 2606.25091): a full target serves 1 + γ·t_d/t_v times the clients at the same rate
+for each if others draft. Co-located: chains of γ whose rows fill a pass up to the compute limit. Round trip 20 ms,
+acceptance 0.75. "Same rate": ours ÷ co-located; the goal is 0.9 of the law at 0.95 or more. At e471c75, with clients
+that began one after the other, it was 1.01 simulated and 1.00 live (γ = 4: 1.28 and 1.22).
+"""
+LIVE = """## Live and simulated
+
+Ours ÷ the best chain. Rows of scale 1 are not scaled: the hosts' time there, of the gateway and of all workers on the
+same two busy cores, is part of every pass of 10 ms. The gateway's own is in the last column.
+"""
+WHY = """## What limits it
+
+- With one client and a round trip of four passes or more the worker costs: 0.83 to 0.87 of the same gateway without
+  one with a draft that is right half or three quarters of the time. The policy `balanced` limits its own drafts while a
+  worker is linked, and the guard compares with chains of two, not with the tree that it would draft alone.
+- The best co-located arm for one to four clients is a tree. There the worker adds little from a round trip of two
+  passes on; with more clients rows cost, trees lose to chains, and what the worker takes off the target counts.
+- Far away and in company ours falls towards plain decoding: the gateway's own draft makes a pass for each request, so
+  that the policy prices it at the time of all who wait, while the chain's passes are batched over clients. A draft
+  that shares its passes, in a loop that begins them together, reached 1.24 of the best chain for 4 clients and 0.92
+  for 16 at eight passes' round trip in virtual time; ours had 0.84 and 0.77. Neither is in the product.
+"""
+
+
+def write(every: Sequence[Figures]) -> str:
+    """The page below its head."""
+    (figures,) = every
+    sources = "\n".join(line for line in (machine.__doc__ or "").splitlines() if line.startswith("|"))
+    parts = [HEAD, sources, "A pass takes the same time up to the limit, and grows with its rows beyond it.",
+             _kinds(figures), LAW, _capacity(figures["capacity"]), LIVE, _live(figures), WHY]  # fmt: skip
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def _kinds(figures: Figures) -> str:
+    """What remote drafting wins at each round trip and acceptance."""
+    rows = figures["rows"]
+    ratios, rates = (sorted({row[name] for row in rows}) for name in ("ratio", "acceptance"))
+    at = {(row["acceptance"], row["ratio"]): row["kind"] for row in rows}
+    below = f"Ours is below 0.98 of the best chain in {figures['below']} of {len(rows)} cells."
+    return "\n".join([
+        "## Where it wins", "",
+        "By round trip ÷ target pass. *Latency*: a lone client is faster, by 5 % or more, than with any co-located",
+        "arm; *capacity*: only clients in company are; *nowhere*: neither.", "",
+        *table(("acceptance", *(f"{ratio:g}" for ratio in ratios)),
+               [(rate, *(at.get((rate, ratio), "") for ratio in ratios)) for rate in rates]),
+        "", below,
+    ])  # fmt: skip
+
+
+def _capacity(every: Sequence[Figures]) -> str:
+    head = ("γ", "rows at the limit", "co-located clients", "ours", "ratio", "law", "workers", "same rate", "live")
+    rows = []
+    for one in every:
+        live = f"{one['live']['same']:.2f}" if "live" in one else ""
+        few, many = one["clients"]
+        same = f"{one['simulated']['same']:.2f}"
+        rows.append((one["gamma"], one["limit"], few, many, one["ratio"], one["law"], one["workers"], same, live))
+    return "\n".join(table(head, rows))
+
+
+def _live(figures: Figures) -> str:
+    head = ("round trip ÷ pass", "acceptance", "clients", "scale", "live", "simulated", "points", "host µs a request")
+    rows = [
+        (f"{one['ratio']:g}", one["acceptance"], one["clients"], f"{one['scale']:g}", f"{one['live']:.2f}",
+         f"{one['simulated']:.2f}", f"{one['points']:+.0f}", f"{one['ours']['host_us']:.0f}")
+        for one in figures["live"]
+    ]  # fmt: skip
+    near, scaled = figures["within"]
+    return "\n".join([*table(head, rows), "", f"Within 7 points: {near} of {scaled} scaled cells."])
+
+
+def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of Markdown."""
+    return [f"| {' | '.join(map(str, cells))} |" for cells in (head, ["---"] * len(head), *rows)]
