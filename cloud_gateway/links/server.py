@@ -20,14 +20,16 @@ from cloud_gateway.core.limits.probation import Probation
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
+from cloud_gateway.links.offer import Offer, Sending
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, GatewayIdentity, standing_error
+from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity, standing_error
 from edgespec.core.protocol.messages import (
     Bye,
     Close,
     Decline,
+    Fetch,
     Open,
     Pause,
     Resume,
@@ -80,6 +82,7 @@ class Links:
         self.inbox: Inbox
         """Where events go; set before `start`, since the engine is made with these links."""
         self._pair, self._timers = pair, timers
+        self.offer = Offer(me.tokenizer_file)
         self.start_s = 0.0
         """How long this gateway took to start, and so how long a restart of it takes."""
         self.rejected: Counter[str] = Counter()
@@ -221,10 +224,8 @@ class Links:
 
     # --- for the links -------------------------------------------------------------------------------------------
 
-    def linked_now(self, worker: WorkerInfo, ws: LimitedConnection) -> None:
-        """The handshake succeeded. Raises RemoteProtocolError where no place is left."""
-        if not ws.proven():
-            raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
+    def linked_now(self, worker: WorkerInfo) -> None:
+        """The handshake succeeded."""
         former = self.registry.workers.get(worker.id)
         if former is not None:
             text = f"a newer session of the same key came from {worker.address}"
@@ -318,6 +319,7 @@ class _Link:
         self.worker: WorkerInfo | None = None
         self._ws, self._session, self._links = ws, session, links
         self._first_rtt_s = 0.0
+        self._sending: Sending | None = None
 
     @property
     def who(self) -> str:
@@ -332,8 +334,12 @@ class _Link:
                 self._sample(rtt_s)
             case Linked():
                 self._linked()
+            case Fetch() if self._sending is None:
+                raise RemoteProtocolError("unexpected", "a worker with a tokenizer fetches none")
+            case _ if self._sending is not None and not isinstance(event, Bye):
+                self.wire.send(self._sending.next(event))
             case _ if worker is None:
-                raise AssertionError(f"{type(event).__name__} before the handshake")
+                assert isinstance(event, Bye), f"{type(event).__name__} before the handshake"
             case Tree():
                 self._tree(worker, event)
             case StepTimes():
@@ -354,6 +360,11 @@ class _Link:
     def _linked(self) -> None:
         hello = self._session.hello
         assert hello is not None
+        if not self._ws.proven():
+            raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
+        if hello.tokenizer_digest == NO_TOKENIZER:
+            self._sending = self._links.offer.begin(key_id(hello.worker_key), self.wire)
+            return
         features = [] if self._ws.request is None else self._ws.request.headers.get_all(FEATURES)
         self.worker = WorkerInfo(
             id=key_id(hello.worker_key),
@@ -367,7 +378,7 @@ class _Link:
             wire=self.wire,
         )
         self._sample(self._first_rtt_s)
-        self._links.linked_now(self.worker, self._ws)
+        self._links.linked_now(self.worker)
 
     def _sample(self, rtt_s: float) -> None:
         if self.worker is None:

@@ -16,9 +16,11 @@ from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target
 from edgespec import __version__
+from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.shared.folders import expand
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
+from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts import HeadsModel
@@ -41,6 +43,8 @@ class Models:
     tokenizer_digest: bytes
     served: ServedModel
     grammars: Grammars
+    tokenizer_file: bytes = b""
+    """The target's, for workers to fetch; empty for a folder."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
     """By the name of their source."""
 
@@ -79,7 +83,8 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     text = Text(loaded.tokenizer)
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
-    return Models(target, text, local, loaded.tokenizer_digest, served, grammars, heads)
+    file = packed(gguf_metadata(path)) if path.is_file() else b""
+    return Models(target, text, local, loaded.tokenizer_digest, served, grammars, file, heads)
 
 
 def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget) -> LocalDraft | SelfDraft | None:

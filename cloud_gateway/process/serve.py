@@ -168,7 +168,8 @@ class Gateway:
 
     async def _start(self, models: Models, closing: AsyncExitStack) -> None:
         settings = self.settings
-        me = GatewayIdentity(self.identity, self.name, self.tls.spki_hash, models.tokenizer_digest)
+        digests = self.tls.spki_hash, models.tokenizer_digest
+        me = GatewayIdentity(self.identity, self.name, *digests, tokenizer_file=models.tokenizer_file)
         links = Links(
             me,
             models.target.vocab_size,

@@ -20,7 +20,7 @@ from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error, quarantine_notice
-from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Refuse, Share, ToWorker, WorkerBody
+from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Piece, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
@@ -61,6 +61,9 @@ class Handler(Protocol):
 
     def on_message(self, message: ToWorker) -> None:
         """A message of the gateway. A RemoteProtocolError raised here ends the link."""
+
+    def on_piece(self, piece: Piece) -> None:
+        """A piece of the target's tokenizer."""
 
     def on_round_trip(self, rtt_s: float) -> None:
         """A ping was answered after so many seconds."""
@@ -198,6 +201,8 @@ class _Attempt:
                 self._handler.on_round_trip(rtt_s)
             case Open() | Commit() | Share() | Close():
                 self._handler.on_message(event)
+            case Piece():
+                self._handler.on_piece(event)
             case Refuse():
                 self._final = final_error(event.reason, event.message)
             case Bye():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
-from edgespec.core.errors import ConfigError
+from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
@@ -46,17 +47,26 @@ def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translation 
     return translation(resolve_model(draft.target), resolve_model(draft.model), drafter.tokenizer_digest)
 
 
+def fetched_translation(settings: WorkerSettings, drafter: Drafter, data: bytes) -> Translation | None:
+    """The same for the target's tokenizer as the gateway sent it. Raises TokenizerMismatch."""
+    from edgespec.llamacpp.vocabulary_file import translation_by
+
+    try:
+        return translation_by(data, resolve_model(settings.draft.model), drafter.tokenizer_digest)
+    except ModelError as error:
+        raise TokenizerMismatch(f"The draft model cannot draft for this target: {error}.") from error
+
+
+def translated(me: WorkerIdentity, drafter: Drafter, translation: Translation | None) -> WorkerIdentity:
+    """The worker with this translation, or none."""
+    spoken = drafter if translation is None else translation.tokenizer
+    return replace(me, tokenizer_digest=spoken.tokenizer_digest, vocab_size=spoken.vocab_size)
+
+
 def identity(
-    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translated: Translation | None, leaves: int
+    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translation | None, leaves: int
 ) -> WorkerIdentity:
     """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
-    spoken = drafter if translated is None else translated.tokenizer
-    return WorkerIdentity(
-        store.identity(),
-        worker_name(settings),
-        spoken.tokenizer_digest,
-        drafter.model_digest,
-        spoken.vocab_size,
-        leaves,
-        store.rotations(),
-    )
+    digests, name = (drafter.tokenizer_digest, drafter.model_digest), worker_name(settings)
+    me = WorkerIdentity(store.identity(), name, *digests, drafter.vocab_size, leaves, store.rotations())
+    return translated(me, drafter, translation)

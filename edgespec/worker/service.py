@@ -19,10 +19,10 @@ from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError
+from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.messages import VERSION, Decline, Pause, Resume, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import VERSION, Decline, Pause, Piece, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
@@ -36,7 +36,7 @@ from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, w
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Link, keep_linked
-from edgespec.worker.models import identity, load_drafter, load_translation
+from edgespec.worker.models import fetched_translation, identity, load_drafter, load_translation, translated
 from edgespec.worker.peers.optional import Peers
 from edgespec.worker.presence.source import Source
 from edgespec.worker.presence.watch import Watch, sources
@@ -89,6 +89,8 @@ class Service:
         self.owner = Watch(owner_policy(settings.owner), sources() if watched is None else watched, self._on_owner)
         self._changed = asyncio.Event()
         self._link: Link | None = None
+        self._fetched = b""
+        """The target's tokenizer as the gateway sent it; empty until then."""
         self._notice = ""
         """What the gateway had against this worker when it last refused a link."""
         self._browser: Browser | None = None
@@ -139,11 +141,29 @@ class Service:
             one.result()
 
     async def _keep_linked(self) -> None:
-        where, pin = self._addresses, self.gateway.pin
-        rng = random.SystemRandom()
-        await keep_linked(
-            where.now, self.identity, pin, self, rng=rng, failed=where.failed, noticed=partial(setattr, self, "_notice")
-        )
+        where, rng, noticed = self._addresses, random.SystemRandom(), partial(setattr, self, "_notice")
+        while True:
+            me, pin = self.identity, self.gateway.pin
+            try:
+                await keep_linked(where.now, me, pin, self, rng=rng, failed=where.failed, noticed=noticed)
+            except TokenizerMismatch as refused:
+                await self._fetch_tokenizer(refused)
+
+    async def _fetch_tokenizer(self, refused: TokenizerMismatch) -> None:
+        """Drafts for a target with another tokenizer from now on. Raises TokenizerMismatch if that cannot be."""
+        from edgespec.worker.fetching import fetch_tokenizer  # most workers translate nothing
+
+        draft, drafter = self.settings.draft, self.daemon.drafter
+        if draft.target or draft.order != "best-first":
+            raise TokenizerMismatch(f'{refused} Set `draft.order` to "best-first", and no `draft.target`.')
+        log.info("the target has another tokenizer; fetching it")
+        data = await fetch_tokenizer(self._addresses.now, self.identity, self.gateway.pin, self._reached)
+        if data == self._fetched:
+            raise refused
+        self._fetched = data
+        translation = await asyncio.to_thread(fetched_translation, self.settings, drafter, data)
+        self.identity = translated(self.identity, drafter, translation)
+        self.daemon.translated = None if translation is None else translation.translator.drafting
 
     def _follow(self, pin: Pin) -> None:
         """The gateway has rotated its identity, and has proven the new one."""
@@ -164,9 +184,7 @@ class Service:
 
     def on_up(self, link: Link) -> None:
         self._link, self._notice = link, ""
-        if link.pin.gateway_key != self.gateway.key:
-            self._follow(link.pin)
-        self._addresses.reached(link.address)
+        self._reached(link)
         self.daemon.rule = replace(self._rule, branching=min(link.branching, self._rule.branching))
         self.daemon.writable()
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
@@ -176,6 +194,14 @@ class Service:
             link.send(self.daemon.curve.report())
         if self._announced is not None:
             link.send(Pause(self._announced))
+
+    def _reached(self, link: Link) -> None:
+        if link.pin.gateway_key != self.gateway.key:
+            self._follow(link.pin)
+        self._addresses.reached(link.address)
+
+    def on_piece(self, piece: Piece) -> None:
+        raise RemoteProtocolError("unexpected", "a piece of a tokenizer that was not asked for")
 
     def on_round_trip(self, rtt_s: float) -> None:
         self.daemon.round_trip(rtt_s)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,22 +13,49 @@ import pytest
 from hypothesis import given, settings
 
 from edgespec.core.drafting.borders import Borders
+from edgespec.core.protocol.tokenizer_file import packed
+from edgespec.lab.demo.scene import PROMPTS as DEMO
+from edgespec.lab.demo.scene import read_prompts
+from edgespec.lab.rig.chat import greedy
 from edgespec.lab.rig.stage import Rig
 from edgespec.llamacpp.tokenizer import GgufTokenizer
+from edgespec.shared.folders import cache_dir
 from edgespec.shared.models import model_dir
+from edgespec.shared.vocabfiles import gguf_metadata
 from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
 from tests.support.permuted import permute_tokens
 
 pytestmark = pytest.mark.live
-PROMPTS = ("Tell me in two sentences how a lighthouse works.", "Write a Python function that reverses a list.")
+COUNT = int(os.environ.get("EDGESPEC_PROMPTS", "1"))
+"""Prompts of the demo, each greedy and sampled."""
+TOKENS = 48
 
 
-def asked(rig: Rig, **options: Any) -> tuple[list[str], float]:
-    """The texts, and the worker's accepted tokens of each of the target's."""
-    done = [rig.chat(prompt, 48, ignore_eos=True, **options) for prompt in PROMPTS]
-    texts = [one["choices"][0]["message"]["content"] for one in done]
+def asked(rig: Rig, **options: Any) -> tuple[list[Any], float]:
+    """Texts and tokens of all completions, and the worker's accepted tokens of each of the target's."""
+    done = [rig.complete(body) for body in bodies(**options)]
+    choices = [one["choices"][0] for one in done]
     accepted = sum(one["usage"]["edgespec"]["accepted"].get("worker", 0) for one in done)
-    return texts, accepted / sum(one["usage"]["completion_tokens"] for one in done)
+    found = [(one["message"]["content"], [token["bytes"] for token in one["logprobs"]["content"]]) for one in choices]
+    return found, accepted / sum(one["usage"]["completion_tokens"] for one in done)
+
+
+def bodies(**options: Any) -> list[dict[str, Any]]:
+    whole = [greedy(prompt, TOKENS, {"ignore_eos": True, **options}) for prompt in read_prompts(DEMO, COUNT, 1)]
+    return [{**body, "logprobs": True, **how} for body in whole for how in ({}, {"temperature": 0.8, "seed": 7})]
+
+
+def killed_while_drafting(rig: Rig) -> tuple[str, list[list[int]]]:
+    """The first completion, in which the worker is killed."""
+    text, tokens = "", list[list[int]]()
+    for chunk in rig.chunks(bodies()[0]):
+        for choice in chunk["choices"]:
+            text += choice["delta"].get("content") or ""
+            tokens += [token["bytes"] for token in (choice.get("logprobs") or {}).get("content") or ()]
+        if len(tokens) > TOKENS // 3 and rig.runs("worker"):
+            rig.stop("worker", signal.SIGKILL)
+    assert not rig.runs("worker")
+    return text, tokens
 
 
 @pytest.mark.parametrize("file", ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"])
@@ -50,18 +80,25 @@ def cut_by(path: Path) -> tuple[GgufTokenizer, Borders]:
 def test_another_tokenizers_draft_changes_no_text(tmp_path: Path, quantised_model: Path) -> None:
     permuted = tmp_path / "permuted.gguf"
     permute_tokens(quantised_model, permuted)
+    file = packed(gguf_metadata(quantised_model))
+    kept_at = cache_dir() / "tokenizers" / hashlib.sha256(file).hexdigest()
+    kept_at.parent.mkdir(parents=True, exist_ok=True)
+    kept_at.write_bytes(b"wrong")  # so it is fetched again
     shares = {}
-    for name, draft, target in (("same", quantised_model, ""), ("other", permuted, str(quantised_model))):
+    for name, draft in (("same", quantised_model), ("other", permuted)):
         options = {"policy.name": "wanspec", "policy.sources": [], "policy.k": 4}
         rig = Rig(
             tmp_path / name, str(quantised_model), str(draft), None, dtype="float32", rtt_ms=5.0,
-            gateway_options=options, worker_options={"draft.target": target},
+            gateway_options=options,
         )  # fmt: skip
         with rig.linked():
-            plain, nothing = asked(rig, offload="never")
+            plain, nothing = asked(rig, policy="plain")
             assert nothing == 0.0
-            texts, shares[name] = asked(rig)
-            assert texts == plain
-    print(shares)
+            done, shares[name] = asked(rig)
+            assert done == plain
+            if name == "other":
+                assert kept_at.read_bytes() == file
+                assert killed_while_drafting(rig) == plain[0]
+    print(len(plain), "completions", shares)
     assert shares["same"] > 0.4
     assert shares["other"] > 0.5 * shares["same"]

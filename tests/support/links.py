@@ -165,6 +165,8 @@ async def serving(
     port: int = 0,
     branching: int = 4,
     keys: KeyStore | None = None,
+    tokenizer: bytes = TOKENIZER,
+    tokenizer_file: bytes = b"",
 ) -> AsyncIterator[GatewayUnderTest]:
     """Serves links to the default worker and those in `paired`, or to those in a list on disk, `listed`; with these
     `keys`, or `GATEWAY_KEY` and a new TLS key.
@@ -176,7 +178,7 @@ async def serving(
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
     names = {me.key.public: me.name for me in (worker_identity(), *paired)}
     seen = seen or Seen()
-    me = GatewayIdentity(key, "gw", pin, TOKENIZER, branching)
+    me = GatewayIdentity(key, "gw", pin, tokenizer, branching, tokenizer_file)
     links = Links(
         me,
         VOCAB,
@@ -277,6 +279,9 @@ class Daemon:
         self.calls.append(("message", message))
         if self.raises is not None:
             raise self.raises
+
+    def on_piece(self, piece: m.Piece) -> None:
+        self.calls.append(("piece", piece))
 
     def on_round_trip(self, rtt_s: float) -> None:
         pass

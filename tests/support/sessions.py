@@ -26,6 +26,7 @@ GATEWAY_BODIES: list[m.AnyBody] = [
     m.Open(1, 1, 3, [1, 2, 3], m.Sampling()),
     COMMIT,
     m.Close(1, 1, "done"),
+    m.Piece(HASH, 4, b"data"),
     m.Ping(7),
     m.Bye("stopping"),
 ]
@@ -34,6 +35,7 @@ WORKER_BODIES: list[m.WorkerBody] = [
     m.StepTimes([1, 4], [6000, 9000]),
     m.Pause("owner"),
     m.Resume(),
+    m.Fetch(0),
     m.Decline(1, 1, "too long"),
     m.Ping(7),
     m.Bye("stopping"),

@@ -27,7 +27,7 @@ from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import link_admission
 from edgespec.core.admission import Admission, Admitted
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
-from edgespec.core.protocol.messages import ToWorker
+from edgespec.core.protocol.messages import Piece, ToWorker
 from edgespec.core.protocol.redial import MIN_LINKED_S, Redial
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.lab.rig.processes import Processes, free_port, module
@@ -103,6 +103,8 @@ class LinkOnly:
         self.up_at, self.is_up = time.monotonic(), True
 
     def on_message(self, message: ToWorker) -> None: ...
+
+    def on_piece(self, piece: Piece) -> None: ...
 
     def on_round_trip(self, rtt_s: float) -> None: ...
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.core.protocol.handshake import WorkerIdentity
-from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
+from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, Piece, ToWorker, Tree
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
@@ -101,6 +101,9 @@ class RandomWorker:
                 self._answer(request)
             case Close():
                 self._requests.pop(message.request, None)
+
+    def on_piece(self, piece: Piece) -> None:
+        """It fetches nothing."""
 
     def on_round_trip(self, rtt_s: float) -> None:
         """Its random trees need no time."""

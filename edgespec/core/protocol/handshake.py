@@ -11,7 +11,7 @@ import enum
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
@@ -22,6 +22,8 @@ from edgespec.core.protocol.signing import SigningKey
 
 MAX_HANDSHAKE_BYTES = 2048
 NONCE_BYTES = 32
+NO_TOKENIZER = bytes(32)
+"""In place of a tokenizer's digest in `Hello`: the worker links to fetch the target's."""
 
 
 class CloseCode(enum.IntEnum):
@@ -67,6 +69,8 @@ class GatewayIdentity:
     spki_hash: bytes
     tokenizer_digest: bytes
     branching: int = 4
+    tokenizer_file: bytes = field(default=b"", repr=False)
+    """What a worker may fetch (tokenizer_file.py); empty where the target has none to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +144,13 @@ def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
     if hello.protocol != PROTOCOL:
         return refusal_of_version(hello.protocol)
     signing.check_public_key(hello.worker_key)
-    if hello.tokenizer_digest != me.tokenizer_digest:
+    fetches = hello.tokenizer_digest == NO_TOKENIZER and me.tokenizer_file
+    if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
         theirs, ours = hello.tokenizer_digest.hex()[:16], me.tokenizer_digest.hex()[:16]
-        text = (
-            f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}: "
-            "give the worker a draft model with the target's tokenizer."
+        do = (
+            "it can be fetched" if me.tokenizer_file else "which is not in a GGUF file: set the worker's `draft.target`"
         )
+        text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {do}."
         return Refusal("tokenizer", text, CloseCode.TOKENIZER)
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Generic, Literal, TypeVar
@@ -65,6 +65,7 @@ Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Scope = Annotated[bytes, Meta(max_length=32)]
 Bytes64 = Annotated[bytes, Meta(min_length=64, max_length=64)]
+MAX_TOKENIZER_BYTES, MAX_PIECE_BYTES = 32 * 1024 * 1024, 65_300  # a frame holds a piece
 Text = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z")]
 """One line for people and logs: no control characters, no line or direction marks."""
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
@@ -210,7 +211,21 @@ class Close(Message, tag="close", frozen=True):
     reason: Text
 
 
+class Piece(Message, tag="piece", frozen=True):
+    """A piece of the target's tokenizer (tokenizer_file.py), which has `size` bytes and this SHA-256."""
+
+    digest: Bytes32
+    size: Annotated[int, Meta(ge=1, le=MAX_TOKENIZER_BYTES)]
+    data: Annotated[bytes, Meta(min_length=1, max_length=MAX_PIECE_BYTES)]
+
+
 # --- worker to gateway -----------------------------------------------------------------------------------------
+
+
+class Fetch(Message, tag="fetch", frozen=True):
+    """Asks for the piece of the target's tokenizer that begins at byte `at`: a worker without a tokenizer does."""
+
+    at: Annotated[int, Meta(ge=0, lt=MAX_TOKENIZER_BYTES)]
 
 
 class Tree(Message, tag="tree", frozen=True):
@@ -284,16 +299,14 @@ class Bye(Message, tag="bye", frozen=True):
 
 ToWorker = Open | Commit | Share | Close
 """What a gateway sends of its requests."""
-WorkerBody = Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
+WorkerBody = Fetch | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 TOGETHER = frozenset({Open, Commit, Share, Close, Tree, Decline})
 """What may share a frame with others: messages about requests. So no frame holds a thousand pings to be answered."""
-AnyBody = Welcome | Open | Commit | Share | Close | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
+AnyBody = Welcome | Piece | ToWorker | WorkerBody
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")
 T = TypeVar("T")
-FRAME_BYTES = 31
-"""Of a frame's payload that are no message: session 18, number at most 9, heads of both arrays 4."""
 
 
 class Frame(Struct, Generic[Body], array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -318,18 +331,6 @@ def decoded(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
     except UNDECODABLE as error:
         kind = type(error).__name__  # its text may quote the peer
         raise RemoteProtocolError("malformed", f"not {what} ({kind})") from None
-
-
-def together(bodies: Sequence[Body], max_bytes: int) -> Iterator[Sequence[Body]]:
-    """The same messages in their order, as few frames as hold them; `max_bytes`: of one frame's payload."""
-    start, size = 0, FRAME_BYTES
-    for end, body in enumerate(bodies):
-        more = len(encode(body))
-        if end > start and (end - start == MAX_PARTS or size + more > max_bytes):
-            yield bodies[start:end]
-            start, size = end, FRAME_BYTES
-        size += more
-    yield bodies[start:]
 
 
 class Shape(enum.StrEnum):

@@ -31,6 +31,7 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import (
     MAX_HANDSHAKE_BYTES,
+    NO_TOKENIZER,
     CloseCode,
     GatewayIdentity,
     Lookup,
@@ -80,13 +81,13 @@ def _while_open(*types: type[Message]) -> dict[tuple[State, type[Message]], Stat
 
 
 FRAMES_TO_GATEWAY: Table = {
-    **_while_open(m.Tree, m.StepTimes, m.Pause, m.Resume, m.Decline, Ping, Pong),
+    **_while_open(m.Fetch, m.Tree, m.StepTimes, m.Pause, m.Resume, m.Decline, Ping, Pong),
     (State.OPEN, m.Bye): State.CLOSED,
 }
 FRAMES_TO_WORKER: Table = {
     (State.WELCOME, m.Welcome): State.OPEN,
     (State.WELCOME, m.Bye): State.CLOSED,
-    **_while_open(m.Open, m.Commit, m.Share, m.Close, Ping, Pong),
+    **_while_open(m.Piece, m.Open, m.Commit, m.Share, m.Close, Ping, Pong),
     (State.OPEN, m.Bye): State.CLOSED,
 }
 WORKER_RECEIVES: Table = {
@@ -323,7 +324,7 @@ class WorkerSession(Session):
             raise RemoteProtocolError("pin", "the gateway names another TLS key than this connection has")
         both = transcript(self._hello, challenge)
         signing.verify(challenge.gateway_key, signing.GATEWAY_CHALLENGE, both, challenge.signature)
-        if challenge.tokenizer_digest != self._me.tokenizer_digest:
+        if self._me.tokenizer_digest not in (challenge.tokenizer_digest, NO_TOKENIZER):
             raise RemoteProtocolError("tokenizer", "the gateway let a tokenizer in that is not its own")
         self.peer_key, self.session = challenge.gateway_key, session_id(both)
         self._outgoing.append(m.encode(proof(self._key.sign(signing.WORKER_PROOF, both), self._me.rotations)))

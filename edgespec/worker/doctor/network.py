@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from edgespec.core.errors import EdgespecError, NoGatewayError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
-from edgespec.core.protocol.messages import ToWorker
+from edgespec.core.protocol.messages import Piece, ToWorker
 from edgespec.shared.address import Address
 from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.discovery import Browser
@@ -90,6 +90,7 @@ class _Once:
         self.up.set()
 
     def on_message(self, message: ToWorker) -> None: ...
+    def on_piece(self, piece: Piece) -> None: ...
     def on_round_trip(self, rtt_s: float) -> None: ...
     def on_writable(self) -> None: ...
     def on_down(self, why: str) -> None: ...

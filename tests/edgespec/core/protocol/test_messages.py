@@ -39,6 +39,8 @@ EXAMPLES = [
     m.Commit(1, 1, 3, [4], HASH, 130_000, 105_000, 64),
     m.Share(1, 1, 1, 2),
     m.Close(1, 1, "done"),
+    m.Piece(HASH, 2**25, b"x" * m.MAX_PIECE_BYTES),
+    m.Fetch(65_300),
     tree(),
     m.StepTimes([1, 2, 16], [6000, 11_000, 60_000_000]),
     m.Pause("owner is back"),

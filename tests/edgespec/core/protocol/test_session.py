@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import ranges, signing
+from edgespec.core.protocol.batches import together
 from edgespec.core.protocol.session import RttSample, State
 from edgespec.core.protocol.signing import seal
 from tests.support.sessions import COMMIT, HASH, TREE, WORKER_KEY, deliver, gateway, linked, reason_of, worker
@@ -58,7 +59,7 @@ def test_a_frame_has_1_to_64_messages(count: int) -> None:
 def test_what_does_not_fit_into_one_frame_goes_into_the_next(lengths: list[int]) -> None:
     _, g = linked()
     commits = [m.Commit(1, 1, number, [2**31 - 1] * length, HASH) for number, length in enumerate(lengths)]
-    groups = list(m.together(commits, g.max_sent))
+    groups = list(together(commits, g.max_sent))
     assert [commit for group in groups for commit in group] == commits
     assert all(1 <= len(group) <= m.MAX_PARTS for group in groups)
     for group in groups:

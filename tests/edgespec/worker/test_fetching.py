@@ -1,0 +1,172 @@
+"""A worker with another tokenizer fetches the target's over a real link."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from cloud_gateway.links.offer import Sending
+from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.handshake import NO_TOKENIZER
+from edgespec.core.protocol.tokenizer_file import packed
+from edgespec.llamacpp.drafter import Drafter
+from edgespec.llamacpp.vocabulary_file import kept, translation_by
+from edgespec.shared.address import Address
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
+from edgespec.shared.settings import override
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
+from edgespec.worker import start
+from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
+from edgespec.worker.fetching import fetch_tokenizer
+from edgespec.worker.service import Service
+from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, worker_identity
+from tests.support.services import ALWAYS, listed
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.until import until
+
+OWN = worker_identity(tokenizer_digest=b"\xab" * 32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "edgespec" / "tokenizers"
+
+
+@asynccontextmanager
+async def offering(tmp_path: Path, file: bytes = b"x" * 200_000) -> AsyncIterator[GatewayUnderTest]:
+    async with serving(tmp_path, tokenizer_file=file, paired=[OWN]) as gateway:
+        yield gateway
+
+
+async def fetch(gateway: GatewayUnderTest) -> bytes:
+    async def where() -> Sequence[Address]:
+        return [gateway.address]
+
+    return await asyncio.wait_for(fetch_tokenizer(where, OWN, gateway.pin, lambda link: None), 30)
+
+
+async def test_the_file_comes_in_pieces_once_and_is_kept(tmp_path: Path, cache: Path) -> None:
+    file = bytes(range(256)) * 1000
+    async with offering(tmp_path, file) as gateway:
+        assert await fetch(gateway) == file
+        assert gateway.links.workers() == [] and gateway.seen.of("up") == []
+        (place,) = files(cache)
+        assert place.name == hashlib.sha256(file).hexdigest()
+        gateway.links.offer._began.clear()
+        asked = gateway.links.offer.file = file[:10]  # the first piece names the file; no other is asked for
+        assert await fetch(gateway) == file != asked
+    damage(place)
+    assert kept(hashlib.sha256(file).digest()) is None
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.glob("*"))
+
+
+def damage(place: Path) -> None:
+    place.write_bytes(b"damaged")
+
+
+def lies_about_the_hash(piece: m.Piece) -> m.Piece:
+    return m.Piece(b"z" * 32, piece.size, piece.data)
+
+
+def says_too_little(piece: m.Piece) -> m.Piece:
+    return m.Piece(piece.digest, 70_000, piece.data)
+
+
+def changes_its_mind(piece: m.Piece, seen: list[int] = []) -> m.Piece:  # noqa: B006  counts over all calls
+    seen.append(1)
+    return m.Piece(piece.digest, piece.size + len(seen), piece.data)
+
+
+@pytest.mark.claim("a-tokenizer-off-the-wire-is-bounded-and-hashed")
+@pytest.mark.parametrize("lie", [lies_about_the_hash, says_too_little, changes_its_mind])
+async def test_a_wrong_file_is_refused_and_not_kept(
+    tmp_path: Path,
+    cache: Path,
+    lie: Callable[[m.Piece], m.Piece],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    true = Sending.next
+    monkeypatch.setattr(Sending, "next", lambda self, event: lie(true(self, event)))
+    async with offering(tmp_path) as gateway:
+        fetching = asyncio.ensure_future(fetch(gateway))
+        await until(lambda: "(malformed)" in caplog.text, timeout_s=20)
+        assert not fetching.done()
+        fetching.cancel()
+        with suppress(asyncio.CancelledError):
+            await fetching
+    assert not files(cache)
+
+
+@pytest.mark.claim("a-tokenizer-off-the-wire-is-bounded-and-hashed")
+@pytest.mark.parametrize(
+    "bodies", [[m.Fetch(1)], [m.Fetch(0), m.Fetch(0)], [m.Fetch(0), m.Resume()], [m.StepTimes([1], [5])]]
+)
+async def test_a_worker_that_fetches_gets_each_byte_once(tmp_path: Path, bodies: list[m.WorkerBody]) -> None:
+    async with offering(tmp_path) as gateway:
+        async with client(gateway, worker_identity(tokenizer_digest=NO_TOKENIZER)) as hostile:
+            for body in bodies:
+                await hostile.send(body)
+            assert await hostile.closed() == 4400
+        async with client(gateway) as linked:
+            await linked.send(m.Fetch(0))
+            assert await linked.closed() == 4400
+    assert gateway.links.rejected["unexpected"] == 2
+
+
+async def test_a_key_begins_to_fetch_once_in_ten_seconds(tmp_path: Path) -> None:
+    async with offering(tmp_path, b"file") as gateway:
+        assert await fetch(gateway) == b"file"
+        gateway.links.offer._began = dict.fromkeys(gateway.links.offer._began, asyncio.get_running_loop().time())
+        with suppress(ConnectionClosed):
+            async with client(gateway, replace(OWN, tokenizer_digest=NO_TOKENIZER)) as again:
+                assert await again.closed() == 1013
+    assert gateway.links.rejected["busy"] == 1
+
+
+async def test_a_gateway_without_a_file_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        with pytest.raises(TokenizerMismatch, match="not in a GGUF file"):
+            await fetch(gateway)
+
+
+def test_an_impossible_vocabulary_ends_a_child_and_not_the_worker(tmp_path: Path) -> None:
+    draft = make_tiny_gguf(tmp_path / "tiny.gguf")
+    metadata = gguf_metadata(draft) | {"tokenizer.ggml.pre": "no-such-pattern"}
+    with pytest.raises(ModelError, match="cannot read the target's tokenizer"):
+        translation_by(packed(metadata), draft, b"d" * 32)
+
+
+async def test_a_worker_of_another_tokenizer_drafts_by_what_it_fetched(tmp_path: Path) -> None:
+    target = make_tiny_gguf(tmp_path / "target.gguf", vocab=90)
+    model = make_tiny_gguf(tmp_path / "tiny.gguf")
+    store, found = KeyStore(tmp_path / "state"), gguf_vocabulary(target)
+    offered = {"tokenizer": found.digest, "tokenizer_file": packed(gguf_metadata(target))}
+    async with serving(tmp_path, paired=[listed(store)], **offered) as gateway:  # type: ignore[arg-type]
+        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+        daemon = DaemonSection(name="w", state_dir=str(tmp_path / "state"))
+        settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon, owner=ALWAYS)
+        settings = override(settings, "draft.model", str(model))
+        service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16))
+        task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
+        await until(lambda: gateway.links.workers() or task.done(), timeout_s=60)
+        (worker,) = gateway.links.workers()
+        assert (worker.hello.tokenizer_digest, worker.hello.vocab_size) == (found.digest, 90)
+        gateway.links.send(worker.id, [m.Open(1, 1, 5, [5, 6, 3, 7, 8], m.Sampling())])
+        await until(lambda: gateway.seen.of("tree"), timeout_s=60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        service.daemon.stop()
