@@ -10,7 +10,6 @@ import pytest
 
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.process.config import GatewaySettings
-from tests.support.tiny_gguf import make_tiny_gguf
 from tools.bench import target
 from tools.bench.__main__ import main
 from tools.bench.rounds import Setup
@@ -81,11 +80,3 @@ def test_the_bench_of_the_target_says_when_trees_change_the_text(monkeypatch: py
     monkeypatch.setattr(SlotKv, "keep", keep_the_first_rows)
     options = ["--dtype", "float32", "--rows", "1", "--context", "16", "--identity", "24", "--repeats", "1"]
     assert main(["target", *options]) == 1
-
-
-def test_steps_of_engine_and_bare_loop_are_timed_in_turns(tmp_path: Path) -> None:
-    model, out = make_tiny_gguf(tmp_path / "tiny.gguf"), tmp_path / "out.json"
-    assert main(["steps", "--model", str(model), "--tokens", "9", "--steps", "8", "--json", str(out)]) == 0
-    (row,) = json.loads(out.read_text())
-    assert row["context"] == 9 and row["bare / bare"] == 1 and row["exact p50"] > 0
-    assert "prompt: exact / engine" in row

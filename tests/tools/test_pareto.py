@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tools.sim import pareto, robust
+from tools.sim import pareto
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Row, rows_of
 
@@ -67,10 +67,3 @@ def test_targets_that_are_missed_are_named(rows: list[Row]) -> None:
     said = pareto.verdict(slow)
     assert said["must_missed"] == [10, 50]
     assert len(said["over_102"]) == 2 * len(pareto.PREFERENCES) * 2
-
-
-def test_every_case_of_the_robustness_table_breaks_one_assumption() -> None:
-    cases = list(robust.cases(CONFIG))
-    assert len({case[0] for case in cases}) == len(cases)
-    usual = cases[0][1:]
-    assert all(case[1:] != usual for case in cases[1:])

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from tools import verbs
 from tools.options import number
-from tools.sim import field, figures, from_demo, leaves, pareto, record, robust, sweep, tables, tuned, workers
+from tools.sim import field, figures, from_demo, pareto, record, sweep, tables, tuned, workers
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -24,8 +24,6 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "fig9": (figures.figure9, "WANSpec figure 9: the cloud deployment, and the match statistics of section 5.4"),
     "tables": (tables.tables, "the cluster post's tables and the overview's formula"),
     "amusd": (tables.amusd, "AMUSD's table I"),
-    "leaves": (leaves.leaves, "the worker's own choice of leaves against every fixed number, and its frames"),
-    "robust": (robust.robust, "policy adaptive where the study's assumptions do not hold"),
     "sweep": (sweep.sweep, "policy adaptive over ratios of steps, curves, match rates, round trips and faults"),
     "field": (field.field_of, "policy adaptive beside controllers of the literature, under drifting delay"),
     "tuning": (tuned.tuning, "each tuned number of policy adaptive, half as large and half as large again"),

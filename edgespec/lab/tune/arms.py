@@ -1,4 +1,4 @@
-"""What `edgespec tune` and `python -m tools.bench sources` compare: each source of drafts alone, and merged.
+"""What `edgespec tune` compares: each source of drafts alone, and merged.
 
 Two arms are `tune`'s own: `async`, the merge in a gateway process with its own worker (own_process.py), and `answers`,
 in which the local draft has written an answer to the prompt before, as it does while a request waits (QueueSpec).

@@ -19,7 +19,7 @@ from edgespec.core.protocol.redial import (
     restart_reason,
     restart_s,
 )
-from tools.bench.restart import Herd
+from tests.support.herd import Herd
 
 SECONDS = st.floats(0, 4000)
 
