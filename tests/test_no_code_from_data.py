@@ -20,8 +20,9 @@ def unsafe(source: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES:
             yield str(node.module)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS:
-            yield ast.unparse(node.func)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            if (name := ast.unparse(node.func)) in CALLS:
+                yield name
         elif isinstance(node, ast.keyword) and node.arg in SWITCHES and ast.unparse(node.value) != "False":
             yield f"{node.arg}={ast.unparse(node.value)}"
 

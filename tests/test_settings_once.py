@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -37,6 +39,7 @@ TABLES = {"context", "n_gpu_layers"}
 """Keys of several tables, each with a default of its own, which happens to be the same number."""
 
 
+@cache
 def settings() -> set[str]:
     """The names of all keys of gateway.toml and worker.toml."""
     tables = [field.default for kind in (GatewaySettings, WorkerSettings) for field in msgspec.structs.fields(kind)]
@@ -57,17 +60,22 @@ def defaults(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield from ((arg.arg, value) for arg, value in pairs if value is not None)
 
 
+@cache
+def literal_defaults(source: str) -> tuple[tuple[str, str], ...]:
+    """Names and literal defaults; a default that names a constant is not one of its own, and None is none."""
+    found = []
+    for name, value in defaults(ast.parse(source)):
+        with suppress(ValueError):
+            found.append((name, repr(ast.literal_eval(value))))
+    return tuple((name, literal) for name, literal in found if literal != "None")
+
+
 def literals(sources: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
-    """Name -> literal default -> where; a default that names a constant is not one of its own, and None is none."""
+    """Name -> literal default -> where."""
     found: dict[str, dict[str, list[str]]] = {}
     for where, source in sources.items():
-        for name, value in defaults(ast.parse(source)):
-            try:
-                literal = ast.literal_eval(value)
-            except ValueError:
-                continue
-            if literal is not None:
-                found.setdefault(name, {}).setdefault(repr(literal), []).append(where)
+        for name, literal in literal_defaults(source):
+            found.setdefault(name, {}).setdefault(literal, []).append(where)
     return found
 
 
@@ -76,6 +84,7 @@ def twice(sources: Mapping[str, str], names: set[str]) -> dict[str, dict[str, li
     return {name: found for name, found in literals(sources).items() if name in names and len(found) > 1}
 
 
+@cache
 def product() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
 

@@ -21,7 +21,6 @@ from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol import signing
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import ToWorker
@@ -217,10 +216,6 @@ class Client:
         data = self.session.send(body)
         await self.ws.send(data)
         return data
-
-    async def send_payload(self, payload: bytes) -> None:
-        """Any payload, correctly signed."""
-        await self.ws.send(signing.seal(self.me.key, signing.WORKER_FRAME, payload))
 
     def frame(self, body: Any, seq: int = 1) -> bytes:
         return m.encode(m.Frame(self.session.session, seq, [body]))

@@ -196,24 +196,6 @@ async def test_calls_become_tool_calls_whole_and_streamed(caller: tuple[openai.A
         assert text.seen[1] is not None and text.seen[1][0]["function"]["name"] == "weather"
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        CALL.replace("weather", "unknown"),
-        CALL.replace("}}", "}"),
-        CALL.removesuffix("</tool_call>"),
-        CALL + " and more",
-        "no call < at all <tool",
-        '<tool_call>{"name": "weather", "arguments": "x"}</tool_call>',
-    ],
-)
-async def test_what_is_no_call_of_an_offered_tool_stays_text(
-    caller: tuple[openai.AsyncOpenAI, ToolText], said: str
-) -> None:
-    choice = (await caller[0].chat.completions.create(**saying(said))).choices[0]
-    assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("stop", said, None)
-
-
 async def test_without_a_choice_of_tools_nothing_is_read_as_a_call(
     caller: tuple[openai.AsyncOpenAI, ToolText],
 ) -> None:

@@ -60,19 +60,6 @@ async def test_a_client_that_leaves_ends_its_answer_at_once(tmp_path: Path, stre
         assert 'edgespec_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0' in exposition(echo)
 
 
-async def test_a_client_that_leaves_the_queue_is_cancelled_too(echo: Echo) -> None:
-    echo.engine.gate.clear()
-    _, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
-    body = endless()
-    writer.write(request_head(echo, len(body)) + body)
-    await until(lambda: echo.engine.running)
-    writer.close()
-    await until(lambda: 'status="499"} 1.0' in exposition(echo))
-    echo.engine.gate.set()
-    await until(lambda: not echo.engine.running)
-    assert len(echo.engine.cancelled) == 1
-
-
 @pytest.mark.parametrize("form", ["as-made", "even"])
 async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch

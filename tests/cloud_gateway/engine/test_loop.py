@@ -12,7 +12,6 @@ from cloud_gateway.core.requests.assignment import OPEN_TOKENS
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.exchange import WorkerReady
-from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling, Tree
 from tests.support.engines import Make, complete
 from tools.doubles.engines import TableDraft, TableTarget
@@ -193,15 +192,6 @@ async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make
     assert done.usage.frames["rejected"] == 1
 
 
-async def test_frames_for_requests_that_are_over_are_counted_and_dropped(make: Make) -> None:
-    engine = make(LoopWorker(0.0))
-    await complete(engine, request(5))
-    engine.post(FrameArrived("w", Tree(1, 1, 1, b"x" * 32, 1, [0], [1], [1], [1])))
-    engine.post(FrameArrived("w", Tree(999, 1, 1, b"x" * 32, 1, [0], [1], [1], [1])))
-    await complete(engine, request(5))
-    assert engine.stats.frames.counts["stale"] >= 2
-
-
 @pytest.mark.claim("a-client-that-leaves-frees-its-slot-and-its-worker")
 async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) -> None:
     worker = LoopWorker(0.0)
@@ -228,14 +218,6 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up_at_once(make: M
     assert engine.queued == 0 and engine.active == 1
 
 
-@pytest.mark.claim("offloading-needs-the-keys-permission")
-async def test_offloading_can_be_refused_by_a_request_and_the_usage_says_why(make: Make) -> None:
-    worker = LoopWorker(0.0)
-    engine = make(worker, TableDraft())
-    _, done = await complete(engine, request(20, speculation=Speculation(offload="never")))
-    assert worker.seen == [] and done.usage.why_off == "the request asked for it"
-
-
 async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
     engine = make(LoopWorker(0.0), TableDraft(), policy="wanspec")
     _, done = await complete(engine, request(20, speculation=Speculation(policy="colocated", k=4)))
@@ -257,29 +239,3 @@ async def test_long_prompts_reach_the_worker_in_pieces(make: Make) -> None:
     tokens, done = await complete(engine, request(12, long))
     assert tokens == twin(12, long)
     assert len(worker.seen[0].tokens) == OPEN_TOKENS and done.usage.frames["used"] > 0
-
-
-@pytest.mark.claim("a-key-with-64-requests-does-not-keep-another-waiting")
-async def test_a_key_with_64_requests_does_not_keep_another_waiting(make: Make) -> None:
-    engine = make(queue_limit=64)
-    many = [engine.submit(request(400, key="many", max_running=3)) for _ in range(64)]
-    with pytest.raises(ClientError) as full:
-        for _ in range(4):
-            many.append(engine.submit(request(400, key="many", max_running=3)))
-    assert full.value.code == "queue_full"
-    tokens, done = await complete(engine, request(3, key="one", max_running=3))
-    assert tokens == twin(3) and done.finish == "length"
-    assert engine.queued >= 60, "the other key's requests are still there"
-
-
-@pytest.mark.claim("turns-are-those-of-the-slow-twin")
-async def test_the_next_free_slot_goes_to_the_key_with_fewest_running(make: Make) -> None:
-    engine = make(None, None, TableTarget(slots=1))
-    order: list[str] = []
-
-    async def ask(key: str) -> None:
-        await complete(engine, request(20, key=key))
-        order.append(key)
-
-    await asyncio.gather(*(ask("many") for _ in range(6)), ask("one"))
-    assert order.index("one") <= 1

@@ -267,23 +267,6 @@ class Hostile(OneWorker):
 DEEP = (1, list(range(MAX_DEPTH)), [5] * MAX_DEPTH)
 
 
-@pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
-@pytest.mark.parametrize(
-    ("frames", "reason"),
-    [([DEEP, (MAX_DEPTH + 1, [MAX_DEPTH], [5])], "shape-depth"), ([(9, [0], [5])], "shape-ids")],
-)
-async def test_a_hostile_answer_is_dropped_and_ends_the_link(
-    frames: list[tuple[int, list[int], list[int]]], reason: str
-) -> None:
-    plain, before, _ = await queued(Writer(), 0)
-    worker = Hostile(*frames)
-    found, usage, entries = await queued(worker)
-    assert found == plain and usage.rounds == before.rounds
-    assert [error.reason for error in worker.punished] == [reason]
-    assert usage.frames["rejected"] == 1 and usage.sources["answers"]["proposed"] == 0
-    assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "moved")]
-
-
 async def test_a_wrong_answer_costs_few_rows_and_no_token() -> None:
     plain, before, _ = await queued(Writer(), 0)
     found, usage, _ = await queued(Hostile(DEEP))

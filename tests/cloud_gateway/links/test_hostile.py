@@ -54,16 +54,6 @@ async def ends(
     await serves_on(gateway, honest)
 
 
-@pytest.mark.claim("step-times-that-are-no-curve")
-async def test_step_times_that_are_no_curve(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def attack(hostile: Client) -> None:
-        await hostile.send(m.StepTimes([1, 4, 2], [1, 1, 1]))
-
-    await ends(gateway, honest, caplog, attack, "shape-steps")
-
-
 async def test_nothing_behind_a_bad_tree_in_a_frame_counts(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from websockets.asyncio.server import ServerConnection
 
-from cloud_gateway.links.port import LinkLimits
 from edgespec.shared.tls import client_context
-from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree, worker_identity
+from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree
 from tests.support.sockets import dial
 from tests.support.until import until
-from tools.doubles.limits import link_limits
-
-ELSEWHERE = ("127.0.0.9", 0)
-
-
-@pytest.fixture
-def past_tls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """One entry for each connection whose TLS handshake the gateway has finished."""
-    made: list[int] = []
-    original = ServerConnection.connection_made
-
-    def counting(self: ServerConnection, transport: asyncio.BaseTransport) -> None:
-        made.append(1)
-        original(self, transport)
-
-    monkeypatch.setattr(ServerConnection, "connection_made", counting)
-    yield made
 
 
 @pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
@@ -51,21 +32,6 @@ async def test_a_linked_worker_stays_through_a_flood_of_connections(
         await linked.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))
         assert not gateway.seen.of("down")
-
-
-@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
-async def test_tls_handshakes_of_one_source_are_bounded(tmp_path: Path, past_tls: list[int]) -> None:
-    limits = LinkLimits(link_limits(rate_per_s=1.0, burst=10))
-    async with serving(tmp_path, limits=limits) as gateway:
-        began = asyncio.get_running_loop().time()
-        for _ in range(60):
-            async with tls(gateway):
-                pass
-        await until(lambda: len(past_tls) >= 10)
-        passed_s = asyncio.get_running_loop().time() - began
-        assert len(past_tls) <= 11 + passed_s < 60
-        async with client(gateway, worker_identity(), local_addr=ELSEWHERE):
-            await until(gateway.links.workers)
 
 
 @asynccontextmanager

@@ -41,26 +41,6 @@ async def test_a_workers_close_reason_is_not_logged(tmp_path: Path, caplog: pyte
     assert traces_of([PROMPT], str(gateway.seen.calls)) == []
 
 
-async def test_a_workers_goodbye_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(tmp_path, timers=Timers(handshake_s=5)) as gateway:
-        async with client(gateway) as worker:
-            await worker.send(m.Bye(ANSWER))
-            await until(lambda: gateway.seen.of("down"))
-    assert "bye: another reason" in caplog.text
-    assert traces_of([ANSWER], ours(caplog)) == []
-
-
-@pytest.mark.claim("a-workers-close-reason-is-not-logged")
-async def test_a_frame_that_does_not_decode_is_not_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(tmp_path, timers=Timers(handshake_s=5)) as gateway:
-        async with client(gateway) as worker:
-            pause = m.encode(m.Frame(worker.session.session, 1, [m.Pause("x")]))
-            await worker.send_payload(pause.replace(b"\xa5pause", b"\xb3" + ANSWER.encode()))
-            await until(lambda: gateway.seen.of("down"))
-    assert "not a message of edgespec/2 (ValidationError)" in caplog.text
-    assert traces_of([ANSWER], ours(caplog)) == []
-
-
 def ours(caplog: pytest.LogCaptureFixture) -> str:
     """What our own loggers logged; of libraries' records the log shows no text (test_logs.py)."""
     return "\n".join(one.getMessage() for one in caplog.records if one.name.startswith(("edgespec", "cloud_gateway")))

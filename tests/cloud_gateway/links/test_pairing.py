@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.server import serve
-from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
-from edgespec.core.errors import PairingError
 from edgespec.core.pairing import sources as pairing_sources
-from edgespec.core.pairing import window as pairing_window
-from edgespec.core.pairing.messages import Code, PairingFailed, Reason, Refused, decode_pairing
+from edgespec.core.pairing.messages import Code, PairingFailed, Reason
 from edgespec.core.pairing.sources import MAX_WAITING
-from edgespec.core.protocol.messages import VERSION, encode
+from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import pairing_listener as gateway_pair
 from edgespec.shared.address import Address
@@ -29,7 +26,6 @@ from tests.support.pairing import (
     Operator,
     Worker,
     by_hand,
-    exchange,
     make_worker,
     refusal,
     served,
@@ -91,18 +87,6 @@ async def test_without_a_window_nothing_is_paired(gateway: Gateway, worker: Work
         await worker.pair(gateway, some_code(gateway.spki))
 
 
-async def test_an_expired_code_fails_on_both_sides(
-    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pairing_window, "WINDOW_S", 0.3)
-    operator = Operator(gateway.desk)
-    code = await operator.code()
-    with pytest.raises(PairingError, match="No worker was paired within 120 s; run `cloud-gateway pair` again"):
-        await operator.done
-    with pytest.raises(PairingFailed, match="the code has expired"):
-        await worker.pair(gateway, code)
-
-
 async def test_a_command_that_leaves_closes_the_window(gateway: Gateway, worker: Worker) -> None:
     operator = Operator(gateway.desk)
     code = await operator.code()
@@ -110,62 +94,6 @@ async def test_a_command_that_leaves_closes_the_window(gateway: Gateway, worker:
     await asyncio.wait([operator.done])
     with pytest.raises(PairingFailed, match="not waiting for a worker"):
         await worker.pair(gateway, code)
-
-
-@pytest.mark.parametrize("proves", [False, True])
-async def test_hanging_up_burns_the_code_only_after_a_proof(
-    gateway: Gateway, worker: Worker, proves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("STEP_S", "ATTEMPT_S"):
-        monkeypatch.setattr(pairing_window, name, 60.0)
-    operator = Operator(gateway.desk)
-    hand = exchange(gateway, await operator.code())
-    async with by_hand(gateway, "127.0.0.2") as ws:
-        await ws.send(encode(hand.start()))
-        if proves:
-            confirm = hand.receive(decode_pairing(await ws.recv(decode=False)))
-            assert confirm is not None
-            await ws.send(encode(confirm))
-        await ws.recv()
-        await ws.close()
-    async with asyncio.timeout(30):  # at once, not when the attempt's time is over
-        await worker.pair(gateway, await operator.code(int(proves)))
-    assert [event["failed"] for event in operator.shown if "failed" in event] == ["abandoned"] * proves
-
-
-async def test_a_silent_attempt_ends_by_itself_and_costs_no_code(
-    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pairing_window, "STEP_S", 0.3)
-    operator = Operator(gateway.desk)
-    code = await operator.code()
-    async with by_hand(gateway, "127.0.0.2") as ws:
-        await ws.send(encode(exchange(gateway, code).start()))
-        await ws.recv()
-        assert await refusal(ws) is Reason.ABANDONED
-    monkeypatch.undo()
-    await worker.pair(gateway, code)
-    assert operator.codes == [str(code)]
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"x" * 2000, "text", encode(Refused(Reason.CODE)), b"\x9d\xabG\xfb\xb2\xae" + bytes(44)]
-)
-async def test_garbage_is_refused_and_costs_no_code(gateway: Gateway, worker: Worker, data: bytes | str) -> None:
-    operator = Operator(gateway.desk)
-    code = await operator.code()
-    async with by_hand(gateway) as ws:
-        await ws.send(data)
-        assert await refusal(ws) is Reason.PROTOCOL
-        with pytest.raises(ConnectionClosed):
-            await ws.recv()
-    await worker.pair(gateway, code)
-    assert operator.codes == [str(code)]
-
-
-async def start(ws: Any, message: Any) -> Reason:
-    await ws.send(encode(message))
-    return await refusal(ws)
 
 
 @pytest.mark.claim("wrong-nameplates-neither-burn-the-code-nor-count")
@@ -189,23 +117,6 @@ async def test_a_connection_that_says_nothing_ends_by_itself(gateway: Gateway, m
     monkeypatch.setattr(gateway_pair, "FIRST_MESSAGE_S", 0.2)
     async with by_hand(gateway) as ws:
         assert await refusal(ws) is Reason.BUSY
-
-
-@pytest.mark.claim("wrong-nameplates-neither-burn-the-code-nor-count")
-async def test_a_parked_attempt_does_not_lock_pairing(
-    gateway: Gateway, worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pairing_window, "PARKED_S", 0.05)
-    operator = Operator(gateway.desk)
-    code = await operator.code()
-    async with by_hand(gateway, "127.0.0.2") as ws:
-        await ws.send(encode(exchange(gateway, code).start()))
-        await ws.recv()
-        await asyncio.sleep(0.1)
-        await worker.pair(gateway, code)
-        await operator.done
-        assert await refusal(ws) is Reason.BUSY
-    assert operator.codes == [str(code)] and not any("failed" in event for event in operator.shown)
 
 
 @pytest.mark.claim("a-key-that-fits-one-code-fits-no-other")

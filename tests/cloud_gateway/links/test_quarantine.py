@@ -13,12 +13,11 @@ from websockets.exceptions import ConnectionClosed
 from cloud_gateway.core.limits.conduct import MAX_FAULTS
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
-from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
 from edgespec.worker.link import keep_linked
-from tests.support.links import VOCAB, Daemon, GatewayUnderTest, client, serving, some_tree, worker_identity
+from tests.support.links import Daemon, GatewayUnderTest, client, serving, worker_identity
 from tests.support.sockets import reserved
 from tests.support.until import until
 
@@ -82,22 +81,3 @@ async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path
             async with client(gateway):
                 pass
         assert gateway.standing[ME.key.public] == "quarantined"
-
-
-@pytest.mark.claim("no-prompts-of-fewer-keys-than-must-agree-quarantine-anybody")
-async def test_faulty_trees_for_one_keys_requests_quarantine_nobody(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway:
-        for number in range(2 * MAX_FAULTS):
-            await faulty_tree(gateway, number, b"mallory")
-        assert gateway.standing[ME.key.public] == "paired"
-        for number, scope in enumerate((b"alice", b"alice", b"bob", b"bob")):
-            await faulty_tree(gateway, number, scope)
-        assert gateway.standing[ME.key.public] == "quarantined"
-
-
-async def faulty_tree(gateway: GatewayUnderTest, request: int, scope: bytes) -> None:
-    """A token outside the vocabulary, over a request of this cache scope."""
-    async with client(gateway) as linked:
-        gateway.links.send(ID, [m.Open(request, 1, 3, [1, 2, 3], m.Sampling(), scope)])
-        await linked.send(some_tree(request=request, tokens=[VOCAB, 1]))
-        assert await linked.closed() == CloseCode.PROTOCOL

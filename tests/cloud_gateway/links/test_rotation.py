@@ -11,7 +11,6 @@ from msgspec import json
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.links.paired import PairedWorkers
-from edgespec.core.errors import KeyStoreError
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Timers
@@ -65,17 +64,6 @@ async def test_a_link_ends_when_its_pairing_expires(gateway: GatewayUnderTest, p
     paired.expire("lab-7", None)
     async with client(gateway, me):
         await until(gateway.links.workers)
-
-
-@pytest.mark.claim("a-statement-is-taken-once-and-a-key-that-is-gone-stays-out")
-def test_a_new_key_that_is_listed_already_replaces_nobody(paired: PairedWorkers) -> None:
-    paired.add(b"a" * 32, "one")
-    paired.add(b"b" * 32, "two")
-    paired.revoke("two")
-    for old, new in ((b"a", b"b"), (b"x", b"y")):
-        with pytest.raises(KeyStoreError, match="cannot be replaced"):
-            paired.rotate(old * 32, new * 32)
-    assert [one.standing for one in paired.all()] == ["paired", "revoked"]
 
 
 def test_a_list_of_an_earlier_version_is_read_and_stays_readable_to_it(paired: PairedWorkers, tmp_path: Path) -> None:

@@ -305,20 +305,6 @@ async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
         assert not gateway.seen.of("down")
 
 
-@pytest.mark.claim("a-stalled-handshake")
-async def test_unproven_connections_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    limits = LinkLimits(link_limits(unproven=3, unproven_per_source=3))
-    async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
-        async with raw(gateway) as one, raw(gateway), raw(gateway), raw(gateway):
-            with pytest.raises(ConnectionClosed):  # the oldest makes room, and the proven one does not
-                await asyncio.wait_for(one.recv(), 20)
-            assert gateway.links.rejected["busy"] == 1
-            assert "had proven no key" in caplog.text
-            async with client(gateway, worker_identity()):
-                await until(lambda: len(gateway.seen.of("up")) == 2)
-        assert await linked.closed() == 4409
-
-
 @pytest.mark.claim("a-fault-of-ours-ends-only-the-link-where-it-happened")
 async def test_a_fault_of_ours_ends_only_the_link_where_it_happened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

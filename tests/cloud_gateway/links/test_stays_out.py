@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -106,30 +105,6 @@ async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: 
     await proves_and_stays_out(gateway, honest, caplog, OTHER, "revoked", 4403)
 
 
-@pytest.mark.claim("who-is-paired-cannot-be-asked-with-a-public-key")
-@pytest.mark.parametrize("standing", ["paired", "unpaired", "revoked"])
-async def test_who_is_paired_cannot_be_asked_with_a_public_key(gateway: GatewayUnderTest, standing: Any) -> None:
-    """For each standing: a challenge, and 4400 for a proof that is wrong."""
-    gateway.standing[OTHER.key.public] = standing
-    async with raw(gateway) as ws:
-        await ws.send(hello(OTHER.key.public))
-        assert isinstance(m.decode_handshake(await ws.recv()), m.Challenge)
-        await ws.send(m.encode(m.Proof(bytes(64))))
-        with pytest.raises(ConnectionClosed) as caught:
-            await asyncio.wait_for(ws.recv(), 20)
-        assert caught.value.rcvd is not None
-        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (4400, "bad-signature")
-
-
-@pytest.mark.claim("a-small-order-key-even-if-paired")
-async def test_a_small_order_key_even_if_paired(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    weak = b"\x01" + bytes(31)
-    gateway.standing[weak] = "paired"
-    await stays_out(gateway, honest, caplog, hello(weak), "weak-key", 4400, refused=False)
-
-
 @pytest.mark.claim("an-unpaired-key")
 async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     await stays_out(gateway, honest, caplog, hello(protocol="edgespec/1"), "version", 4426)
@@ -146,19 +121,6 @@ async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, ca
                 await ws.recv()
         assert caught.value.rcvd is not None and caught.value.rcvd.code == 4408
     await refused_once(gateway, caplog, "handshake-timeout", "peer 127.0.0.1")
-    await serves_on(gateway, honest)
-
-
-@pytest.mark.claim("a-stalled-handshake")
-@pytest.mark.parametrize("handshake_s", [3.0])  # the correct worker has as long
-async def test_a_connection_that_never_says_anything(
-    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither TLS nor HTTP: closed after the handshake's time, without a trace in the log."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    async with asyncio.timeout(20):
-        assert await reader.read() == b""
-    writer.close()
     await serves_on(gateway, honest)
 
 

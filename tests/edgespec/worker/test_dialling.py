@@ -97,20 +97,6 @@ async def test_two_silent_fakes_cost_nothing_where_the_last_address_is_good(
 
 
 @pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
-async def test_silent_fakes_in_front_cost_a_stagger_each(tmp_path: Path) -> None:
-    """The gateway has moved, and mDNS shows two fakes before it."""
-    async with serving(tmp_path) as gateway, silent(2) as fakes:
-        found, sleeps = browser(), Sleeps()
-        for number, fake in enumerate(fakes):
-            announce(found, f"fake {number}", fake.address)
-        announce(found, "real", gateway.address)
-        where = GatewayAddresses(paired(tmp_path, None), KEY, "", found)
-        took_s, address = await linked(gateway, where, sleeps)
-        assert address == str(gateway.address) and sleeps.waits_s == []
-        assert 2 * dial.STAGGER_S <= took_s < dial.DIAL_S
-
-
-@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
 @pytest.mark.parametrize("real_comes", ["first", "last"])
 async def test_64_fakes_do_not_keep_the_gateway_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_comes: str
@@ -137,17 +123,6 @@ async def test_64_fakes_do_not_keep_the_gateway_away(
         _, address = await linked(gateway, where)
         task.cancel()
         assert address == str(gateway.address)
-
-
-@pytest.mark.claim("two-silent-fakes-cost-nothing-where-the-last-address-is-good")
-async def test_fakes_of_one_host_and_of_other_keys_take_no_room(tmp_path: Path) -> None:
-    found = browser()
-    for number in range(200):
-        announce(found, f"other key {number}", Address(f"127.2.0.{number + 1}", 1), key=b"x" * 32)
-        announce(found, f"one host {number}", Address("127.3.0.1", number + 1))
-    assert len(found.found()) == 4
-    announce(found, "real", Address("127.0.0.1", 7443))
-    assert len(found.found()) == 5
 
 
 async def test_at_most_four_addresses_are_dialled_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

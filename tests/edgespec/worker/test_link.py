@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.names import key_id
-from edgespec.core.protocol.session import Timers
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.worker.link import Addresses, keep_linked
@@ -148,15 +147,6 @@ async def test_a_gateway_with_another_signing_key_is_not_accepted(
             assert daemon.calls == [] and "gateway-key" in caplog.text
 
 
-@pytest.mark.parametrize("standing", ["unpaired", "revoked"])
-async def test_a_worker_that_is_not_paired_ends(tmp_path: Path, standing: Any) -> None:
-    async with serving(tmp_path) as gateway:
-        gateway.standing[worker_identity().key.public] = standing
-        async with running(gateway, Daemon()) as task:
-            with pytest.raises(PairingError, match="edgespec pair"):
-                await asyncio.wait_for(task, 20)
-
-
 async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
     daemon = Daemon()
     async with serving(tmp_path) as gateway, running(gateway, daemon) as task:
@@ -166,13 +156,6 @@ async def test_being_revoked_while_linked_is_final(tmp_path: Path) -> None:
         with pytest.raises(PairingError, match="revoked"):
             await asyncio.wait_for(task, 20)
         assert daemon.of("down") == [("bye: revoked",)]
-
-
-async def test_another_tokenizer_is_final_and_names_both(tmp_path: Path) -> None:
-    me = worker_identity(tokenizer_digest=b"\xab" * 32)
-    async with serving(tmp_path) as gateway, running(gateway, Daemon(), me=me) as task:
-        with pytest.raises(TokenizerMismatch, match="abababab.*74747474"):
-            await asyncio.wait_for(task, 20)
 
 
 async def test_finding_no_address_is_not_final(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,11 +279,3 @@ async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) 
             await until(lambda: len(daemon.of("writable")) == calls + 1)
             assert link.writable and daemon.busy_calls == 0
             await until(lambda: len(gateway.seen.of("tree")) == sent)
-
-
-async def test_a_silent_gateway_is_given_up(tmp_path: Path) -> None:
-    daemon = Daemon()
-    async with serving(tmp_path, timers=Timers(ping_every_s=60)) as gateway:
-        async with running(gateway, daemon, timers=Timers(silent_s=0.2)):
-            await until(lambda: len(daemon.of("down")) >= 1)
-            assert daemon.of("down")[0] == ("silent",)

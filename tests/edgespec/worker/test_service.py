@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from edgespec.core.errors import ModelError, PairingError
-from edgespec.core.protocol.messages import VERSION, Sampling
-from edgespec.llamacpp.context import Row
-from edgespec.shared.paired import PairedGateways
+from edgespec.core.errors import ModelError
+from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
 from edgespec.worker.config import WorkerSettings
-from edgespec.worker.daemon import FAILED
-from edgespec.worker.service import load_drafter, paired_gateway
-from tests.support.services import PROMPT, Running, serving_worker, until
+from edgespec.worker.service import load_drafter
+from tests.support.services import Running, serving_worker, until
 from tests.support.tiny_gguf import make_tiny_gguf
-
-POISON = 61
 
 
 @pytest.fixture
@@ -38,41 +33,11 @@ async def test_a_penalty_that_overflows_costs_a_link_and_not_the_service(running
         await running.drafts(10 + number)
 
 
-@pytest.mark.claim("a-failure-of-one-request-declines-it-and-the-others-go-on")
-async def test_a_failing_decode_declines_its_request_and_not_the_service(running: Running) -> None:
-    context = running.service.daemon.drafter._llama
-    decode = context.decode
-
-    def poisoned(rows: Sequence[Row]) -> bool:
-        if any(row.token == POISON for row in rows):
-            raise ModelError("llama.cpp could not evaluate a batch (code -3)")
-        return decode(rows)
-
-    context.decode = poisoned  # type: ignore[method-assign]
-    await running.drafts(1)
-    for number in range(2, 8):
-        running.open(number, prompt=[*PROMPT, POISON])
-    await until(lambda: len(running.gateway.seen.of("decline")) == 6 or running.task.done())
-    assert {why for _, _, why in running.gateway.seen.of("decline")} == {FAILED}
-    await running.drafts(9)
-
-
 async def test_no_node_gets_more_children_than_the_gateway_takes(tmp_path: Path) -> None:
     async with serving_worker(tmp_path, branching=2) as worker:
         await worker.drafts(1)
         families = Counter(parent for _, tree in worker.gateway.seen.of("tree") for parent in tree.parents)
         assert max(families.values()) == 2
-
-
-@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
-def test_a_gateway_paired_at_a_later_version_is_not_dialled(tmp_path: Path) -> None:
-    gateways = PairedGateways(tmp_path)
-    gateways.add(b"A" * 32, b"B" * 32, "dept", "10.0.0.1:7443", VERSION)
-    assert paired_gateway(gateways).name == "dept"
-    gateways.add(b"A" * 32, b"B" * 32, "dept", "10.0.0.1:7443", VERSION + 1)
-    said = f"dept was paired at version {VERSION + 1} of the protocol, and this program speaks {VERSION}"
-    with pytest.raises(PairingError, match=said):
-        paired_gateway(gateways)
 
 
 def test_a_gpu_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-import os
-import socket
 import ssl
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
@@ -22,8 +16,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from edgespec.core.errors import ConfigError
-from tests.support.echo import EchoEngine, echo_gateway
 from tests.support.sockets import reserved
 from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
 from tools.survey.answer import Answer
@@ -72,26 +64,6 @@ def test_the_rate_counts_from_the_first_token_on_to_the_last() -> None:
     assert _rate(4, answer) == pytest.approx(3 / 0.04)
     assert _rate(5, answer) == pytest.approx(4 / 0.04), "by the server's own count, where it has one"
     assert _rate(1, answer) is None and _rate(5, Answer()) is None
-
-
-async def test_the_connect_time_is_that_of_the_tcp_handshake() -> None:
-    """A full queue of connections makes the kernel drop the handshake's first packet, which is repeated after 1 s."""
-    with socket.socket() as listener, socket.socket() as filler:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        listener.setblocking(False)
-        filler.connect(listener.getsockname())
-        began = time.monotonic()
-        asking = asyncio.ensure_future(ask(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeout_s=4))
-        await asyncio.sleep(0.3)
-        accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
-        with accepted:
-            sample = await asking
-    assert sample.outcome == "timeout", "no process reads what the kernel has accepted"
-    assert sample.connect_ms is not None
-    assert sample.connect_ms >= 900  # on a machine that stood still it is the packet after 3 s that gets through
-    assert sample.ttft_ms is None
-    assert 3900 <= sample.connect_ms + sample.total_ms <= 1e3 * (time.monotonic() - began)
 
 
 @pytest.mark.parametrize(
@@ -148,26 +120,6 @@ async def test_an_absent_or_unnamed_server_is_reported() -> None:
     assert (sample.outcome, sample.connect_ms, sample.total_ms) == ("refused", None, None)
 
 
-async def test_a_name_that_cannot_be_resolved_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # no test asks a name server
-    assert (await ask("http://no.such.host.invalid/v1")).outcome == "dns"
-
-
-async def test_a_server_of_another_protocol_is_reported() -> None:
-    async def banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail.example ESMTP\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(banner, "127.0.0.1", 0)
-    async with server:
-        sample = await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-    assert sample.outcome in ("not-a-stream", "broken")
-
-
 async def test_a_tiny_streaming_request_is_sent_and_the_key_only_there() -> None:
     server = ChatEndpoint(Reply)
     async with serving(server):
@@ -199,22 +151,6 @@ async def test_a_redirection_does_not_carry_the_key_away() -> None:
         sample = await ask(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", key=SECRET)
         await runner.cleanup()
     assert (sample.outcome, other.requests) == ("http-error", [])
-
-
-async def test_the_projects_own_gateway_is_measured(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, engine=EchoEngine(step_s=0.05, per_event=4)) as echo:
-        sample = await ask(echo.base_url, key=echo.key)
-        assert (sample.outcome, sample.status) == ("http-error", 404), "that model is not served"
-        section = EndpointSection(name="ours", base_url=echo.base_url, model="echo")
-        prober = Prober(section, RequestSection(), "here", echo.key)
-        sample = await prober.sample(0.0)
-        assert (sample.outcome, sample.tokens, sample.chunks) == ("ok", 16, 4)
-        assert sample.ttft_ms >= 49
-        assert sample.total_ms >= 199
-        assert (await Prober(section, RequestSection(), "here", "es-nothere0-x").sample(0.0)).outcome == "unauthorised"
-        echo.engine.queue_limit = 0
-        full = await prober.sample(0.0)
-        assert (full.outcome, full.retry_after_s) == ("rate-limited", 3.0)
 
 
 def certificate(folder: Path) -> Path:
@@ -263,43 +199,3 @@ async def test_tls_time_is_separate_and_foreign_certificates_are_refused(tmp_pat
     assert shortest_tls_ms > shortest_connect_ms, "keys are exchanged in the one and nothing in the other"
     assert sample.ttft_ms >= 19.5
     assert foreign.outcome == "tls"
-
-
-@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.write_text("nothing")])
-def test_a_file_without_certificates_is_a_mistake_in_the_configuration(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
-    make(tmp_path / "ca.pem")
-    section = EndpointSection(name="e", base_url="https://x/v1", model="m", ca_file=str(tmp_path / "ca.pem"))
-    with pytest.raises(ConfigError, match="`ca_file` of endpoint e cannot be used"):
-        Prober(section, RequestSection(), "here", "")
-
-
-@pytest.fixture
-def one_busy_core() -> Iterator[None]:
-    """This process and one that never rests share a core."""
-    cores = os.sched_getaffinity(0)
-    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        os.sched_setaffinity(rival.pid, {min(cores)})
-        os.sched_setaffinity(0, {min(cores)})
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-        rival.kill()
-        rival.wait()
-
-
-@pytest.mark.usefixtures("one_busy_core")
-async def test_a_machine_that_is_too_busy_to_look_is_noticed() -> None:
-    def computed() -> Reply:
-        """Needs the core itself for a while, so that it has to share it."""
-        end = time.process_time() + 0.03
-        while time.process_time() < end:
-            pass
-        return Reply(wait_s=0.0)
-
-    server = ChatEndpoint(computed)
-    async with serving(server):
-        samples = [await ask(server.base_url) for _ in range(5)]
-    assert max(sample.stalled_ms for sample in samples) > 0.1

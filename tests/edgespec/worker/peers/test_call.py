@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.peers.handshake import PeerUnavailable
-from edgespec.core.protocol import records
 from edgespec.shared.address import PEER_PROTOCOL, Address
-from edgespec.worker.peers import tunnel
-from tests.edgespec.worker.peers.test_port import GATEWAY, relaying
 from tests.support.links import make_certificate
 from tests.support.peers import peer
-
-
-async def tiny_records(writer: asyncio.StreamWriter, count: int = records.MAX_UNPROVEN_RECORDS + 2000) -> None:
-    """The beginning of one chunk of 16 KiB, in records of one byte each."""
-    writer.write(bytes([0x40, 0x00]))
-    for sent in range(count):
-        if writer.transport.is_closing():
-            return
-        writer.write(b"x")
-        if sent % 100 == 0:
-            await asyncio.sleep(0)
 
 
 async def presence_at(tmp_path: Path, answer: object) -> Exception:
@@ -46,11 +31,6 @@ async def presence_at(tmp_path: Path, answer: object) -> Exception:
         with pytest.raises((RemoteProtocolError, PeerUnavailable)) as error:
             await caller.caller.presence(caller.meets(relay), there)
     return error.value
-
-
-async def ended(end: socket.socket) -> None:
-    async with asyncio.timeout(20):
-        assert await asyncio.get_running_loop().sock_recv(end, 1) == b""
 
 
 @pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
@@ -74,16 +54,3 @@ async def test_tiny_tls_records_before_the_proof_are_counted(tmp_path: Path) -> 
 
     error = await presence_at(tmp_path, slowly)
     assert re.fullmatch(r"\d+ TLS records, more than are allowed", str(error))
-
-
-@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
-async def test_a_relays_tiny_tls_records_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(records, "RECORDS_PER_S", 1.0)  # a busy machine sends fewer than the shipped rate
-    monkeypatch.setattr(tunnel, "SILENT_S", 60.0)  # a chunk that is not complete is none
-    async with relaying(tmp_path) as (caller, relay):
-        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
-        await tiny_records(relay.port.tunnels[caller.key.public].writer, records.RECORDS_BURST + 2000)
-        await ended(end)
-    assert [one for one in caplog.messages if re.fullmatch(r"the peer relay was dropped: \d+ TLS records, .*", one)]

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,20 +18,18 @@ from edgespec.core.pairing.messages import PairingFailed, Reason
 from edgespec.core.peers.handshake import (
     MAX_CHUNK_BYTES,
     CallerHandshake,
-    PeerRefused,
     PeerUnavailable,
     Purpose,
-    decode_peer,
 )
 from edgespec.core.protocol.messages import VERSION
-from edgespec.shared.address import PEER_PATH, PEER_PROTOCOL, Address
+from edgespec.shared.address import PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.config import RelaySection
 from edgespec.worker.peers.tunnel import Channel
-from tests.support.pairing import Operator, served
+from tests.support.pairing import Operator
 from tests.support.peers import Peer, echo, peer
 from tests.support.until import until
 
@@ -144,19 +141,6 @@ async def test_tunnels_are_limited_and_a_callers_new_one_replaces_its_former(
             assert await asyncio.get_running_loop().sock_recv(former, 1) == b""
 
 
-@pytest.mark.claim("a-machine-that-is-not-paired-gets-nothing")
-async def test_a_machine_that_is_not_paired_gets_nothing(tmp_path: Path) -> None:
-    async with two(tmp_path) as (caller, relay), echo() as behind:
-        relay.gateways[GATEWAY] = [behind]
-        met = caller.meets(relay)
-        relay.peers.forget(relay.peers.find("caller").key)
-        for attempt in (caller.caller.tunnel(met, relay.address, GATEWAY), caller.caller.presence(met, relay.address)):
-            with pytest.raises(PeerUnavailable) as refused:
-                await attempt
-            assert refused.value.reason == "unpaired"
-        assert relay.port.forwarded_bytes == 0
-
-
 @pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
 async def test_peers_do_not_fall_back_to_an_earlier_version(tmp_path: Path) -> None:
     async with two(tmp_path) as (caller, relay):
@@ -222,48 +206,10 @@ async def test_a_chunk_that_is_too_long_ends_the_tunnel(tmp_path: Path, monkeypa
             await until(lambda: not relay.port.tunnels)
 
 
-@pytest.mark.claim("a-stranger-that-floods-is-dropped")
-async def test_heartbeats_beyond_the_rate_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of empty chunks costs a bounded number of them a second, and no other tunnel its bytes."""
-    read = Counter[bytes]()
-    receive = tunnel.Channel.receive
-
-    async def counting(channel: tunnel.Channel, most: int = MAX_CHUNK_BYTES) -> bytes:
-        data = await receive(channel, most)
-        read[data] += 1
-        return data
-
-    monkeypatch.setattr(tunnel.Channel, "receive", counting)
-    async with relaying(tmp_path) as (caller, relay):
-        caller.meets(relay)
-        async with by_hand(relay) as channel:
-            await shaken(channel, caller, relay)
-            began = asyncio.get_running_loop().time()
-            channel.writer.write(bytes(2 * 20_000))
-            await asyncio.sleep(0.5)
-            took = asyncio.get_running_loop().time() - began
-            assert tunnel.CHUNKS_BURST < read[b""] <= tunnel.CHUNKS_BURST + tunnel.CHUNKS_PER_S * took + 1
-
-
 async def test_other_paths_are_refused(tmp_path: Path) -> None:
     async with two(tmp_path) as (_, relay):
         with pytest.raises(InvalidStatus, match="404"):
             await connect(relay.address.url("/link"), ssl=client_context(), proxy=None)
-
-
-@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
-async def test_a_caller_of_the_first_version_gets_a_sentence(tmp_path: Path) -> None:
-    async with two(tmp_path) as (_, relay):
-        async with connect(relay.address.url(PEER_PATH), ssl=client_context(), proxy=None, compression=None) as ws:
-            data = await ws.recv()
-    assert isinstance(data, bytes) and decode_peer(data) == PeerRefused("version")
-
-
-@pytest.mark.claim("who-was-paired-at-a-later-version-is-refused")
-async def test_a_listener_of_the_first_version_is_named(tmp_path: Path) -> None:
-    async with served(tmp_path / "old") as old, peer(tmp_path / "caller") as caller, peer(tmp_path / "relay") as relay:
-        with pytest.raises(PeerUnavailable, match="update the older one"):  # it knows no such protocol of TLS
-            await caller.caller.presence(caller.meets(relay), old.address)
 
 
 @asynccontextmanager

@@ -55,15 +55,6 @@ async def test_a_stranger_that_floods_is_dropped(
         await until(lambda: [r for r in caplog.records if "before it has proven a key" in r.getMessage()])
 
 
-@pytest.mark.claim("a-stranger-that-floods-is-dropped")
-@pytest.mark.parametrize("data", [b"\xff\xff", b"\x00\x00", b"\x00\x02hi"])
-async def test_a_stranger_that_sends_no_handshake_is_dropped(tmp_path: Path, data: bytes) -> None:
-    async with two(tmp_path) as (_, relay), by_hand(relay) as channel:
-        channel.writer.write(1000 * data)
-        with pytest.raises((EOFError, OSError)):
-            await channel.next_message()
-
-
 @pytest.mark.claim("a-proven-peer-that-does-not-hang-up-is-dropped")
 async def test_a_proven_peer_that_does_not_hang_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_port, "PRESENCE_S", 0.1)
