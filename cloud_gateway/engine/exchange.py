@@ -13,11 +13,15 @@ from typing import Protocol
 from msgspec import Struct
 
 from cloud_gateway.core.limits.cells import Room
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import FrameArrived, Status
+from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Status
+from cloud_gateway.core.requests.events import Event as RequestEvent
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent
+from cloud_gateway.core.sources.interface import Suggestion
+from edgespec.core.drafting.tree import Node
 from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.loop")
@@ -213,5 +217,36 @@ class NoAudit:
 class Recording(Protocol):
     """Listens to requests (cloud_gateway/process/recorder.py)."""
 
-    def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
+    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
         """Called on the event loop with a request that has just come."""
+
+
+class Listeners(Listener):
+    """All that listen to one request. One that fails listens no more, and the request goes on."""
+
+    def __init__(self, those: list[Listener]) -> None:
+        self._those = those
+
+    def handled(self, event: RequestEvent, effects: Sequence[Effect], now: float) -> None:
+        self._each(lambda one: one.handled(event, effects, now))
+
+    def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
+        self._each(lambda one: one.decided(link, costs, now, action))
+
+    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
+        self._each(lambda one: one.suggested(source, suggestions))
+
+    def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
+        self._each(lambda one: one.guided(nodes, chosen))
+
+    def proposed(self, forced: Sequence[Node]) -> None:
+        self._each(lambda one: one.proposed(forced))
+
+    def _each(self, give: Callable[[Listener], None]) -> None:
+        for one in tuple(self._those):
+            with Contained(self._drop, one):
+                give(one)
+
+    def _drop(self, one: Listener, error: Exception) -> None:
+        self._those.remove(one)
+        log.error("%s of a request ended: %s", type(one).__name__, describe_fault(error))

@@ -36,6 +36,7 @@ from cloud_gateway.engine.exchange import (
     ClientLeft,
     Declined,
     InboxEvent,
+    Listeners,
     NoAudit,
     Outbox,
     Recording,
@@ -205,7 +206,7 @@ class Engine:
             sources=make_sources(settings, request.tokens, learnt),
         )
         if self.recorder is not None:
-            self.recorder.listen(generation, settings, self._verify_s)
+            generation.listener = Listeners(self.recorder.listeners(generation, settings, self._verify_s))
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream, self.slots.room(generation))
         return active

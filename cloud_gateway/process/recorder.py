@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.record import Curve, InputLog
@@ -39,7 +40,7 @@ class RecorderSettings:
 
 
 class Recorder:
-    """`listen` is called on the event loop, `end` on the engine's thread; neither waits."""
+    """`listeners` is called on the event loop, `end` on the engine's thread; neither waits."""
 
     def __init__(self, settings: RecorderSettings, key: SigningKey) -> None:
         """Makes the folder (0700). Raises ConfigError if that is impossible or others can read it."""
@@ -54,9 +55,10 @@ class Recorder:
         self._said = ""
         self._thread.start()
 
-    def listen(self, generation: Generation, settings: PolicySettings, curve: Curve) -> None:
+    def listeners(self, generation: Generation, settings: PolicySettings, curve: Curve) -> list[Listener]:
+        """The log of a request that has just come."""
         made_at, limit = int(time.time()), self.settings.limit_bytes
-        generation.listener = InputLog(generation, settings, curve, made_at, limit, self.end, salt=self.settings.salt)
+        return [InputLog(generation, settings, curve, made_at, limit, self.end, salt=self.settings.salt)]
 
     def end(self, log: InputLog, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""

@@ -17,6 +17,7 @@ from cloud_gateway.api.answer import Detokeniser
 from cloud_gateway.auth import Key
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.ui.view import View
@@ -112,14 +113,14 @@ class Live:
 
         self._one = one
 
-    def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
+    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
         """A request has just come. Without a page of its key nothing is made of it."""
-        if self._recorder is not None:
-            self._recorder.listen(generation, settings, curve)
+        found = [] if self._recorder is None else self._recorder.listeners(generation, settings, curve)
         feed = self.feeds.get(generation.request.key)
         if feed is not None and (feed.pages or CLOCK() - feed.left_at < KEPT_S):
             spelling = _Spelling(self._one, self._texts.detokeniser().feed)
-            generation.listener = View(generation, spelling, feed.name, feed.post, CLOCK(), generation.listener)
+            found.append(View(generation, spelling, feed.name, feed.post, CLOCK()))
+        return found
 
     def open(self, key: Key) -> Feed | None:
         """The key's feed for one page more; None where it has too many."""

@@ -10,12 +10,10 @@ from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, 
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.trace.format import Trace
 from cloud_gateway.core.trace.play import Player
 from cloud_gateway.core.verify.candidates import COMMITTED_SPAN
 from cloud_gateway.core.verify.flatten import FlatTree
-from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import ROOT, Tree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -33,14 +31,11 @@ class Spelling(Protocol):
     def next(self, token: int) -> str: ...
 
 
-class View:
-    """Listens to one request (`events.Listener`), and passes everything on to `inner`."""
+class View(events.Listener):
+    """Shows one request."""
 
-    def __init__(
-        self, generation: Generation, spelling: Spelling, name: Name, emit: Emit, now: float = 0.0,
-        inner: events.Listener | None = None,
-    ) -> None:  # fmt: skip
-        self._generation, self._spelling, self._name, self._to, self._inner = generation, spelling, name, emit, inner
+    def __init__(self, generation: Generation, spelling: Spelling, name: Name, emit: Emit, now: float = 0.0) -> None:
+        self._generation, self._spelling, self._name, self._to = generation, spelling, name, emit
         self._began = self._rtt = self._root_cost = 0.0
         self._plain = 1.0
         self._named: dict[str, str] = {}
@@ -57,8 +52,6 @@ class View:
     # --- events.Listener -----------------------------------------------------------------------------------------
 
     def handled(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
-        if self._inner is not None:
-            self._inner.handled(event, effects, now)
         match event:
             case events.Read(tokens, seconds):
                 self._emit("read", now, count=tokens, took=round(seconds, 6))
@@ -80,8 +73,6 @@ class View:
                 self._emit("end", now, finish=effect.finish, usage=_usage(self._generation.usage))
 
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
-        if self._inner is not None:
-            self._inner.decided(link, costs, now, action)
         change = self._generation.policy.change
         if change is not None:
             self._emit("guard", now, mode=change[0], why=change[1])
@@ -93,18 +84,6 @@ class View:
             usual = costs.verify_s(rows + shared)
             self._plain = min(1.0, costs.verify_s(1 + shared) / usual) if usual else 1.0
             self._root_cost = self._generation.tree.root.cost
-
-    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
-        if self._inner is not None:
-            self._inner.suggested(source, suggestions)
-
-    def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
-        if self._inner is not None:
-            self._inner.guided(nodes, chosen)
-
-    def proposed(self, forced: Sequence[Node]) -> None:
-        if self._inner is not None:
-            self._inner.proposed(forced)
 
     # --- what is shown -------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import FrameArrived
+from cloud_gateway.core.requests.events import FrameArrived, Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
@@ -229,9 +229,10 @@ class Decisions:
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
+    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
         """As the recorder's."""
         generation.policy = cast(Policy, _Timed(generation.policy, self.seconds))
+        return []
 
 
 class _Timed:
@@ -257,9 +258,10 @@ class Calls:
     def __init__(self) -> None:
         self.made: list[tuple[str, tuple[Any, ...], int]] = []
 
-    def listen(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
+    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
         """As the recorder's."""
-        self.of, generation.listener = (generation, settings, curve), self
+        self.of = (generation, settings, curve)
+        return [cast(Listener, self)]
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *given: self.made.append((name, given, self.of[2].samples))

@@ -229,8 +229,8 @@ class Finished(Struct, frozen=True):
 Effect = Send | FrameTaken | Released | WorkerWanted | Chosen | Drop | Finished
 
 
-class Listener(Protocol):
-    """Is given what goes over the machine's boundary, right after it did (core/trace/record.py)."""
+class Listener:
+    """Is given what goes over the machine's boundary, right after it did. This one ignores it."""
 
     def handled(self, event: Event, effects: Sequence[Effect], now: float) -> None:
         """An event was taken in; `Spent` is left out, and what comes after the end."""

@@ -102,7 +102,7 @@ class Generation:
         self.tree = CandidateTree(request.tokens)
         self.assignments = Assignments(number, not request.constraint, offload, worker_sampling or Sampling())
         self.cancelled, self.retries = False, Retries()
-        self.listener: Listener | None = None
+        self.listener = Listener()
         self._rounds = Rounds(bounds.verify_nodes)
         self._guide: Guide | None = None
         """For a completion with a constraint that helps to draft."""
@@ -153,8 +153,7 @@ class Generation:
             return ()
         effects = () if isinstance(event, Spent) else self._take_in(event, own)
         self.account.take(event, effects, now, own)
-        if self.listener is not None:
-            self.listener.handled(event, effects, now)
+        self.listener.handled(event, effects, now)
         return effects
 
     def _enter(self, what: type[Event] | Turn) -> None:
@@ -198,15 +197,14 @@ class Generation:
         limited = replace(costs, remaining=self.remaining)
         action = self._rounds.decide(self.policy, self.tree, link, limited, now)
         self.account.decided(self.policy)
-        if self.listener is not None:
-            self.listener.decided(link, costs, now, action)
+        self.listener.decided(link, costs, now, action)
         return action
 
     def ask_sources(self) -> Iterator[str]:
         """Asks one source without a draft model at each step, where tokens were committed; the names of those asked."""
         for asked in self.sources.ask(self.tree) if self.sources is not None else ():
             self.account.asked(asked.source, asked.proposed, asked.why)
-            if asked.suggestions and self.listener is not None:
+            if asked.suggestions:
                 self.listener.suggested(asked.source, asked.suggestions)
             yield asked.source
 
@@ -218,8 +216,7 @@ class Generation:
         if self._guide is None:
             return nodes
         chosen = self._guide.select(self.tree, nodes, self.room)
-        if self.listener is not None:
-            self.listener.guided(nodes, chosen)
+        self.listener.guided(nodes, chosen)
         return chosen
 
     def flatten(self, nodes: Sequence[Node]) -> FlatTree:
@@ -319,9 +316,7 @@ class Generation:
         if constraint is not None:
             constraint.committed(taken.tokens)
         if self._guide is not None and taken.tokens[-1] not in self.bounds.eos:
-            forced = self._guide.propose(self.tree)
-            if self.listener is not None:
-                self.listener.proposed(forced)
+            self.listener.proposed(self._guide.propose(self.tree))
         entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
         outcome = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position)
         self._rounds.ended(outcome, now)

@@ -1,6 +1,6 @@
 """The log of one request's state machine: what it is given and what its policy decides, as it happens.
 
-It listens at the machine's boundary (`generation.Listener`). With the recorder off there is none.
+It listens at the machine's boundary (`events.Listener`). With the recorder off there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Curve(Protocol):
     def points(self) -> dict[int, float]: ...
 
 
-class InputLog:
+class InputLog(events.Listener):
     """One request's entries, up to a limit; the rest of the request goes unrecorded."""
 
     def __init__(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.interface import Constraint
@@ -308,3 +309,25 @@ async def test_a_local_tree_makes_at_most_k_passes_a_round(make: Make) -> None:
     sampling = Sampling(temperature=2.0, seed=1)
     tokens, done = await answer(engine, PROMPTS[0], 12, sampling=sampling)
     assert len(tokens) == 12 and 0 < done.usage.local_draft_passes <= 16 * done.usage.rounds
+
+
+class Broken(Listener):
+    """Fails at the first decision; another one counts them."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.decisions = fails, 0
+
+    def decided(self, *given: object) -> None:
+        self.decisions += 1
+        if self.fails:
+            raise ValueError(SECRET)
+
+
+async def test_a_fault_of_a_listener_ends_that_listening_only(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    those = [Broken(True), Broken(False)]
+    engine = make(LoopWorker(0.002, 0.95))
+    engine.recorder = type("", (), {"listeners": lambda *_: list[Listener](those)})()
+    tokens, done = await answer(engine, PROMPTS[0])
+    assert tokens == twin(PROMPTS[0]) and done.usage.why_off is None and engine.stats.faults == 0
+    assert those[0].decisions == 1 < those[1].decisions and done.usage.accepted["worker"]
+    assert "Broken of a request ended: ValueError at" in caplog.text and SECRET not in caplog.text
