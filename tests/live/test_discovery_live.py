@@ -14,7 +14,6 @@ import pytest
 from zeroconf import ServiceInfo, Zeroconf
 from zeroconf.asyncio import AsyncZeroconf
 
-from edgespec.core.errors import NoGatewayError, PairingError
 from edgespec.core.pairing.exchange import Party
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
@@ -27,7 +26,7 @@ from edgespec.worker.pair import Pairing, pair_nearby
 from tests.edgespec.worker.test_link import running
 from tests.edgespec.worker.test_rogue import rogue
 from tests.support.links import Daemon, serving
-from tests.support.pairing import Operator, make_worker, served, some_code
+from tests.support.pairing import Operator, make_worker, served
 from tests.support.until import until
 
 pytestmark = pytest.mark.live
@@ -203,21 +202,6 @@ async def test_a_rogue_advertiser_is_skipped_when_pairing(tmp_path: Path, copies
             await real.close()
         assert stored.key == gateway.key.public and operator.codes == [str(code)]
         assert machine.connections == int(copies) and not machine.received
-
-
-async def test_a_network_of_rogues_alone_is_an_error_and_nothing_is_sent(tmp_path: Path) -> None:
-    async with rogue(tmp_path / "rogue") as (machine, address):
-        worker, code, theirs = make_worker(tmp_path), some_code(b"g" * 32), os.urandom(32)
-        while code.fits(theirs):
-            theirs = os.urandom(32)
-        async with copied(key_id(theirs), theirs, address.port, ["one", "two"]):
-            pairing = Pairing(code, Party(worker.key, "lab-7"), worker.gateways)
-            with pytest.raises(PairingError, match="mDNS shows 2 gateways on this network, and not the one that shows"):
-                await pair_nearby(pairing, code, Browser(LO), 6)
-        assert machine.connections == 0
-    pairing = Pairing(code, Party(worker.key, "lab-7"), worker.gateways)
-    with pytest.raises(NoGatewayError, match="No gateway announced itself by mDNS within 0.5 s"):
-        await pair_nearby(pairing, code, Browser(["no-such-interface"]), 0.5)
 
 
 async def test_a_worker_finds_its_gateway_among_fakes_on_the_network(

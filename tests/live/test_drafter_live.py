@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import edgespec.llamacpp.drafter
-from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
@@ -55,34 +55,6 @@ class Errors(list[float]):
         assert len(self) >= least
         assert np.median(self) < 0.2
         assert max(self) < 0.8
-
-
-def test_algorithm_2_over_several_commits_equals_plain_chains(drafter: Drafter, slow: SlowDrafter) -> None:
-    """The worker's own policy grows the tree; the commits are what a target with other taste might choose."""
-    drafting = Drafting(1, 1, len(PROMPT), DraftRule(branching=2, theta=0.5, sequences=4))
-    drafting.commit(0, PROMPT)
-    drafter.open(1, PROMPT)
-    committed, errors = list(PROMPT), Errors(slow)
-    for round_ in range(3):
-        for _ in range(3):
-            leaves = drafting.candidates()
-            paths = [leaf.path(drafting.tree.root) for leaf in leaves]
-            proposals = drafter.step(1, paths, 2)
-            for path, proposal in zip(paths, proposals, strict=True):
-                errors.add([*committed, *path], proposal)
-            drafting.record(leaves, proposals)
-        chosen: list[int] = []
-        node = drafting.tree.root
-        while node.children and len(chosen) < 3:  # the best children, in odd rounds the second best below the first
-            node = list(node.children.values())[-1 if round_ % 2 and chosen else 0]
-            chosen.append(node.token)
-        chosen.append(28)
-        held = drafter.commit(1, chosen)
-        assert held >= 1
-        assert drafter.backlog(1) == len(chosen) - held
-        drafting.commit(len(committed), chosen)
-        committed += chosen
-    errors.judge(least=15)
 
 
 @pytest.mark.parametrize("seed", range(2))

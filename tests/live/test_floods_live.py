@@ -60,17 +60,3 @@ def test_with_300_file_descriptors_half_open_connections_deny_nothing(limited: R
         assert time.monotonic() - began < 3 * SHORT_S
     _, _, log = limited.end()
     assert len(log) < 10_000 and "Traceback" not in log, log[:2000]
-
-
-def test_one_keys_64_long_completions_leave_a_slot_to_another_key(limited: Running) -> None:
-    many, one = (json.loads(limited.command("keys", "create", "--json"))["key"] for _ in range(2))
-    body = {"model": "tiny", "prompt": "hello", "n": 8, "max_tokens": 400, "edgespec": {"ignore_eos": True}}
-    data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {many}\r\n"
-    head += f"Content-Length: {len(data)}\r\n\r\n"
-    with half_open(limited.ready["api"]["port"], 8, head.encode() + data), limited.client(one) as client:
-        deadline = time.monotonic() + SHORT_S
-        while (status := json.loads(limited.command("status", "--json")))["requests_queued"] < 8:
-            assert time.monotonic() < deadline, status
-        assert client.completions.create(model="tiny", prompt="hi", max_tokens=3).choices
-        assert json.loads(limited.command("status", "--json"))["requests_queued"] >= 8, "the other key's still wait"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -35,14 +34,6 @@ def test_wrong_tokens_are_never_those_of_the_draft(drafter: Drafter) -> None:
     assert not set(wrong.tokens) & set(right.tokens) and len(set(wrong.tokens)) == 4
     assert list(wrong.costs) == list(right.costs)
     worker.step("r", [(wrong.tokens[0],)], 1)  # it drafts on from there
-
-
-def test_a_slow_worker_sleeps_nine_times_its_steps(drafter: Drafter, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept = list[float]()
-    monkeypatch.setattr(bad_worker.time, "sleep", slept.append)
-    began = time.monotonic()
-    bad(drafter, "slow").step("r", [()], 1)
-    assert len(slept) == 1 and 0 < slept[0] <= 9 * (time.monotonic() - began)
 
 
 def test_a_stalling_worker_is_silent_once_after_its_first_step(

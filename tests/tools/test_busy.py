@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,12 +25,3 @@ def test_a_run_that_fails_fails_the_command_and_names_what(tmp_path: Path, capsy
     assert "FAILED tests/test_a.py::test_b" in printed and "noise" not in printed
     assert printed.endswith("1 of 3 runs failed beside 0 busy loops\n")
     assert busy.main(["--runs", "1", "--loops", "0", "--", *command]) == 0
-
-
-def test_the_loops_end_with_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    start = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args: started.append(start(*args)) or started[-1])
-    with busy.busy(2):
-        assert [process.poll() for process in started] == [None, None]
-    assert [process.poll() for process in started] == [-9, -9]

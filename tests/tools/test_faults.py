@@ -12,29 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from edgespec.core.errors import ConfigError
 from edgespec.lab.rig import RigError
-from tests.faults.__main__ import chosen, main
 from tests.faults.report import Report
 from tests.faults.run import Outcome, Overdue, Scenes, within
 from tests.faults.scene import Scene
 from tests.faults.soak import REFUSES, slope, verdict
-from tests.faults.table import TABLE, Scenario
+from tests.faults.table import Scenario
 
 ROWS = [Scenario(name, lambda scene: None) for name in ("one", "two", "three", "four", "five")]
 FIGURES: dict[str, Any] = {
     "right": 40, "wrong": 0, "gateway_runs": True, "hung_clients": 0, "requests_left": 0.0, "new_descriptors": 2,
     "all_linked_again": True, "errors": {f"{REFUSES}: broke off": 3},
 }  # fmt: skip
-
-
-def test_a_row_is_chosen_by_number_or_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert chosen("3") == [(3, TABLE[2])] and len(chosen("")) == len(TABLE)
-    assert [row.name for _, row in chosen("5 % loss")] == ["5 % loss"]
-    assert main(["--list", "--only", "garbage"]) == 0
-    assert "garbage on the link port" in capsys.readouterr().out
-    for wrong in (["--only", "no such row"], ["--resume"]):
-        assert main(wrong) == ConfigError.exit_code
 
 
 def test_the_table_is_written_after_each_row_and_resumed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 from edgespec.core.errors import ConfigError
 from edgespec.lab.rig import RigError
 from tools.bench import __main__ as bench
-from tools.bench.live import measured, report
+from tools.bench.live import report
 from tools.bench.live.answers import Answer, Batch, read
 from tools.bench.live.arms import BASE, Arm, batches, chosen, turns
-from tools.bench.live.plot import plot
 from tools.bench.live.systems import Scene
 
 FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
@@ -135,40 +133,6 @@ def test_the_best_settings_are_found_afterwards() -> None:
     assert line.endswith("| 1.00 (1.00–1.00) | 1.33 (1.33–1.33) | 2.00 (2.00–2.00) | 2.67 (2.67–2.67) |")
 
 
-def test_with_several_clients_tokens_per_second_are_compared_too(tmp_path: Path) -> None:
-    compared, found = arms("plain", "one-by-one", "llama-server"), list[Batch]()
-    speeds = {"plain": 2.0, "one-by-one": 5.0, "llama-server, 1 core": 4.0, "llama-server, 2 cores": 1.0}
-    for level in (1, 2):
-        for name, seconds in speeds.items():
-            answers = [answer(30.0 * seconds)] * level
-            found.append(Batch(name, level, level, answers, level * seconds, 0.0, 0.5, neighbour=False))
-    context = {"engine": "torch", "peer_target": {"file": "a"}, "draft": {"file": "b"}, "rtt_ms": 15}
-    figures = report.summary(compared, found, context)
-    rows = {(row["clients"], row["arm"]): row for row in figures["rows"]}
-    assert rows[2, "plain"]["tokens_per_s"] == 5.0
-    assert rows[2, "plain"]["throughput"] == {"plain": 1.0, "one-by-one": 2.5, "best peer": 0.5}
-    (line,) = (line for line in report.markdown(figures).splitlines() if line.startswith("| 2 | plain"))
-    assert line.endswith("| 1.00 | 2.50 | 0.50 |")
-    assert [path.suffix for path in plot(figures, tmp_path / "out.json")] == [".png", ".svg"]
-
-
-def test_core_time_is_shown_per_token_of_target_and_worker() -> None:
-    found = [batch("plain", number, 30.0, others=0.5) for number in range(2)]
-    for one in found:
-        one.target_core_s, one.worker_core_s = 0.25, 0.05
-    row = report.row(report.Runs(arms("plain"), found), arms("plain")[0], 1)
-    assert (row["target_core_ms"][0], row["worker_core_ms"][0]) == (25.0, 5.0)
-    assert report.COLUMNS["core ms a token"](row) == "25.0 + 5.0"
-
-
-def test_other_prompt_lengths_are_reported() -> None:
-    one, two = batch("plain", 0, 30.0), batch(BASE, 0, 30.0)
-    two.answers[0].prompt_tokens += 1
-    assert not report.summary(arms("plain", "colocated"), [one, two, batch("colocated k=1", 0, 30.0)], {})[
-        "prompt_tokens_agree"
-    ]
-
-
 def test_peers_get_the_draft_and_as_many_threads_as_cores() -> None:
     files = [Path(name) for name in ("ours", "target.gguf", "draft.gguf")]
     scene = Scene("torch", *files, 15.0, 4, 768, neighbour=True, llama_server=Path("server"))
@@ -195,21 +159,3 @@ def test_mistakes_are_one_sentence_before_anything_starts(
 ) -> None:
     assert bench.main(["live", *given]) == ConfigError.exit_code
     assert said in (error := capsys.readouterr().err) and error.count("\n") == 1
-
-
-class Echo:
-    """Answers at once with what it was asked."""
-
-    def ask(self, arm: Arm, prompts: Sequence[str], max_tokens: int, number: int) -> tuple[str, int]:
-        return arm.name, number
-
-
-@pytest.mark.parametrize(("at_most_s", "prompts"), [(-1.0, 1), (600.0, 3)])
-def test_no_prompt_begins_after_the_minutes_that_were_given(at_most_s: float, prompts: int) -> None:
-    wanted, work, passed = chosen(["plain", "ngram"], [], [], [], [1]), [(1, [str(one)]) for one in range(3)], []
-
-    *_, found = measured(Echo(), wanted, work, 8, passed.append, at_most_s)  # type: ignore[arg-type]
-
-    assert found == passed
-    assert {number for _, number in found} == set(range(prompts))
-    assert len(found) == 2 * prompts

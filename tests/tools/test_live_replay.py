@@ -72,11 +72,6 @@ def test_the_hosts_time_makes_the_simulated_answers_slower() -> None:
     assert float(str(found["sim_latency_ratio_with_host"])) > float(str(idle["sim_latency_ratio_with_host"]))
 
 
-def test_recorded_tokens_get_the_threshold_of_figure_9() -> None:
-    assert arm_of("wanspec").phi == 0.5 and arm_of("wanspec", "without-14").phi == 2.2
-    assert arm_of("wanspec").depth == 2
-
-
 def test_what_each_worker_brought_is_summed_by_its_place_in_the_answer() -> None:
     two = replace(pair(0.5), arm=reported(0.5, 6, brought(30, 14), brought(9, 3)))
     late = replace(pair(0.5), arm=reported(0.5, 5, brought(20, 12)))
@@ -85,11 +80,6 @@ def test_what_each_worker_brought_is_summed_by_its_place_in_the_answer() -> None
     assert (found["accepted_per_round"], found["gateway_passes"]) == (29 / 40, 5.5)
     assert (found["sim_accepted_per_round"], found["sim_gateway_passes"]) == (1.0, 4)
     assert "accepted of each: [26, 3], simulated [22, 14]" in replay.table([found])
-
-
-def test_a_step_of_several_workers_is_the_mean_over_all_their_steps() -> None:
-    slow = {"steps": 20, "host_us_per_step": 700.0}
-    assert replay._row(ARM, SETTING, [pair(0.5)], [WORKER, slow], 1)["worker_host_us_per_step"] == 400.0
 
 
 @pytest.mark.parametrize("local", [True, False])

@@ -86,16 +86,6 @@ def test_arms_without_a_worker_are_measured_once_for_all_places() -> None:
     assert {(prompt, k) for prompt, k, active in local if active} == {(p, k) for p in "0123" for k in (None, 2, 5, 8)}
 
 
-def test_each_prompt_begins_with_another_arm() -> None:
-    made, rig = series()
-    firsts = []
-    for number in range(3):
-        before = len(rig.asked)
-        made.prompt(number, "a", 10, places.arms(PLACES, [5], places.ALONE_PROMPTS))
-        firsts.append(rig.asked[before][2])
-    assert firsts[0] != firsts[1] != firsts[2]
-
-
 def test_what_was_saved_is_continued_and_not_measured_again(tmp_path: Path) -> None:
     out, setting = tmp_path / "table.json", {"draft": "quantised", "rtt_ms": (0.0, 80.0)}
     made, rig = series()
@@ -120,12 +110,6 @@ def test_a_table_with_other_settings_is_not_continued(tmp_path: Path) -> None:
     out.write_text("[")
     with pytest.raises(ConfigError, match="cannot be continued"):
         saved(out, {"draft": "dropped"})
-
-
-def test_no_prompt_begins_that_would_end_too_late() -> None:
-    made, _ = series()
-    arms = [Asked("plain", {"policy": "plain"})]
-    assert len(list(measured(made, ["a", "b", "c"], 10, lambda _: arms, [], 0.0, QUIET))) == 1
 
 
 def figures(*remote_ms: float) -> dict[str, Any]:

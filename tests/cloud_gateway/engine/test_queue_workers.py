@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.requests.askings import MAX_AGAIN
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.settings import SourceSettings
-from cloud_gateway.engine.exchange import Declined, NoAudit
+from cloud_gateway.engine.exchange import NoAudit
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queued import drafts
 from cloud_gateway.engine.queued.workers import FIRST_NUMBER
-from cloud_gateway.scope import scope_for
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from tests.support.engines import complete, engines
@@ -144,68 +142,6 @@ async def test_nothing_is_written_where_nobody_asks_for_it(
     assert worker.seen and worker.asked == []
 
 
-@pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
-async def test_two_workers_write_two_different_answers_at_once() -> None:
-    team = Writer("a"), Writer("b")
-    _, usage, _ = await queued(Team(*team), 2, wanted(cache_scope=b"of a key"))
-    asked = [opening for worker in team for opening in worker.asked]
-    assert [(one.sampling.temperature, one.sampling.seed) for one in asked] == [(0.0, None), (0.7, 1)]
-    assert [one.cache_scope for one in asked] == [scope_for(name, b"of a key") for name in "ab"]
-    assert set(usage.workers) == {"a", "b"}
-
-
-@pytest.mark.claim("a-frame-feeds-no-request-that-its-worker-was-not-given")
-async def test_an_answer_takes_no_frame_of_a_worker_that_does_not_write_it() -> None:
-    def intrude(engine: Engine) -> None:
-        engine.post(FrameArrived("b", Tree(FIRST_NUMBER, 1, len(prompt), prefix_hash(prompt), 1, [0], [5], [1], [1])))
-
-    silent, prompt = Writer("a"), wanted().tokens
-    silent.muted = True
-    _, usage, _ = await queued(Team(silent, Writer("b", answers=False)), during=intrude)
-    assert silent.asked and usage.sources["answers"]["proposed"] == 0
-
-
-async def test_what_a_worker_wrote_before_it_left_still_serves() -> None:
-    plain, _, _ = await queued(Writer(), 0)
-    worker = Writer()
-    found, usage, entries = await queued(worker, during=lambda engine: worker.die())
-    assert found == plain and COUNT / 4 < usage.rounds < COUNT
-    assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "moved")]
-    assert usage.why_off == "no worker is linked"
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, seed=5)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("lost", ["silent", "moved"])
-async def test_another_worker_is_asked_where_the_first_is_lost(lost: str, sampling: Sampling) -> None:
-    plain, _, _ = await queued(Writer(), 0, wanted(sampling=sampling))
-    first, second = Writer("a"), Writer("b")
-    first.muted = True
-    found, usage, entries = await queued(
-        Team(first, second),
-        request=wanted(sampling=sampling),
-        during=lambda engine: asyncio.get_running_loop().call_later(0.5, first.die) if lost == "moved" else None,
-        target=TableTarget(slots=1, pass_s=0.05),
-    )
-    assert found == plain and usage.sources["answers"]["verified"] > 0
-    assert first.ends == ([lost] if lost == "silent" else []) and second.ends == ["written"]
-    assert [opening.sampling for opening in first.asked] == [opening.sampling for opening in second.asked]
-    assert entries[:4] == [(2, "a", "assigned"), (2, "a", lost), (2, "b", "assigned"), (2, "b", "written")]
-    if not sampling.temperature:
-        assert usage.rounds <= COUNT / 4
-
-
-async def test_silent_workers_are_asked_a_few_times_in_all() -> None:
-    team = [Writer(f"w{number}") for number in range(8)]
-    for worker in team:
-        worker.muted = True
-    plain, before, _ = await queued(Writer(), 0)
-    target = TableTarget(slots=1, pass_s=0.2)
-    found, usage, _ = await queued(Team(*team), request=wanted(), target=target)
-    assert found == plain and usage.rounds == before.rounds
-    assert sum(len(worker.asked) for worker in team) == 1 + MAX_AGAIN
-    assert all(len(worker.asked) <= 1 for worker in team)
-
-
 @pytest.mark.claim("a-worker-that-may-not-see-the-prompt-is-sent-nothing")
 async def test_a_request_that_is_cancelled_in_the_queue_ends_the_writing() -> None:
     worker = Writer()
@@ -272,20 +208,3 @@ async def test_a_wrong_answer_costs_few_rows_and_no_token() -> None:
     found, usage, _ = await queued(Hostile(DEEP))
     assert found == plain and usage.rounds <= before.rounds
     assert usage.sources["answers"]["accepted"] <= usage.sources["answers"]["verified"] <= COUNT
-
-
-class Declines(OneWorker):
-    """Takes no request."""
-
-    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
-        super().send(worker, bodies)
-        for body in bodies:
-            if isinstance(body, Open) and self.engine is not None:
-                self.engine.post(Declined("lab-7", body.request, "too long"))
-
-
-async def test_a_worker_that_declines_is_not_asked_again() -> None:
-    worker = Declines(Writer().worker)
-    _, _, entries = await queued(worker, 8)
-    assert entries == [(2, "lab-7", "assigned"), (2, "lab-7", "declined")]
-    assert [type(body) for body in worker.seen] == [Open, Close]

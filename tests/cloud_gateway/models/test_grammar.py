@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
-from cloud_gateway.core.verify.interface import Constraint, ConstraintError
+from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
-from cloud_gateway.models.masks import Lane, MasksBeside
 from cloud_gateway.models.schema_limits import MAX_NODES
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
-from tests.support.engines import complete, engines
+from tests.support.engines import engines
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
 from tools.doubles.engines import TableDraft, TableTarget
@@ -234,37 +232,6 @@ def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkey
     grammars.close()
 
 
-class Delayed(Lane):
-    """Each job takes a time of its own, and the engine waits for none of them."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._random = random.Random(seed)
-
-    def submit(self, job: Callable[[], Any]) -> Any:
-        pause_s = self._random.choice((0, 0, 0.001, 0.004))
-        return super().submit(lambda: (time.sleep(pause_s), job())[1])
-
-    def done(self, job: Any) -> bool:
-        return bool(job.done())
-
-
-@pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
-@pytest.mark.parametrize("policy", ["plain", "wanspec", "colocated", "adaptive"])
-async def test_a_completion_is_the_same_however_late_its_masks_are(grammars: Grammars, policy: Any) -> None:
-    schema = grammars.compile(NESTED)
-    for seed in range(2):
-        sampling, answers = Sampling(temperature=seed, seed=seed, top_p=0.95), []
-        speculation = Speculation(policy=policy, k=2)
-        late = [MasksBeside(schema.constraint, Delayed(1000 * seed + n)) for n in range(2)]
-        for constraint in (schema.constraint(), schema.beside(), *late):
-            request = GenerationRequest([*PROMPT, seed], 60, sampling, constraint=constraint, speculation=speculation)
-            tokens, done, _ = await answer(request, LoopWorker(model=Letters(0.9)), draft())
-            assert done.error is None
-            answers.append(tokens)
-        assert answers[1:] == answers[:1] * 3
-
-
 def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
     schema, rng = grammars.compile(NESTED), random.Random(2)
     full = walk(schema.constraint(), rng)[:-1]
@@ -318,21 +285,6 @@ async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokeni
         tokens, done, _ = await answer(request, None, draft(0.9))
         assert done.finish == "stop" and done.usage.verification == "rejection"
         assert keeps_nested(json.loads(text_of(tokenizer, tokens)))
-
-
-async def test_a_constraint_that_breaks_ends_its_own_answer_and_no_other() -> None:
-    class Breaks(Constraint):
-        def __call__(self, path: Any) -> None:
-            raise ConstraintError("The JSON schema cannot be followed any further (too complex).")
-
-        def committed(self, tokens: Any) -> None: ...
-
-    good, bad = GenerationRequest(PROMPT, 40, ignore_eos=True), GenerationRequest(PROMPT, 40, constraint=Breaks())
-    with engines() as start:
-        engine = start(policy="plain")
-        ends = [end for _, end in await asyncio.gather(complete(engine, good), complete(engine, bad))]
-    assert (ends[0].finish, ends[0].error) == ("length", None)
-    assert ends[1].finish == "error" and "JSON schema" in (ends[1].error or "")
 
 
 async def answer(

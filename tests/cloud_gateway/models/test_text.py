@@ -147,12 +147,6 @@ def test_after_a_stop_string_nothing_more_comes() -> None:
     assert search.stopped
 
 
-def test_an_empty_stop_string_stops_nothing() -> None:
-    search = StopStrings([""])
-    assert search.feed("abc") == "abc"
-    assert not search.stopped
-
-
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
@@ -185,11 +179,6 @@ def test_tools_stand_in_the_system_message_if_the_template_knows_none(text: Text
 def test_a_model_without_a_chat_template_says_so() -> None:
     with pytest.raises(ClientError, match="no chat template"):
         Text(sentencepiece()).render_chat([{"role": "user", "content": "hi"}])
-
-
-@given(words=st.text(max_size=30))
-def test_encoding_and_decoding_gives_the_text_again(text: Text, words: str) -> None:
-    assert text.decode(text.encode(words)) == words
 
 
 def test_a_missing_tokenizer_is_one_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.process.config import GatewaySettings, load
 from edgespec.core.errors import ConfigError
 from edgespec.lab import tune
-from edgespec.lab.tune.advice import Advice, Cores, Measured, caution, queued, recommend
+from edgespec.lab.tune.advice import Advice, Cores, Measured, caution, recommend
 from edgespec.lab.tune.own_process import divided
 from edgespec.lab.tune.rewrite import rewritten
 from edgespec.shared.settings import overridden, parse
@@ -106,20 +106,6 @@ def test_a_process_of_its_own_is_recommended_where_it_is_fastest() -> None:
     assert "on all of them 15.0 ms and 25.0 ms of processor time per token (merge)" in mode.why
 
 
-def test_a_process_of_its_own_can_pay_where_turns_do_not() -> None:
-    found = recommend(beside(lookup=15.0, draft=16.0, merge=16.0, **{"async": 12.0}), "auto:quantised")
-    (draft,) = (one for one in found if one.key == "local_draft.model")
-    assert draft.value == "auto:quantised" and "in turn: no draft pays here" in draft.why
-
-
-@pytest.mark.parametrize("fastest", ["merge", "lookup"])
-def test_a_process_of_its_own_that_is_hardly_faster_is_not_recommended(fastest: str) -> None:
-    found = beside(**{"lookup": 29.0, "draft": 16.0, "merge": 16.0, fastest: 15.0, "async": 14.8})
-    before = values(recommend(found, "auto:quantised"))
-    assert before["local_draft.mode"] == "in-turn" and "local_draft.cpu" not in before and "daemon.cpu" not in before
-    assert values(recommend(found, "auto:quantised", "async-local"))["local_draft.cpu"] == []
-
-
 def test_what_is_recommended_fits_a_file_with_a_process_of_its_own() -> None:
     text = '[local_draft]\nmode = "async-local"\ncpu = [3]\n[daemon]\ncpu = [0, 1, 2]\n'
     arms = {"colocated": 18.0, "draft": 16.0, "merge": 15.0}
@@ -154,15 +140,6 @@ def test_cores_are_divided_as_configured_or_by_a_quarter(
     assert divided(overridden(GatewaySettings(), values), available) == found
 
 
-def test_queued_answers_have_a_line_that_says_when_they_pay() -> None:
-    assert queued(measured(lookup=20.0)) is None
-    slow = replace(measured(lookup=20.0, merge=18.0, answers=19.0), write_s=0.5)
-    assert queued(slow) == "Queued answers do not pay here: with one 19.0 ms per token, without it 18.0 (merge)."
-    fast = queued(replace(measured(lookup=20.0, merge=18.0, answers=9.0), write_s=0.5))
-    assert fast is not None and "for requests that wait 2.0 s or longer" in fast, "it rests three times as long"
-    assert "with one 9.0 ms per token, without it 18.0 (merge)" in fast
-
-
 def test_a_machine_without_a_draft_gets_advice_too() -> None:
     bare = Measured(arms={"plain": 30.0, "lookup": 20.0}, match=None, pass_ms=PASSES, step_ms=None)
     found = values(recommend(bare, ""))
@@ -180,14 +157,6 @@ def test_the_match_rate_follows_from_what_a_round_of_two_accepts() -> None:
     assert tune.match_of([Usage(rounds=10, accepted={"local": 12})]) == pytest.approx(0.704, abs=1e-3)
     assert tune.match_of([Usage(rounds=10, accepted={"local": 20})]) == 1.0
     assert tune.match_of([Usage()]) is None
-
-
-def test_what_is_accepted_of_each_source_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    used = [Usage(drafted={"lookup": 6, "local": 2}, accepted={"lookup": 3}), Usage(drafted={"lookup": 2})]
-    assert tune.accepted_of(used) == 0.3 and tune.accepted_of([Usage()]) is None
-    found = replace(measured(lookup=20.0), accepted={"lookup": 0.3})
-    tune._show(found, recommend(found, ""))
-    assert "accepted of the candidates verified: lookup 30%" in capsys.readouterr().out
 
 
 def test_arms_are_compared_prompt_by_prompt() -> None:

@@ -30,15 +30,6 @@ def test_it_reports_its_model(model: Path, drafter: Drafter) -> None:
     assert len(drafter.model_digest) == 32
 
 
-def test_a_step_over_a_tree_equals_each_leaf_from_scratch(drafter: Drafter, slow: SlowDrafter) -> None:
-    drafter.open("r", PROMPT)
-    paths = [(), (3,), (4,), (3, 5), (3, 6), (4, 7, 8, 9), (3, 5, 5)]
-    for path, proposal in zip(paths, drafter.step("r", paths, 4), strict=True):
-        slow.check([*PROMPT, *path], proposal, TOLERANCE)
-    assert drafter.passes == 1
-    assert drafter.rows == len(PROMPT) + 8  # the tree's distinct nodes, (4, 7) and (4, 7, 8) included
-
-
 def test_proposals_are_in_the_order_of_the_paths_with_repeated_paths_too(drafter: Drafter) -> None:
     drafter.open("r", PROMPT)
     first, again, other = drafter.step("r", [(3,), (3,), (4,)], 2)
@@ -90,16 +81,6 @@ def test_a_commit_off_the_tree_keeps_the_part_that_agrees(drafter: Drafter, slow
     assert drafter.rows - before == 2
 
 
-def test_a_commit_drops_other_paths_even_if_their_tokens_below_are_equal(drafter: Drafter, slow: SlowDrafter) -> None:
-    drafter.open("r", PROMPT)
-    drafter.step("r", [(3, 4), (5, 6, 7)], 2)
-    assert drafter.commit("r", [3]) == 1
-    before = drafter.rows
-    for path, proposal in zip([(6, 7), (4, 7)], drafter.step("r", [(6, 7), (4, 7)], 2), strict=True):
-        slow.check([*PROMPT, 3, *path], proposal, TOLERANCE)
-    assert drafter.rows - before == 3
-
-
 def test_catching_up_goes_in_limited_batches_and_leaves_the_last_token(drafter: Drafter, slow: SlowDrafter) -> None:
     assert drafter.open("r", PROMPT) == 0
     assert drafter.backlog("r") == 10
@@ -107,23 +88,6 @@ def test_catching_up_goes_in_limited_batches_and_leaves_the_last_token(drafter: 
     assert (drafter.backlog("r"), drafter.passes, drafter.rows) == (1, 3, 9)
     slow.check(PROMPT, drafter.step("r", [()], 3)[0], TOLERANCE)
     assert (drafter.backlog("r"), drafter.catch_up("r", 4)) == (0, 0)
-
-
-def test_a_commit_may_come_between_two_batches(drafter: Drafter, slow: SlowDrafter) -> None:
-    drafter.open("r", PROMPT)
-    drafter.catch_up("r", 4)
-    assert drafter.commit("r", [5, 6]) == 0
-    assert drafter.catch_up("r", 4) == 3
-    slow.check([*PROMPT, 5, 6], drafter.step("r", [()], 3)[0], TOLERANCE)
-
-
-def test_a_prompt_may_arrive_in_parts(drafter: Drafter, slow: SlowDrafter) -> None:
-    assert drafter.open("r", []) == 0
-    assert (drafter.backlog("r"), drafter.catch_up("r", 4)) == (0, 0)
-    with pytest.raises(ValueError, match="at least one committed token"):
-        drafter.step("r", [()], 1)
-    drafter.commit("r", PROMPT)
-    slow.check([*PROMPT, 7], drafter.step("r", [(7,)], 3)[0], TOLERANCE)
 
 
 def test_a_prompt_that_begins_like_another_shares_its_cells(drafter: Drafter, slow: SlowDrafter) -> None:
@@ -172,18 +136,6 @@ def test_a_scope_that_keeps_most_gives_way_before_the_others(model: Path) -> Non
         drafter.close("probe", keep=False)
     assert shared == [10, 0, 0, 0, 10, 10]
     drafter.shutdown()
-
-
-def test_two_requests_do_not_see_each_other(drafter: Drafter, slow: SlowDrafter) -> None:
-    other = [*PROMPT[:5], 60, 61]
-    drafter.open("a", PROMPT)
-    drafter.step("a", [()], 1)
-    drafter.open("b", other)
-    for path in ((3,), (3, 4), (3, 4, 5)):
-        slow.check([*PROMPT, *path], drafter.step("a", [path], 2)[0], TOLERANCE)
-        slow.check([*other, *path], drafter.step("b", [path], 2)[0], TOLERANCE)
-    drafter.close("a")
-    slow.check([*other, 3, 9], drafter.step("b", [(3, 9)], 2)[0], TOLERANCE)
 
 
 def test_a_ranker_sees_raw_logits_and_decides(drafter: Drafter, slow: SlowDrafter) -> None:

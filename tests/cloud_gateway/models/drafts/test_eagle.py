@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,9 +15,8 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.sources.heads import Level
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, DRAFTED, NAMES, EagleDrafts, EagleHead, Line, load
+from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, NAMES, EagleDrafts, EagleHead, Line, load
 from cloud_gateway.models.drafts.medusa import Heads
-from cloud_gateway.models.sizes import heads_need
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
@@ -171,27 +169,6 @@ def test_drafts_after_a_rejected_branch_are_those_of_a_fresh_head(folder: Path, 
     assert_same(found, again.ask(new, last))
 
 
-def test_a_new_request_sees_nothing_of_the_one_before(folder: Path, head: EagleHead) -> None:
-    def asked(prompt: list[int], scope: bytes) -> list[Level]:
-        slot, reused = target.open(prompt, scope)
-        target.prefill(slot, prompt[reused:-1])
-        target.verify([Work(slot, FlatTree(prompt[-1:], [-1], [0]))])
-        target.keep(slot, [0])
-        levels = drafts.ask(slot, 5)
-        target.close(slot)
-        return levels
-
-    expected: list[list[Level]] = []
-    for prompt in (PROMPT, OTHER):
-        target = target_of(folder, slots=1)
-        drafts = EagleDrafts(head, target)
-        expected.append(asked(prompt, b"key"))
-    assert_same(asked(PROMPT, b"other key"), expected[0])
-    assert_same(asked(OTHER, b"key"), expected[1])
-    assert_same(asked(PROMPT, b"key"), expected[0])
-    assert_same(asked(PROMPT, b"key"), expected[0])
-
-
 def test_drafts_after_a_reused_beginning_are_those_of_a_fresh_read(folder: Path, head: EagleHead) -> None:
     def opened(
         target: TorchTarget, drafts: EagleDrafts, prompt: list[int], scope: bytes, reads: bool = True
@@ -244,43 +221,6 @@ def test_what_is_dropped_for_others_leaves_nothing(folder: Path, head: EagleHead
     assert len(drafts._lines) == 2
     target.open(OTHER, b"third", room=600)
     assert len(drafts._lines) == 1
-
-
-def test_a_text_takes_the_memory_that_is_counted(head: EagleHead, tmp_path: Path) -> None:
-    line = Line(head, torch.randn(64, 32), 300)
-    for _ in range(300):
-        line.add(torch.randn(1, 32))
-        line.read([5])
-    line.ahead()
-    held = [stack for kv in (line._kv, line._states) for stack in kv._stacks]
-    head.save(tmp_path / "head", DIGEST)
-    need = heads_need(tmp_path / "head")
-    spare = 4 * 2 * 32 * DRAFTED
-    assert sum(stack.numel() * stack.element_size() for stack in held) == 300 * need.token + spare
-
-
-def test_a_round_copies_its_new_tokens_only(folder: Path, head: EagleHead, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counted(list[int]):
-        def __iter__(self) -> Any:
-            raise AssertionError("all tokens were read")
-
-        def __getitem__(self, place: Any) -> Any:
-            part = super().__getitem__(place)
-            taken.append(len(part))
-            return part
-
-    taken: list[int] = []
-    target = target_of(folder)
-    drafts, held = EagleDrafts(head, target), target.held
-    slot, _ = target.open(PROMPT)
-    target.prefill(slot, PROMPT[:-1])
-    monkeypatch.setattr(target, "held", lambda slot: Counted(held(slot)))
-    drafts.read(slot)
-    for root, rows, token in ((PROMPT[-1], [0], 7), (7, [0, 1], 8), (8, [0], 5)):
-        target.verify([Work(slot, FlatTree([root, 9], [-1, 0], [0, 1]))])
-        target.keep(slot, rows)
-        drafts.ask(slot, token)
-    assert taken == [10, 1, 1, 0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -108,28 +108,6 @@ def test_greedy_answers_are_those_of_plain_decoding_whatever_the_trees(
     assert len(answer) >= len(trees)
 
 
-def test_several_requests_in_one_call_do_not_touch_each_other(llama: tuple[TorchTarget, Any]) -> None:
-    target, model = llama
-    texts = [[5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15, 16]]
-    slots = [begin(target, text) for text in texts]
-    for _ in range(5):
-        works = [Work(slot, chain(text[-1], 20, 21)) for slot, text in zip(slots, texts)]
-        for work, text, found in zip(works, texts, target.verify(works)):
-            assert found.argmax[0] == greedy(model, text, 1)[0]
-            target.keep(work.slot, [0])
-            text.append(found.argmax[0])
-    for slot in slots:
-        target.close(slot)
-
-
-def test_a_tree_that_was_not_kept_leaves_no_trace(llama: tuple[TorchTarget, Any]) -> None:
-    target, _ = llama
-    with opened(target, [3, 4, 5]) as slot:
-        first = target.verify([Work(slot, chain(5))])[0].logits(0)
-        target.verify([Work(slot, chain(5, 30, 31, 32, 33))])
-        np.testing.assert_array_equal(target.verify([Work(slot, chain(5))])[0].logits(0), first)
-
-
 HOST = (lambda x: host.argmax_on_host(x.float().numpy()), lambda row: host.entropy_on_host(row.float().numpy()))
 DEVICE = (engine.argmax_on_device, engine.entropy_on_device)
 
@@ -231,16 +209,6 @@ def test_a_slot_grows_beyond_its_first_buffer(llama: tuple[TorchTarget, Any]) ->
     with opened(target, text, chunk=100) as slot:
         (found,) = target.verify([Work(slot, chain(text[-1], 9))])
     np.testing.assert_allclose(found.logits(1), plain_logits(model, [*text, 9])[-1], atol=1e-4)
-
-
-def test_no_slot_is_given_twice(llama: tuple[TorchTarget, Any]) -> None:
-    target, _ = llama
-    slots = [target.open([1, 2, 3])[0] for _ in range(target.slots)]
-    assert sorted(slots) == [0, 1, 2]
-    with pytest.raises(IndexError):
-        target.open([1])
-    for slot in slots:
-        target.close(slot)
 
 
 # --- what the target says of itself, and what it refuses -------------------------------------------------------------

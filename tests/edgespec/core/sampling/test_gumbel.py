@@ -176,14 +176,6 @@ def columns() -> dict[str, np.ndarray]:
     }
 
 
-def test_every_byte_is_uniform_along_tokens_positions_and_seeds() -> None:
-    for name, bits in columns().items():
-        for shift in range(0, 64, 8):
-            counts = np.bincount((bits >> np.uint64(shift)).astype(np.int64) & 255, minlength=256)
-            deviation = chi_square_deviation(counts, len(bits) / 256)
-            assert abs(deviation) < 5, f"byte {shift // 8} along {name}: {deviation:.1f} deviations"
-
-
 def test_neighbours_are_independent_along_tokens_positions_and_seeds() -> None:
     for name, bits in columns().items():
         for lag in (1, 2, 3, 64, 576):
@@ -191,12 +183,6 @@ def test_neighbours_are_independent_along_tokens_positions_and_seeds() -> None:
             counts = np.bincount(upper[lag:] * 16 + upper[:-lag], minlength=256)
             deviation = chi_square_deviation(counts, (len(bits) - lag) / 256)
             assert abs(deviation) < 5, f"pairs at lag {lag} along {name}: {deviation:.1f} deviations"
-
-
-def test_rows_of_near_seeds_and_positions_do_not_correlate() -> None:
-    rows = [gumbel_all(seed, position, VOCAB) for seed in (0, 1, 2, 2**32, 2**63) for position in (0, 1, 2, 1000)]
-    correlations = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
-    assert np.abs(correlations).max() < 5 / math.sqrt(VOCAB)
 
 
 def test_one_changed_bit_of_any_argument_changes_half_of_the_bits() -> None:
@@ -209,12 +195,6 @@ def test_one_changed_bit_of_any_argument_changes_half_of_the_bits() -> None:
             other[argument] ^= 1 << int(rng.integers(width))
             changed.append((slow_bits(*place) ^ slow_bits(*other)).bit_count())
         assert abs(np.mean(changed) - 32) < 1, f"argument {argument} flips {np.mean(changed):.1f} bits"
-
-
-def test_moments_are_those_of_a_gumbel() -> None:
-    noise = gumbel_all(3, 4, 1 << 20)
-    assert abs(noise.mean() - np.euler_gamma) < 5 * math.pi / math.sqrt(6) / 1024
-    assert abs(noise.var() - math.pi**2 / 6) < 0.02
 
 
 def test_a_whole_vocabulary_takes_under_a_millisecond() -> None:

@@ -142,41 +142,6 @@ def test_a_tiny_temperature_overflows_nowhere() -> None:
     assert np.isfinite(process(np.array([-300, 400], np.float32), Sampling(temperature=1e-5))).all()
 
 
-def test_top_k_zero_or_beyond_the_vocabulary_is_off() -> None:
-    assert kept([1, 2, 3], top_k=0) == kept([1, 2, 3], top_k=3) == kept([1, 2, 3], top_k=2**32 - 1) == [0, 1, 2]
-
-
-def test_ties_at_the_border_stay_together() -> None:
-    assert kept([3, 2, 2, 1], top_k=2) == [0, 1, 2]
-    assert kept([0, 0, 0, 0], top_p=0.3) == [0, 1, 2, 3]
-    assert kept([0, 0, 0, 0], top_p=0.0) == [0, 1, 2, 3]
-
-
-def test_top_p_keeps_the_token_that_crosses_the_border() -> None:
-    logits = [math.log(p) for p in (0.5, 0.3, 0.15, 0.05)]
-    assert kept(logits, top_p=0.49) == [0]
-    assert kept(logits, top_p=0.51) == [0, 1]
-    assert kept(logits, top_p=0.81) == [0, 1, 2]
-    assert kept(logits, top_p=1.0) == [0, 1, 2, 3]
-
-
-def test_top_p_counts_only_what_top_k_left() -> None:
-    logits = [math.log(p) for p in (0.4, 0.3, 0.2, 0.1)]
-    assert kept(logits, top_p=0.5) == [0, 1]
-    assert kept(logits, top_k=2, top_p=0.5) == [0]  # 0.4 of 0.7 is over one half
-
-
-def test_min_p_is_a_share_of_the_best() -> None:
-    logits = [math.log(p) for p in (0.5, 0.26, 0.24)]
-    assert kept(logits, min_p=0.5) == [0, 1]
-    assert kept(logits, min_p=1.0) == [0]
-
-
-def test_a_bias_of_minus_100_bans_and_one_beyond_the_vocabulary_is_ignored() -> None:
-    p = Processor(Sampling(temperature=1.0, logit_bias={0: -100.0, 99: 5.0}))
-    assert p.candidates(np.array([3, 2, 1], np.float32)).probabilities(3)[0] < 1e-40
-
-
 def test_all_removed_but_one() -> None:
     allowed = np.array([False, False, True, False])
     rule = Sampling(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
