@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Relayed
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
 from edgespec.worker import priority
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
@@ -40,6 +40,9 @@ from edgespec.worker.models import fetched_translation, identity, load_drafter, 
 from edgespec.worker.peers.optional import Peers
 from edgespec.worker.presence.source import Source
 from edgespec.worker.presence.watch import Watch, sources
+
+if TYPE_CHECKING:
+    from edgespec.worker.peers.service import PeerService
 
 log = logging.getLogger("edgespec.service")
 
@@ -96,16 +99,17 @@ class Service:
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
         self._peers = Peers(
-            store,
-            worker_name(settings),
-            settings.peers,
-            settings.relay,
-            self.gateway.key,
-            settings.gateway.address,
-            lambda: self._link is not None and not isinstance(self._link.address, Relayed),
+            PairedPeers(store.folder), settings.peers.listen, self.gateway.key, partial(self._peering, store)
         )
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
+
+    def _peering(self, store: KeyStore, gateway: bytes) -> PeerService:
+        """Imported when there are peers: most workers have none."""
+        from edgespec.worker.peers.service import PeerService
+
+        of, linked = self.settings, lambda: self._link is not None and not isinstance(self._link.address, Relayed)
+        return PeerService(store, worker_name(of), of.peers, of.relay, gateway, of.gateway.address, linked)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Drafts until `stop` is set. Raises final errors (revoked, unpaired, another tokenizer)."""

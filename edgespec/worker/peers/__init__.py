@@ -5,4 +5,5 @@ Public, by module:
 - `call`: `Caller`
 - `config`: `KIB_PER_S`, `TUNNELS`, `PeersSection`, `RelaySection`
 - `optional`: `Peers`
+- `service`: `PeerService`
 """

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from edgespec.shared.address import Relayed
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedPeers
-from edgespec.worker.peers.config import PeersSection, RelaySection
 
 if TYPE_CHECKING:
     from edgespec.worker.peers.service import PeerService
@@ -17,23 +15,14 @@ if TYPE_CHECKING:
 class Peers:
     """A `PeerService` that begins with the process if this daemon listens for peers, and otherwise with the first."""
 
-    def __init__(
-        self,
-        store: KeyStore,
-        name: str,
-        settings: PeersSection,
-        relay: RelaySection,
-        gateway: bytes,
-        configured: str,
-        linked: Callable[[], bool],
-    ) -> None:
-        self._settings, self._paired, self._gateway = settings, PairedPeers(store.folder), gateway
-        self._rest = store, name, settings, relay, configured, linked
+    def __init__(self, paired: PairedPeers, listen: bool, gateway: bytes, make: Callable[[bytes], PeerService]) -> None:
+        """`make`: the service for a gateway with this key."""
+        self._paired, self._listen, self._gateway, self._make = paired, listen, gateway, make
         self._service: PeerService | None = None
 
     async def start(self) -> None:
         """Raises AddressError if the port for peers cannot be bound, KeyStoreError."""
-        if self._settings.listen or self._paired.all():
+        if self._listen or self._paired.all():
             await self._loaded()
 
     async def close(self) -> None:
@@ -64,9 +53,6 @@ class Peers:
 
     async def _loaded(self) -> PeerService:
         if self._service is None:
-            from edgespec.worker.peers.service import PeerService
-
-            store, name, settings, relay, configured, linked = self._rest
-            self._service = PeerService(store, name, settings, relay, self._gateway, configured, linked)
+            self._service = self._make(self._gateway)
             await self._service.start()
         return self._service
