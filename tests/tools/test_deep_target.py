@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import namedtuple
 from pathlib import Path
 
 import gguf
@@ -11,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab.gguf_layers import Layer, copy_layers
+from edgespec.core.errors import ModelError
 from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools import deep_check
-from tools.deep_target import ZERO_GGUF, deepen_folder, deepen_gguf, make
+from tools.deep_target import deepen_folder, deepen_gguf, make
 
 TOKENS = list(range(8, 40))
-Usage = namedtuple("Usage", "free")
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -49,13 +46,6 @@ def test_a_deep_gguf_gives_bit_equal_logits_and_the_same_tokenizer(tmp_path: Pat
     assert len([t for t in gguf.GGUFReader(deep).tensors if "ffn_up" in t.name]) == 6
 
 
-def test_repeated_layers_that_are_not_zeroed_are_another_function(tmp_path: Path) -> None:
-    plain, wrong = make_tiny_gguf(tmp_path / "plain.gguf"), tmp_path / "wrong.gguf"
-    copy_layers(plain, wrong, [Layer(0), Layer(0, zeroed=True), Layer(1), Layer(1)], ZERO_GGUF)
-    one, other = (deep_check._llama_logits(path, [TOKENS])[0] for path in (plain, wrong))
-    assert not np.array_equal(one, other)
-
-
 def test_a_target_that_is_another_function_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tools.deep_target.ZERO_GGUF", frozenset({"ffn_down.weight"}))
@@ -72,24 +62,6 @@ def test_make_writes_both_forms_and_counts_what_it_compared(tmp_path: Path, monk
     assert found.equal_tokens == found.tokens > 0
     assert found.max_difference == found.gguf_max_difference == 0.0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["tiny.deep2", "tiny.deep2.gguf"]
-
-
-@pytest.mark.parametrize("blocks", [1, 17])
-def test_a_number_of_blocks_out_of_range_is_refused(tmp_path: Path, blocks: int) -> None:
-    with pytest.raises(ConfigError, match="from 2 to 16"):
-        deepen_gguf(make_tiny_gguf(tmp_path / "plain.gguf"), tmp_path / "deep.gguf", blocks, silent)
-
-
-def test_short_memory_and_short_disk_are_one_sentence_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = make_tiny_gguf(tmp_path / "tiny.gguf")
-    with monkeypatch.context() as patched:
-        patched.setattr("tools.deep_target.available_memory", lambda: 1000.0)
-        with pytest.raises(ModelError, match="needs 0.0 GB of memory and 0.0 GB are available; end other programs"):
-            make(source, tmp_path / "out", 2, silent)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(free=1000))
-    with pytest.raises(ModelError, match="MB free"):
-        make(source, tmp_path / "out", 2, silent)
-    assert not list(tmp_path.glob("out/*deep*"))
 
 
 def test_a_model_without_llamas_blocks_is_refused(tmp_path: Path) -> None:

@@ -61,20 +61,6 @@ def test_random_trees_are_valid_in_shape_and_taken_in_as_candidates(seed: int) -
         request.prefix.extend([7])
 
 
-def test_random_trees_differ_and_some_tokens_stand_in_the_text() -> None:
-    rng = random.Random(1)
-    request = Request(Open(1, 1, len(PROMPT), PROMPT, Sampling()))
-    tokens = [token for _ in range(20) for token in request.nonsense(rng, VOCAB).tokens]
-    known = sum(token in PROMPT for token in tokens) / len(tokens)
-    assert 0.3 < known < 0.8 and len(set(tokens)) > 100
-
-
-def test_a_stop_string_spans_two_words_past_the_middle() -> None:
-    stop = matrix.border("One two three. Four five, six seven eight nine")
-    assert stop == "ix se"
-    assert matrix.border("one") is None and matrix.border("") is None
-
-
 def test_the_worker_is_killed_once_when_the_first_answer_is_half_there() -> None:
     kills: list[str] = []
     cut = Cut(lambda: kills.append("killed"))
@@ -128,8 +114,3 @@ def test_a_mistake_on_the_command_line_is_said_in_one_sentence(
         command.main(["matrix", *argv])
     last = capsys.readouterr().err.splitlines()[-1]
     assert ended.value.code == 2 and says in last
-
-
-def test_prompts_that_cannot_be_read_are_found_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["matrix", "--prompts", "/nowhere.jsonl"]) == 78
-    assert "The prompts in /nowhere.jsonl cannot be read" in capsys.readouterr().err

@@ -51,10 +51,3 @@ def test_a_server_that_was_not_built_names_the_command(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert peers.main(["path"]) == ModelError.exit_code
     assert peers.COMMAND in capsys.readouterr().err
-
-
-def test_progress_is_shown_at_every_tenth_and_the_end_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"[{step}/206] Building\n" for step in range(1, 207)]
-    assert peers.progress(lines)[-1] == "[206/206] Building"
-    assert capsys.readouterr().out.split() == [word for ten in range(10, 101, 10) for word in (str(ten), "%")]
-    assert [peers.percent(line) for line in ("[ 12%] Building", "[3/6] x", "-- Found OpenMP")] == [12, 50, None]

@@ -46,20 +46,6 @@ async def test_more_requests_than_have_room_all_end_with_their_own_texts(make: M
         assert stream.result()[0] == plain_greedy([*PROMPT, number], 20)
 
 
-@pytest.mark.driven
-async def test_a_large_request_is_not_overtaken_for_ever_by_small_ones(make: Make) -> None:
-    engine = make(target=TableTarget(slots=8, kv_tokens=200), policy="plain", verify_nodes=NODES)
-    ended: list[str] = []
-
-    async def run(name: str, asked: GenerationRequest) -> None:
-        await complete(engine, asked)
-        ended.append(name)
-
-    small = [run("small", request(n)) for n in range(8)]
-    await asyncio.gather(*small[:4], run("large", request(9, 160)), *small[4:])
-    assert ended == [*["small"] * 4, "large", *["small"] * 4]
-
-
 async def test_a_request_that_can_never_fit_is_refused_in_one_sentence() -> None:
     engine = Engine(TableTarget(kv_tokens=100), None, settings_with(policy="plain", verify_nodes=NODES))
     engine.use_loop(asyncio.get_running_loop())

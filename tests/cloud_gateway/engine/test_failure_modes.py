@@ -13,7 +13,6 @@ import pytest
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.loop import Engine
-from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
@@ -43,15 +42,6 @@ async def completion(
         asyncio.get_running_loop().call_later(0.3, after, engine)
         tokens, done = await complete(engine, wanted(speculation=speculation))
     return tokens, done.usage
-
-
-async def test_draft_pool_down_leaves_plain_decoding_at_its_pace() -> None:
-    plain, base = await completion(speculation=PLAIN)
-    worker = LoopWorker(0.005, 0.95, STEP_S)
-    found, usage = await completion(worker, after=lambda engine: worker.die())
-    assert found == plain and usage.accepted["worker"] > 0
-    assert usage.rounds < base.rounds and usage.times.decode_s < base.times.decode_s
-    assert usage.why_off, "the client is shown that nobody drafts any more"
 
 
 async def test_stale_drafts_are_dropped_and_cost_no_more_than_a_tenth() -> None:
@@ -111,21 +101,6 @@ async def test_a_verifier_backlog_slows_the_running_request_by_a_quarter_at_most
     seconds, found = await backlog(8)
     assert found == plain
     assert alone_s < seconds <= 1.34 * alone_s, "its pace is at least three quarters"
-
-
-async def test_a_full_queue_is_refused_with_when_to_come_back() -> None:
-    with engines() as make:
-        settings = SourceSettings(queued_answers=8)
-        engine = make(None, TableDraft(), TableTarget(pass_s=PASS_S, slots=1), sources=settings, queue_limit=2)
-        running = asyncio.create_task(complete(engine, wanted(count=20)))
-        await asyncio.sleep(0.1)
-        others = [engine.submit(wanted(number)) for number in (2, 3)]
-        with pytest.raises(ClientError) as refused:
-            engine.submit(wanted(4))
-        assert refused.value.code == "queue_full" and refused.value.retry_after_s
-        for stream in others:
-            stream.cancel()
-        await running
 
 
 async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:

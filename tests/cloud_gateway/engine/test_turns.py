@@ -45,20 +45,6 @@ def submit(engine: Engine, prompt: Sequence[int], count: int = 20, **more: Any) 
     return engine.submit(GenerationRequest(list(prompt), count, ignore_eos=True, **more))
 
 
-def test_a_long_prompt_is_read_in_chunks_between_the_passes_of_others() -> None:
-    engine, target = turned(policy="plain", prefill_chunk=16)
-    submit(engine, SHORT)
-    for _ in range(3):
-        engine.turn()
-    submit(engine, LONG)
-    target.calls.clear()
-    for _ in range(7):
-        engine.turn()
-    chunks = [size for kind, size in target.calls if kind == "prefill"]
-    assert chunks == [16] * 6 + [3], "all but the last token, in chunks"
-    assert [kind for kind, _ in target.calls] == ["verify", "prefill"] * 7, "a pass of the other before every chunk"
-
-
 def test_a_backlog_is_read_in_batches_that_alternate_with_passes() -> None:
     draft = TableDraft(0.7)
     draft.token_s = 0.004  # a batch is as many tokens as take about one pass of the target

@@ -6,13 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
-from edgespec.shared.tls import rotations_in
 from edgespec.worker.doctor import network
 from tests.support.links import serving
 from tests.support.services import listed, service_of, until
@@ -54,22 +52,6 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
                     await until(lambda: again.links.workers() or task.done())
 
 
-async def test_a_worker_that_was_away_for_two_rotations_links_and_doctor_says_so(tmp_path: Path) -> None:
-    worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
-    first = keys.identity().public, keys.tls_identity().spki_hash
-    between, last = keys.rotate_gateway(), keys.rotate_gateway()
-    async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
-        PairedGateways(worker.folder).add(*first, "gw", str(gateway.address), 1)
-        found = await network.address(gateway.address, stored(worker).pin)
-        assert found.exit_code == 0 and "has rotated its identity" in found.says
-        async with service_of(tmp_path):
-            await until(gateway.links.workers)
-            await until(lambda: stored(worker).key == last.new_key)
-        record = PairedGateways(worker.folder)
-        assert record.with_key(first[0]) == record.with_key(last.new_key) == stored(worker)
-        assert record.with_key(between.new_key) is None, "this worker never met it"
-
-
 @pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
 async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path: Path) -> None:
     worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
@@ -97,14 +79,6 @@ def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(
     assert again.identity().public == new
     assert again.tls_identity().spki_hash != old[1] and again.tls_identity().context()
     assert not (keys.folder / "rotated.json").exists()
-
-
-def test_the_latest_four_rotations_are_shown(tmp_path: Path) -> None:
-    keys = KeyStore(tmp_path)
-    keys.tls_identity()
-    ids = [keys.identity().public, *(keys.rotate_gateway().new_key for _ in range(6))]
-    shown = rotations_in(x509.load_pem_x509_certificate((keys.folder / "tls.pem").read_bytes()))
-    assert [one.new_key for one in shown] == ids[-4:] and shown[-1].spki_hash == keys.tls_identity().spki_hash
 
 
 def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import TokenPath, best_children
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
-from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.slow_drafter import SlowDrafter
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -306,25 +304,3 @@ def test_unused_entries_do_not_change_the_digest(tmp_path: Path) -> None:
     assert len(padded.entries) == 280
     assert len(gguf_vocabulary(make_tiny_gguf(tmp_path / "b.gguf", vocab=300, unused=0)).entries) == 300
     assert padded.digest == gguf_vocabulary(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30)).digest
-
-
-def test_a_step_that_was_held_up_leaves_the_next_one_fewer_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    with caplog.at_level("INFO"):
-        drafter = Drafter(make_tiny_gguf(tmp_path / "a.gguf"), context=512, threads=0)
-    assert "of 2 threads (a pass:" in caplog.text
-    used, ticks = list[int](), itertools.count()
-    clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
-    drafter._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0, cores=2)
-    drafter.open("r", [5, 6, 7])
-    before = drafter.step("r", [()], 4)
-    assert used == [1]
-    assert drafter.step("r", [()], 4)[0].tokens == before[0].tokens
-    drafter.close("r")
-    ticks = itertools.count(1000)
-    passes = drafter.passes
-    drafter.idle()
-    assert used[1:3] == [1, 2] and drafter.passes == passes, "one pass with each, which is no work"
-    drafter.shutdown()

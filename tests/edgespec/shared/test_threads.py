@@ -59,16 +59,6 @@ def test_at_the_start_the_load_of_others_counts_too() -> None:
     assert machine.count == 1
 
 
-def test_a_pass_that_is_held_up_is_the_last_one_with_so_many_threads(caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine(cores=2)
-    machine.threads.measure(machine.step)
-    machine.others, machine.readable = 1, False
-    with caplog.at_level(logging.INFO):
-        machine.run()
-    assert (machine.threads.count, machine.count) == (1, 1)
-    assert "a pass of the target was held up (20000 ms)" in caplog.text
-
-
 def test_no_pass_of_a_request_has_more_threads_than_the_one_before() -> None:
     machine = Machine(cores=2, others=1)
     machine.threads.measure(machine.step)

@@ -12,8 +12,6 @@ import pytest
 
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import DraftRule
-from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
@@ -98,21 +96,6 @@ def test_it_streams_a_tree_that_a_gateway_can_merge_up_to_the_depth(start: Calla
         merged = tree.merge("w", frame, "w")
         assert merged.fresh == len(frame.tokens)
     assert tree.depth() == RULE.max_depth
-
-
-@pytest.mark.parametrize(("times", "leaves"), [(None, 4), ({1: 1.0, 4: 1.0}, 4), ({1: 1.0, 4: 4.0}, 1)])
-def test_best_first_sends_four_children_and_chooses_the_leaves_by_cost(
-    start: Callable[..., Desk], times: dict[int, float] | None, leaves: int
-) -> None:
-    desk = start(rule=BestFirstRule(sequences=4, max_depth=4, max_nodes=64), curve=times and DraftCurve(times))
-    desk.daemon.take(opened())
-    tree = CandidateTree(PROMPT)
-    frames = [frame for frame in desk.settle() if isinstance(frame, Tree)]
-    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in frames)
-    assert len(tree.root.children) == 4
-    daemon = desk.daemon
-    assert daemon.drafter.rows - len(PROMPT) <= leaves * daemon.stats.steps
-    assert (len(tree.tree) > 4 * daemon.stats.steps) == (leaves > 1)
 
 
 def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Callable[..., Desk]) -> None:

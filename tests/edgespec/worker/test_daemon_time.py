@@ -13,7 +13,7 @@ from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
 from edgespec.core.drafting.shares import Part
 from edgespec.core.protocol.inflow import Bucket
-from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, Share, StepTimes, Tree
+from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Share, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import FIRST_BATCH, MAX_BATCH_S, Daemon, Outlet
@@ -53,29 +53,6 @@ def step(daemon: Daemon) -> tuple[int, int, int]:
     assert work is not None
     daemon._draft(*work)
     return work[0].request, len(work[1]), daemon.drafter.rows - before
-
-
-@pytest.mark.parametrize("pass_us", [1000, 0], ids=["chosen by a pass", "of an answer for the queue"])
-def test_the_ranks_that_a_pass_found_right_serve_the_next_request(model: Path, pass_us: int) -> None:
-    daemon, _ = by_hand(model)
-    untaught = daemon._spread._loss.copy()
-    daemon.take(opened(1))
-    prefix = list(PROMPT)
-    for turn in range(30):
-        step(daemon)
-        best, second, *_ = daemon._requests[1].tree.root.children.values()
-        assert turn or best.cost < second.cost, "at first by the draft's own probabilities"
-        digest = prefix_hash([*prefix, second.token])
-        daemon.take(Commit(1, 1, len(prefix), [second.token], digest, pass_us, pass_us))
-        prefix.append(second.token)
-    daemon.take(Close(1, 1, "stop"))
-    daemon.take(opened(2))
-    step(daemon)
-    best, second, *_ = daemon._requests[2].tree.root.children.values()
-    assert (second.cost < best.cost) == bool(pass_us)
-    assert (daemon._spread._loss != untaught).any() == bool(pass_us)
-    assert daemon.stats.committed == (30 if pass_us else 0)
-    daemon.drafter.shutdown()
 
 
 def test_a_long_prompt_is_read_in_batches_of_a_tenth_of_a_second(model: Path) -> None:

@@ -144,15 +144,6 @@ def test_every_plot_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2 * len(plots)
 
 
-def test_one_endpoint_with_one_failed_sample_is_no_trouble(tmp_path: Path) -> None:
-    samples = [sample(1.0, None, outcome="refused", connect_ms=None)]
-    several = series(samples)
-    figures = summary(samples, several, dt.UTC)
-    assert figures["endpoints"][0]["failure_rate"] == 1.0
-    assert figures["endpoints"][0]["ttft_ms"] == {"n": 0, "p50": None, "p95": None}
-    assert [path.name for path in report.draw(several, figures, tmp_path / "x", dt.UTC)] == ["x-heatmap.png"]
-
-
 @pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
 def test_markup_in_samples_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     samples = [sample(1.0, endpoint="[/]", source="[red]s[/]")]

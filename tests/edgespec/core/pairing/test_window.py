@@ -12,7 +12,6 @@ from edgespec.core.errors import LocalProtocolError, PairingError
 from edgespec.core.pairing.exchange import GatewayExchange, Party, State, WorkerExchange
 from edgespec.core.pairing.messages import Code, PairingFailed, PairingMessage, Reason
 from edgespec.core.pairing.window import (
-    ATTEMPT_S,
     MAX_FAILURES,
     PARKED_S,
     STEP_S,
@@ -236,16 +235,6 @@ def test_an_attempt_that_ends_after_its_proof_burns_the_code() -> None:
     w.receive(exchange, confirm, 0.0)
     w.abandon(exchange, Reason.ABANDONED, 0.0)
     assert Failed(Reason.ABANDONED, MAX_FAILURES - 1) in w.events()
-
-
-def test_an_attempt_that_speaks_now_and_then_ends_too() -> None:
-    """No message of the exchange can be sent twice, so a slow peer is limited by their number as well as by time."""
-    w = window()
-    exchange, worker, reply = parked(w, w.open(0.0), 0.0, "10.0.0.1")
-    confirm = worker.receive(reply)
-    assert confirm is not None
-    w.receive(exchange, confirm, STEP_S - 0.1)
-    assert w.wake_at is not None and w.wake_at <= ATTEMPT_S
 
 
 def test_a_worker_that_cannot_be_stored_is_not_paired() -> None:
