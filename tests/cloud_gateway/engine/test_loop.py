@@ -77,7 +77,7 @@ async def test_a_good_worker_saves_passes_and_the_usage_says_so(make: Make) -> N
 @pytest.mark.parametrize("right", [0.5, 1.0])
 async def test_the_links_hear_when_the_target_left_what_a_worker_drafted(make: Make, right: float) -> None:
     worker = LoopWorker(0.001, right)
-    _, done = await complete(make(worker, None, policy="wanspec"), request(300))
+    _, done = await complete(make(worker, None, policy="wanspec"), request(100))
     assert done.usage.drafted["worker"] > 0
     if right == 1.0:
         assert worker.divergences <= 1, "only the end of the answer cuts a path short"
