@@ -64,22 +64,3 @@ async def test_a_useless_worker_takes_few_requests_from_an_honest_one(bad: Calla
 async def test_a_useless_worker_keeps_a_request_that_no_other_may_have() -> None:
     _, pace, _ = await served(silent(), requests=2)
     assert pace == 1
-
-
-async def test_a_worker_that_recovers_gets_requests_again() -> None:
-    sick, far = member("sick", NEAR_S), honest()
-    sick.muted = True
-    with engines() as make:
-        engine = make(Team(sick, far), None, TableTarget(pass_s=PASS_S), policy="wanspec")
-
-        async def drafted(first: int, count: int) -> Counter[str]:
-            found = Counter[str]()
-            for number in range(first, first + count):
-                _, done = await complete(engine, GenerationRequest([1, 2, number], TOKENS, ignore_eos=True))
-                found[done.usage.workers[-1]] += 1
-            return found
-
-        assert (await drafted(0, 9))["honest"] == 9
-        sick.muted = False
-        await drafted(9, 40)
-        assert (await drafted(49, 9))["sick"] >= 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from cloud_gateway.core.policies.settings import PolicySettings, SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make
-from cloud_gateway.core.sources.heads import TRIAL, Level
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
@@ -76,14 +74,6 @@ def test_each_source_is_timed_by_itself() -> None:
     assert {name: counts["seconds"] for name, counts in generation.usage.sources.items()} == {"lookup": 1, "answers": 3}
 
 
-async def test_a_text_without_repetitions_is_left_alone_with_a_reason() -> None:
-    with engines() as started:
-        wanted = GenerationRequest([*range(20)], 8, ignore_eos=True, speculation=Speculation(policy="adaptive"))
-        _, done = await complete(started(target=TableTarget(pass_s=0)), wanted)
-    usage = done.usage
-    assert usage.sources["lookup"]["proposed"] == 0 and usage.sources["lookup"]["why"]
-
-
 @pytest.mark.parametrize("method", ["shared-noise", "rejection"])
 async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, method: Method) -> None:
     wanted, sampling = Speculation(policy="adaptive", verification=method), Sampling(temperature=0.3, seed=7)
@@ -92,40 +82,3 @@ async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, 
     recorded = read(path)
     assert any(isinstance(event, trace.Suggested) for _, event in recorded.entries)
     assert check(recorded).differences == [] and trace.emitted(recorded.entries) == COUNT
-
-
-async def test_what_drafts_taught_without_lookup_does_not_serve_answers_with_it() -> None:
-    with engines() as started:
-        engine = started(None, TableDraft(model=ShortMemory(right=0.7)), TableTarget(pass_s=0, model=ShortMemory()))
-        named: tuple[tuple[SourceName, ...], ...] = ((), ("lookup",))
-        for sources in named:
-            asked = Speculation(policy="adaptive", prefer="latency", sources=sources)
-            await complete(engine, GenerationRequest(PROMPT, 8, ignore_eos=True, speculation=asked))
-        kinds = {kind for _, kind in engine._memory._kept}
-    assert {sources for _, sources in kinds} == set(named)
-
-
-class WrongHeads:
-    """Heads that expect a token which never comes."""
-
-    asked = 0
-
-    def read(self, slot: int) -> None:
-        """They see no prompt."""
-
-    def ask(self, slot: int, token: int) -> Sequence[Level]:
-        self.asked += 1
-        return [Level([-5], [0.9], [-1])]
-
-
-async def test_heads_that_do_not_pay_are_not_tried_by_each_completion() -> None:
-    heads, asked = WrongHeads(), list[int]()
-    wanted = GenerationRequest(PROMPT, 12, ignore_eos=True, speculation=Speculation(sources=("medusa",)))
-    with engines() as started:
-        engine = started(None, None, TableTarget(pass_s=0.0, model=ShortMemory()), policy="adaptive")
-        engine.local.heads = {"medusa": heads}
-        for _ in range(4):
-            _, done = await complete(engine, wanted)
-            asked.append(heads.asked)
-    assert asked[0] >= TRIAL and asked[-1] - asked[0] <= 3, "they are asked in one round of 16"
-    assert "passes a round and cost" in done.usage.sources["medusa"]["why"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,7 @@ from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
-from cloud_gateway.core.verify.rejection import LocalDraftDistribution, Rejection
 from cloud_gateway.engine.loop import Engine
-from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Open, Sampling
 from tests.support.engines import Make, complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
@@ -120,39 +118,6 @@ def both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- closed to workers -----------------------------------------------------------------------------------------------
-
-
-class Favouring(LoopWorker):
-    """Proposes the target's least likely of its three best tokens everywhere, and is most sure of it."""
-
-    def propose(self, tokens: Sequence[int], width: int) -> Proposal:
-        return Proposal([int(np.argsort(-next_logits(tokens))[2])], [0.0], 0.0)
-
-
-@pytest.mark.usefixtures("both")
-async def test_only_what_the_gateway_drew_is_tested_whatever_workers_send(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: dict[int, tuple[LocalDraftDistribution, list[int]]] = {}
-    draw, token = Rejection.draw, Rejection.token
-    tested = 0
-
-    def drawing(self: Rejection, q: np.ndarray, width: int) -> LocalDraftDistribution:
-        made = draw(self, q, width)
-        drawn[id(made)] = made, made.siblings[0].tolist()
-        return made
-
-    def testing(self: Rejection, p: np.ndarray, draft: LocalDraftDistribution) -> np.ndarray:
-        nonlocal tested
-        assert drawn[id(draft)][0] is draft and drawn[id(draft)][1] == draft.siblings[0].tolist()
-        tested += 1
-        return token(self, p, draft)
-
-    monkeypatch.setattr(Rejection, "draw", drawing)
-    monkeypatch.setattr(Rejection, "token", testing)
-    found, usages = await fit(make(Favouring(step_s=0.001), TableDraft(0.5), k=2), PLAIN, ANSWERS, policy="wanspec")
-    assert tested > 200 and sum(usage.drafted.get("worker", 0) for usage in usages) > 50
-    assert found.p > ENOUGH
 
 
 @pytest.mark.parametrize(

@@ -52,25 +52,6 @@ async def test_a_policy_that_asks_no_draft_is_named(policy: str) -> None:
     assert usage.local_draft_passes == 0 and usage.why_not_local == f"policy {policy} did not ask it"
 
 
-async def test_a_draft_that_does_not_pay_has_its_step_as_the_reason() -> None:
-    (usage,) = await usages(drafting(step_s=0.5))
-    assert usage.local_draft_passes == 0
-    assert str(usage.why_not_local).startswith("a draft step takes 500.0 ms, and what it finds would save ")
-
-
-async def test_a_prompt_that_is_too_dear_to_read_is_the_reason() -> None:
-    (usage,) = await usages(drafting(token_s=10.0))
-    assert usage.local_draft_passes == 0
-    assert str(usage.why_not_local).startswith("it has to read for ")
-
-
-async def test_others_in_the_same_passes_are_a_part_of_the_reason() -> None:
-    found = await usages(drafting(step_s=0.5), requests=2)
-    assert [str(usage.why_not_local).rpartition(" (")[2] for usage in found] == [
-        "other requests in the same passes: 1)"
-    ] * 2
-
-
 async def test_a_draft_without_room_is_the_reason() -> None:
     class Full(TableDraft):
         def open(self, *_: object) -> None:

@@ -14,7 +14,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cloud_gateway.core.limits import probation
 from cloud_gateway.links.port import LinkLimits
-from cloud_gateway.links.registry import FIRST_STEP_S
 from edgespec.core.errors import AddressError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NONCE_BYTES
@@ -137,16 +136,6 @@ async def test_the_step_time_is_estimated_from_the_spacing_of_trees(tmp_path: Pa
             await asyncio.sleep(0.02)
         (worker,) = gateway.links.workers()
         assert 0.5 < 2 * worker.step_s / ((sent_at[-1] - sent_at[0]) / 29) < 2, "each frame has two levels"
-
-
-async def test_the_gap_after_the_target_left_the_draft_is_not_counted(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway, client(gateway) as linked:
-        for i in range(8):
-            await linked.send(some_tree(1 + 2 * i))
-            await until(lambda i=i: len(gateway.seen.of("tree")) == i + 1)
-            (worker,) = gateway.links.workers()
-            gateway.links.diverged(worker.id)
-        assert worker.step_s == FIRST_STEP_S, "no two trees came without a divergence between them"
 
 
 async def test_a_goodbye_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

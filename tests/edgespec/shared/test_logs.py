@@ -268,16 +268,6 @@ def test_a_standard_error_that_takes_nothing_ends_nothing(close: str) -> None:
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 
-def test_a_native_crash_still_names_the_place() -> None:
-    crash = "from edgespec.shared import logs\nimport os\nwith logs.policy():\n    logs.serving()\n    os.abort()"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", crash], capture_output=True, text=True, env=environment, timeout=60, check=False
-    )
-    assert done.returncode == -6
-    assert 'File "<string>", line 5 in <module>' in done.stderr
-
-
 COMMAND = """
 import argparse, os
 from edgespec.shared import command, logs

@@ -197,20 +197,6 @@ async def test_a_gateway_that_accepts_and_closes_is_not_hammered(tmp_path: Path)
     assert max(sleeps.waits_s) > 8
 
 
-async def test_only_a_link_of_a_minute_resets_the_back_off(tmp_path: Path) -> None:
-    sleeps, now = Sleeps(), [0.0]
-    daemon = Daemon()
-    async with serving(tmp_path) as gateway:
-        async with running(gateway, daemon, sleep=sleeps, clock=lambda: now[0]):
-            for attempt, lasted_s in enumerate([5.0] * 6 + [61.0], 1):
-                await until(lambda n=attempt: len(gateway.seen.of("up")) == n and daemon.link)
-                now[0] += lasted_s
-                assert daemon.link is not None
-                daemon.link.end(RemoteProtocolError("prefix", "an end that is no restart"))
-                await until(lambda n=attempt: len(sleeps.waits_s) == n)
-    assert max(sleeps.waits_s[:6]) > 3 and sleeps.waits_s[6] <= 1.0
-
-
 # --- back-pressure -----------------------------------------------------------------------------------------------
 
 

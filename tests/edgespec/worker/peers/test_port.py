@@ -172,7 +172,7 @@ async def test_a_relay_that_falls_silent_is_left(tmp_path: Path, monkeypatch: py
         assert 3 * tunnel.HEARTBEAT_S < tunnel.SILENT_S < 1, "as docs/protocol.md promises"
 
 
-@pytest.mark.parametrize("seconds", [0.75, 0.95, 1.65])
+@pytest.mark.parametrize("seconds", [0.95, 1.65])
 async def test_a_process_that_stood_still_keeps_its_tunnel(tmp_path: Path, seconds: float) -> None:
     """A machine under load may not run this process for a second; the silence is then its own."""
     async with two(tmp_path) as (caller, relay), echo() as behind:

@@ -82,16 +82,6 @@ async def test_a_worker_links_through_a_peer_where_there_is_no_other_way(tmp_pat
         assert one.daemon.of("message") == [(Close(1, 1, "done"),)]
 
 
-async def test_when_its_relay_ends_another_is_taken(tmp_path: Path) -> None:
-    async with campus(tmp_path) as one:
-        await until(lambda: one.through, 20)
-        first = one.through
-        used = next(relay for relay in one.relays if relay.address.port == first)
-        await used.port.close()
-        await until(lambda: one.through not in (None, first), 20)
-        assert len(one.daemon.of("down")) == 1
-
-
 async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> None:
     """Links that lasted, by their own clock: the waits between do not grow from one to the next."""
     ticks, sleeps = itertools.count(step=RELAYED_SETTLED_S), Sleeps()
