@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -31,23 +32,37 @@ def completed(
     request[_COMPLETED] = True
     tokens = sum(answer.tokens for answer in answers)
     ends = list(dict.fromkeys(outcome(answer) for answer in answers))
+    figures = _pace(answers, tokens, began)
+    pace = ", ".join(text for name, text in TEXTS.items() if figures[name] is not None).format(**figures)
     text = (
         f"{request[ID]} of API key {named(key)}: model {model}, {prompt_tokens} prompt tokens, "
-        f"{tokens} completion tokens, {_pace(answers, tokens, began)}, {', '.join(ends)}"
+        f"{tokens} completion tokens, {pace}, {', '.join(ends)}"
     )
+    figures |= {"request": request[ID], "key": key.id, "key_name": key.name, "model": model, "finish": ends}
+    figures |= {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
     if ends == ["cancelled"]:
-        _lines.line(logging.INFO, (key.id, "cancelled", next(_cancelled) % MAX_CANCELLED_LINES), text)
+        kind = (key.id, "cancelled", next(_cancelled) % MAX_CANCELLED_LINES)
+        _lines.line(logging.INFO, kind, text, figures=figures)
     else:
-        log.log(logging.WARNING if "error" in ends else logging.INFO, "%s", text)
+        log.log(logging.WARNING if "error" in ends else logging.INFO, "%s", text, extra={"figures": figures})
 
 
-def _pace(answers: Sequence[Answer], tokens: int, began: float) -> str:
+TEXTS = {
+    "seconds": "{seconds:.3f} s",
+    "first_token_s": "first token after {first_token_s:.3f} s",
+    "tokens_per_s": "{tokens_per_s:.1f} tokens/s",
+    "drafted_by": "drafted by {drafted_by}",
+}
+"""A line's text of each figure, if there is one."""
+
+
+def _pace(answers: Sequence[Answer], tokens: int, began: float) -> dict[str, Any]:
     """Times since `began` (time.monotonic), and whose drafts were accepted."""
     spent_s = time.monotonic() - began
     first = min((answer.first_token_at for answer in answers if answer.first_token_at is not None), default=None)
+    found: dict[str, Any] = dict.fromkeys(TEXTS) | {"seconds": round(spent_s, 4)}
     if first is None:
-        return f"{spent_s:.3f} s"
-    rate = tokens / max(began + spent_s - first, 0.001)
+        return found
     usages = [answer.usage for answer in answers if answer.usage is not None]
     workers = {name for usage in usages for name, counts in usage.by_worker.items() if counts.get("accepted")}
     others = {
@@ -56,8 +71,9 @@ def _pace(answers: Sequence[Answer], tokens: int, began: float) -> str:
         for source, count in usage.accepted.items()
         if count and not (workers and source == "worker")
     }
+    rate = tokens / max(began + spent_s - first, 0.001)
     drafted = ", ".join(sorted(workers) + sorted(others)) or "nobody"
-    return f"{spent_s:.3f} s, first token after {first - began:.3f} s, {rate:.1f} tokens/s, drafted by {drafted}"
+    return found | {"first_token_s": round(first - began, 4), "tokens_per_s": round(rate, 2), "drafted_by": drafted}
 
 
 def outcome(answer: Answer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextvars import ContextVar
 
 from aiohttp import web
 
@@ -10,6 +11,9 @@ HEADER = "x-request-id"
 """OpenAI's name for it; the official client shows it as `_request_id`."""
 ID = web.RequestKey("id", str)
 """The guard (routes.py) stores the id in the request under it."""
+
+TRACE_PARENT: ContextVar[str] = ContextVar("traceparent", default="")
+"""The client's header of that name (W3C Trace Context), while its request is handled."""
 
 
 def new_id() -> str:

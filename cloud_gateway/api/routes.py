@@ -14,7 +14,7 @@ from aiohttp import web
 from cloud_gateway.api import report
 from cloud_gateway.api.connection import Connection
 from cloud_gateway.api.errors import as_client_error, error_response, unavailable
-from cloud_gateway.api.request_id import ID, new_id, show
+from cloud_gateway.api.request_id import ID, TRACE_PARENT, new_id, show
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
 from cloud_gateway.auth import KeyRing
@@ -62,6 +62,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[ID] = new_id()
+        TRACE_PARENT.set(request.headers.get("traceparent", ""))
         origins, origin = api.limits.api.cors, request.headers.get("Origin")
         if request.method == "OPTIONS" and allowed_origin(origins, origin):
             return web.Response(status=204)

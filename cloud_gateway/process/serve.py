@@ -26,6 +26,7 @@ from cloud_gateway.links.port import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
+from cloud_gateway.process import spans
 from cloud_gateway.process.audit import AuditLog
 from cloud_gateway.process.collector import spare_rounds, sweep
 from cloud_gateway.process.config import GatewaySettings, is_loopback
@@ -181,8 +182,10 @@ class Gateway:
             quarantined=self._note_quarantine,
         )
         recorder: Recording | None = self.recorder
+        if (provider := spans.provider()) is not None:
+            recorder = spans.Spans(provider, models.served.id, recorder)
         if self.pages is not None:
-            recorder = self.pages.show(models.text, Commands(self).worker_rows, self.recorder)
+            recorder = self.pages.show(models.text, Commands(self).worker_rows, recorder)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 
 from edgespec.core.errors import ClientError, EdgespecError
@@ -124,12 +124,19 @@ class LimitedLog:
         """`line` with level WARNING."""
         self.line(logging.WARNING, kind, text)
 
-    def line(self, level: int, kind: Hashable, text: str, error: BaseException | None = None) -> None:
+    def line(
+        self,
+        level: int,
+        kind: Hashable,
+        text: str,
+        error: BaseException | None = None,
+        figures: Mapping[str, object] | None = None,
+    ) -> None:
         """Logs `text`, unless a line of this kind was logged within the last minute; then it is counted.
 
-        `error`: what caused it, of which the log shows kind and place.
+        `error`: what caused it, of which the log shows kind and place. `figures`: for a log in JSON.
         """
         left_out = self._throttle.admit(kind, self._clock())
         if left_out is not None:
             more = f" (and {left_out} more like it)" if left_out else ""
-            self._log.log(level, "%s%s", text, more, exc_info=error)
+            self._log.log(level, "%s%s", text, more, exc_info=error, extra={"figures": figures or {}})

@@ -23,15 +23,20 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
+
+import msgspec
 
 from edgespec.shared.log_text import Throttle, clean, described, identifier, kind_of, origin, place, places
 
 log = logging.getLogger("edgespec.logs")
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+JSON = "EDGESPEC_JSON_LOGS"
+"""The environment variable that makes each line an object of JSON."""
 KEPT = 20
 """Latest warnings and errors for `status` and `doctor`."""
 JOIN_S = 1.0
@@ -111,12 +116,22 @@ def is_ours(record: logging.LogRecord) -> bool:
     return record.pathname.startswith(_OUR_FILES) and not record.name.endswith(_LENT)
 
 
+class JsonLines(logging.Formatter):
+    """Time, level, logger and text, and the figures of lines that have some (`extra={"figures": ...}`)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found = {"time": at, "level": record.levelname.lower(), "logger": record.name, "text": record.getMessage()}
+        return msgspec.json.encode(found | getattr(record, "figures", {})).decode()
+
+
 class PolicyHandler(logging.StreamHandler[TextIO]):
     """Prints records of our packages as they are, and others without their text."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self.setFormatter(logging.Formatter(FORMAT))
+        self.setFormatter(JsonLines() if os.environ.get(JSON) else logging.Formatter(FORMAT))
         self._throttle = Throttle()
         self._withheld: Withheld | None = None
         self.warnings: deque[tuple[float, str]] = deque(maxlen=KEPT)
@@ -131,6 +146,7 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
             name = identifier(record.name)
             shown = logging.LogRecord(name, record.levelno, "", 0, clean(text), None, None)  # no arguments, no exc_info
             shown.created, shown.msecs = record.created, record.msecs
+            shown.__dict__["figures"] = getattr(record, "figures", {}) if is_ours(record) else {}
             if record.levelno >= logging.WARNING:
                 self.warnings.append((record.created, f"{name}: {shown.getMessage()}"))
             super().emit(shown)

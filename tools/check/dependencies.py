@@ -12,7 +12,10 @@ from pathlib import Path
 
 OWN = frozenset({"edgespec", "cloud_gateway", "tools", "tests"})
 FOLDERS = ("edgespec", "cloud_gateway", "tools", "tests")
-UNINSTALLED: Mapping[str, list[str]] = {"pynvml": ["nvidia-ml-py"]}  # of extras that `make setup` leaves out
+UNINSTALLED: Mapping[str, list[str]] = {
+    "pynvml": ["nvidia-ml-py"],
+    "opentelemetry": ["opentelemetry-sdk"],
+}  # of extras that `make setup` leaves out
 
 
 def dependency_faults(root: Path) -> Iterator[str]:

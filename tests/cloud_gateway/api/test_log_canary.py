@@ -67,6 +67,18 @@ async def test_the_log_has_one_line_for_each_completion(echo: Echo, out: io.Stri
     assert traces_of([PROMPT, echo.key], out.getvalue()) == []
 
 
+async def test_a_line_of_json_has_the_figures_of_a_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(logs.JSON, "1")
+    stream = io.StringIO()
+    with logs.policy("info", stream):
+        async with echo_gateway(tmp_path) as echo:
+            _, body, headers = await post(echo, CHAT)
+    (line,) = [line for line in map(json.loads, stream.getvalue().splitlines()) if "request" in line]
+    assert line["request"] == headers["x-request-id"] and line["key"] == echo.key.split("-")[1]
+    assert line["completion_tokens"] == body["usage"]["completion_tokens"] and line["finish"] == ["stop"]
+    assert 0 <= line["first_token_s"] <= line["seconds"] and line["tokens_per_s"] > 0 and line["drafted_by"] == "worker"
+
+
 async def test_a_completion_that_fails_is_a_warning(tmp_path: Path, out: io.StringIO) -> None:
     async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=1)) as echo:
         status, _, headers = await post(echo, CHAT)

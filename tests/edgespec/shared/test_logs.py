@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -41,6 +43,19 @@ def out() -> Iterator[io.StringIO]:
 def test_our_own_sentences_are_printed(out: io.StringIO) -> None:
     planted("def f(): log.info('draft model %s: %d tokens, %.1f s', 'm.gguf', 5, 0.25)")()
     assert "INFO    edgespec.planted: draft model m.gguf: 5 tokens, 0.2 s\n" in out.getvalue()
+
+
+def test_a_line_of_json_has_the_figures_of_our_own_lines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(logs.JSON, "1")
+    stream = io.StringIO()
+    with logs.policy("info", stream):
+        planted("def f(): log.info('made %d\\n', 5, extra={'figures': {'tokens': 5, 'finish': ['stop']}})")()
+        planted("def f(): log.error(CANARY, extra={'figures': {'text': CANARY}})", ours=False)()
+    ours, foreign = map(json.loads, stream.getvalue().splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", ours.pop("time"))
+    shown = {"level": "info", "logger": "edgespec.planted", "text": "made 5?"}
+    assert ours == shown | {"tokens": 5, "finish": ["stop"]}
+    assert foreign["level"] == "error" and CANARY not in stream.getvalue()
 
 
 @pytest.mark.claim("of-a-library-only-level-logger-and-place-are-printed")
