@@ -78,8 +78,8 @@ class KeyRing:
         self.used: dict[str, int] = {}
         """When this process last accepted each key, by id; not stored."""
 
-    def check(self, authorization: str | None) -> Key:
-        """The key that an `Authorization` header presents. Raises ClientError 401."""
+    def check(self, authorization: str | None, *, booked: bool = True) -> Key:
+        """The key that an `Authorization` header presents; `booked`: this is a use of it. Raises ClientError 401."""
         scheme, _, presented = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not presented.strip():
             raise _denied("Incorrect API key provided: none; send the header 'Authorization: Bearer es-...'.")
@@ -90,7 +90,8 @@ class KeyRing:
             raise _denied(
                 "Incorrect API key provided: it is wrong or was revoked; ask the operator of this gateway for one."
             )
-        self.used[key.id] = int(time.time())
+        if booked:
+            self.used[key.id] = int(time.time())
         return key
 
     def all(self) -> list[Key]:

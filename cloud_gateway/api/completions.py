@@ -14,10 +14,12 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.api.tools import Call
 from cloud_gateway.api.usage import Counts, Timings
 from cloud_gateway.core.verify.interface import TokenLogprob as Scored
+from edgespec.core.errors import ClientError
 
 Finish = Literal["stop", "length", "tool_calls"]
 Spell = Callable[[int], bytes]
@@ -275,6 +277,10 @@ class Form(ABC):
     def opening(self, index: int) -> Iterator[Struct]:
         """The first events of a choice."""
         return iter(())
+
+    def failure(self, error: ClientError) -> Struct:
+        """What a stream ends with when it fails."""
+        return error_object(error)
 
 
 class ChatForm(Form):

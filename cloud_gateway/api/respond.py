@@ -12,7 +12,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from cloud_gateway.api.answer import Answer
 from cloud_gateway.api.completions import Form, Piece
-from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.frames import FRAME_BYTES, LOGPROBS_FRAMES
 from cloud_gateway.api.limits import Limits
 from cloud_gateway.api.sse import ClientGoneError, EvenStream, EventStream, event, merged
@@ -92,7 +91,7 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
     except ClientError as error:
         if not events.opened:
             raise
-        await events.end(event(error_object(error)))
+        await events.end(event(job.form.failure(error)))
     return events.response
 
 

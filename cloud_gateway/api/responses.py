@@ -14,7 +14,7 @@ from cloud_gateway.api.limits import ServedModel
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat
 from cloud_gateway.api.tools import AllowedTools, Function, Name, Named, Tool, ToolChoice, ToolNamed
 from cloud_gateway.api.usage import Counts, Speculated, Timings
-from edgespec.core.errors import refusal
+from edgespec.core.errors import ClientError, refusal
 
 
 class Item(Struct):
@@ -241,6 +241,9 @@ class ResponseEvent(Closed, kw_only=True, omit_defaults=True):
     arguments: str | None = None
     name: str | None = None
     logprobs: tuple[str, ...] | None = None
+    code: str | None = None
+    message: str | None = None
+    param: str | None = None
 
 
 class ResponseForm(Form):
@@ -306,6 +309,9 @@ class ResponseForm(Form):
     def counts(self, usage: Counts, timings: Timings) -> Iterator[Struct]:
         response = self._ended(usage, timings)
         yield self._event(f"response.{response.status}", response=response)
+
+    def failure(self, error: ClientError) -> Struct:
+        return self._event("error", code=error.code, message=str(error), param=error.param)
 
     def _event(self, kind: str, **fields: Any) -> ResponseEvent:
         self._number += 1

@@ -141,7 +141,7 @@ class Pages:
                 quiet = CLOCK()
                 await stream.idle()
             try:
-                await asyncio.to_thread(self._keys.check, request.headers.get(hdrs.AUTHORIZATION))
+                await asyncio.to_thread(self._keys.check, request.headers.get(hdrs.AUTHORIZATION), booked=False)
             except ClientError as error:
                 return await stream.end(b'data: {"kind":"refused","why":' + msgspec.json.encode(str(error)) + b"}\n\n")
 

@@ -74,6 +74,7 @@ def test_a_running_gateway_sees_new_and_revoked_keys_at_once(tmp_path: Path) -> 
     record, key = admin.create("lab")
     with pytest.raises(ClientError):
         running.check(bearer(key[:-1]))
+    assert running.check(bearer(key), booked=False).id == record.id
     assert running.used == {}, "only a valid key was used"
     assert running.check(bearer(key)).id == record.id
     assert running.used.keys() == {record.id}

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from edgespec import __version__
-from tests.support.echo import CHAT, HELLO, MODEL, Echo, echo_gateway, post
+from tests.support.echo import CHAT, HELLO, MODEL, Echo, EchoEngine, echo_gateway, post
 from tools.doubles.limits import request_limits
 
 PAGE = "https://chat.example"
@@ -44,6 +44,15 @@ async def test_a_response_and_its_stream_are_the_same_text(client: openai.AsyncO
     assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
     cut = await client.responses.create(**asked, max_output_tokens=3)
     assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=2, step_s=0.02)) as echo:
+        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
+            events = [one async for one in await client.responses.create(model="echo", input=HELLO, stream=True)]
+    numbers, last = [one.sequence_number for one in events], events[-1]
+    assert numbers == list(range(len(events))) and len(events) > 3
+    assert last.type == "error" and last.code == "internal_error" and "reference" in last.message
 
 
 async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI, echo: Echo) -> None:
