@@ -85,7 +85,7 @@ def pinned(entry: str) -> str:
 def cpu_entry(torch: str, before: str) -> str:
     """The entry of torch's CPU wheels: those of this NAME==VERSION in pip's `find-links`, and those in `before`."""
     version = torch.partition("==")[2]
-    folders = map(Path, _pip_setting("find-links").split())
+    folders = map(Path, pip_setting("find-links").split())
     wheels = [file for folder in folders for file in folder.glob(f"torch-{version}+cpu-*.whl")]
     hashes = {f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in wheels}
     if f"{torch}+cpu " in before:
@@ -111,21 +111,21 @@ def _compiled(extras: Sequence[str], keep: Mapping[str, str], options: Sequence[
         command += ["--output-file", str(out), *options, *(f"--extra={extra}" for extra in extras)]
         source = "pyproject.toml" if extras else "-"
         done = subprocess.run(
-            [*command, source], cwd=ROOT, input=BUILD, env=_environment(), text=True, capture_output=True, check=False
+            [*command, source], cwd=ROOT, input=BUILD, env=pip_for_uv(), text=True, capture_output=True, check=False
         )
         if done.returncode:
             raise ConfigError(f"uv found no versions that fit together: {done.stderr.strip()}")
         return entries(out.read_text())
 
 
-def _environment() -> dict[str, str]:
-    """uv's settings, from pip's."""
-    index, extra = _pip_setting("index-url"), _pip_setting("extra-index-url")
+def pip_for_uv() -> dict[str, str]:
+    """The environment with uv's settings, from pip's."""
+    index, extra = pip_setting("index-url"), pip_setting("extra-index-url")
     found = {"UV_DEFAULT_INDEX": index, "UV_INDEX": extra, "UV_INDEX_STRATEGY": "unsafe-best-match"}
     return os.environ | {name: value for name, value in found.items() if value}
 
 
-def _pip_setting(key: str) -> str:
+def pip_setting(key: str) -> str:
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(rf"^[\w:.-]+\.{key}='(.*)'$", listed, re.MULTILINE)

@@ -7,14 +7,16 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from edgespec.lab.rig import free_port
 from edgespec.lab.rig.chat import ChatClient, greedy
-from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
+from tools.check.wheel.place import COMMAND_S, ROOT, Installer, Place, Row, manage
 
 EXCUSED = {
     ("edgespec", "tune"): "takes minutes; --long runs it",
+    ("cloud-gateway", "tune"): "the same",
 }
 """Shown by a page and not run, or not always."""
 AWAKE: dict[str, object] = {"owner.mode": "always", "gateway.discover": "false"}
@@ -74,6 +76,7 @@ def alone(worker: Place) -> None:
 def operate(gateway: Place) -> None:
     """Commands of an operator beside the running gateway."""
     gateway.run("cloud-gateway", "status")
+    gateway.run("cloud-gateway", "models", "list")
     gateway.run("cloud-gateway", "keys", "create", "--name", "chemistry-bot", "--offload", "chemistry", "trusted")
     made = gateway.json("cloud-gateway", "keys", "create", "--name", "batch")
     gateway.run("cloud-gateway", "keys", "list")
@@ -108,6 +111,25 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
         gateway.run("cloud-gateway", "audit", "--since", "24h")
     gateway.run("cloud-gateway", "workers", "revoke", name)
     worker.run("edgespec", "keys", "rotate")
+
+
+def leave(place: Place, installer: Installer) -> Row:
+    """The service is installed and uninstalled, then the program: what stays is what `uninstall` named.
+
+    `systemctl` is a program that does nothing here; tests/live/test_systemd_live.py has the real one.
+    """
+    (place.bin / "systemctl").symlink_to("/bin/true")
+    program = "edgespec" if place.name == "worker" else "cloud-gateway"
+    place.run(program, "install-service", "--user")
+    said = place.run(program, "uninstall", "--user")
+    kept = [Path(line.split()[1]) for line in said.splitlines() if line.startswith("kept: ")]
+    (place.bin / "systemctl").unlink()
+    manage(place.bin.parent, installer, "uninstall", "edgespec")
+    programs = [place.bin / name for name in ("edgespec", "cloud-gateway") if (place.bin / name).exists()]
+    hidden = [path for path in place.folder.glob(".*/**/*") if path.is_file()]
+    left = [*programs, *(path for path in hidden if not any(path.is_relative_to(one) for one in kept))]
+    said = f"stays, as `uninstall` said: {', '.join(map(str, kept))}; besides: {left or 'nothing'}"
+    return Row(place.name, f"{installer} uninstall edgespec", int(bool(left)), (0,), said)
 
 
 def meet(worker: Place, gateway: Place, port: int) -> None:
