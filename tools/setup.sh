@@ -134,11 +134,18 @@ worker() {
     "$VENV/bin/edgespec" models check auto:quantised
 }
 
+# For an image: the packages, and edgespec itself as a copy.
+container() { # NAME of the file in requirements/
+    packages "$1"
+    pip_install --quiet --no-build-isolation --no-deps --force-reinstall .
+}
+
 case ${1:-} in
 packages) packages dev ;;
 models | worker) "$1" ;;
+container) container "$2" ;;
 *)
-    echo "usage: $0 packages|models|worker" >&2
+    echo "usage: $0 packages|models|worker|container NAME" >&2
     exit 2
     ;;
 esac

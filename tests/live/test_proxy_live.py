@@ -43,9 +43,9 @@ def nginx(folder: Path, port: int, api: int) -> list[str]:
     return ["nginx", "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.conf")]
 
 
-def caddy(folder: Path, port: int, api: int) -> list[str]:
+def caddy(folder: Path, port: int, api: int, recipe: str = "Caddyfile") -> list[str]:
     """Its command, with a certificate of its own for a name of this machine."""
-    site = (RECIPES / "Caddyfile").read_text()
+    site = (RECIPES / recipe).read_text()
     assert "llm.example.org {\n" in site
     site = site.replace("llm.example.org {\n", f"https://localhost:{port} {{\n\ttls internal\n")
     site = site.replace("127.0.0.1:8080", f"127.0.0.1:{api}")
@@ -58,23 +58,31 @@ PROXIES = {"nginx": nginx, "caddy": caddy}
 
 
 @asynccontextmanager
-async def proxied(name: str, echo: Echo, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client's session with the proxy before the API."""
+async def proxied(
+    name: str, echo: Echo, folder: Path, other: Echo | None = None
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client's session with the proxy before the API, or with Caddy before two."""
     if shutil.which(name) is None:
         pytest.skip(f"{name} is missing (Debian: {name})")
     port = free_port()
+    if other is None:
+        command, ready = PROXIES[name](folder, port, echo.listener.port), "/v1/models"
+    else:
+        command, ready = caddy(folder, port, echo.listener.port, "several.Caddyfile"), "/small/v1/models"
+        site = folder / "Caddyfile"
+        site.write_text(site.read_text().replace("127.0.0.1:8081", f"127.0.0.1:{other.listener.port}"))
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the proxy's certificate is not what is tested
     own = {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     with Processes(folder, environment=own) as processes:
-        processes.start(name, PROXIES[name](folder, port, echo.listener.port))
+        processes.start(name, command)
         headers = {"Authorization": f"Bearer {echo.key}"}
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(f"https://localhost:{port}", headers=headers, connector=connector) as session:
             deadline = time.monotonic() + START_S
             while True:
                 try:
-                    async with session.get("/v1/models") as response:
+                    async with session.get(ready) as response:
                         assert response.status == 200
                         break
                 except aiohttp.ClientConnectorError:
@@ -111,3 +119,15 @@ async def test_a_client_that_leaves_the_proxy_ends_its_completion(name: str, tmp
         assert len(engine.cancelled) == 1
         async with session.get("/v1/models", headers={"Authorization": "Bearer wrong"}) as refused:
             assert refused.status == 401
+
+
+async def test_two_gateways_stand_behind_one_name(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path / "small") as small, echo_gateway(tmp_path / "large") as large:
+        async with proxied("caddy", small, tmp_path, large) as session:
+            asked = ("/small", small.key, 200), ("/large", large.key, 200), ("/small", large.key, 401)
+            for path, key, status in asked:
+                async with session.post(
+                    f"{path}/v1/chat/completions", json=CHAT, headers={"Authorization": f"Bearer {key}"}
+                ) as response:
+                    assert response.status == status, path
+                    assert ("chatcmpl-" in await response.text()) == (status == 200)
