@@ -46,6 +46,11 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml")
     command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
+    for verb, text in (("models", "list, fetch, check and make models"), ("tune", "measure which drafts pay here")):
+        same = verbs.add_parser(verb, help=f"{text}; the same as `edgespec {verb}`", add_help=False, prefix_chars="\0")
+        same.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        same.set_defaults(run=partial(commands.as_edgespec, verb))
+    command.add_shell_verbs(parser, verbs)
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)
     return parser

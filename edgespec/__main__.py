@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     forget = _verb(actions, "forget", _forget, "end the pairing with a peer")
     forget.add_argument("peer", metavar="ID", help="its id, first digits of it, or its name")
     _add_lab(verbs)
+    command.add_shell_verbs(parser, verbs)
     verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
     return parser
 

@@ -94,6 +94,30 @@ def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str) -> None
     verbs.add_parser("config", help=text, description=f"{text[0].upper()}{text[1:]}.").set_defaults(run=show)
 
 
+def add_shell_verbs(parser: ArgumentParser, verbs: _SubParsersAction[ArgumentParser]) -> None:
+    """The verbs that print a shell's completion of `parser`, and its manual page (extra `shell`)."""
+
+    def complete(args: Namespace) -> int:
+        import shtab
+
+        print(shtab.complete(parser, args.shell))
+        return 0
+
+    def page(_: Namespace) -> int:
+        from argparse_manpage.manpage import Manpage
+
+        made = Manpage(parser)
+        made.manual, made.description = "edgespec", parser.description
+        print(made)
+        return 0
+
+    text = "print what makes a shell complete this program's commands"
+    completion = verbs.add_parser("completion", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    completion.add_argument("shell", choices=("bash", "zsh"), help="the shell")
+    completion.set_defaults(run=complete)
+    verbs.add_parser("man", help="print the manual page", description="Print the manual page.").set_defaults(run=page)
+
+
 def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
     """Runs the verb that the arguments name, by its `run`, and returns the exit code.
 

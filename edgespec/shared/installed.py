@@ -13,7 +13,7 @@ from edgespec.core.errors import ConfigError, MissingPackageError
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Example configurations and systemd units; links into `configs` and `systemd` in a checkout, files in a wheel."""
 _REQUIREMENT = re.compile(r"([\w.-]+).*; *extra *== *[\"'](\w+)")
-_EXTRAS = ("worker", "gateway", "gpu")
+_EXTRAS = ("worker", "gateway", "gpu", "shell")
 """In the order in which one is recommended for a package of several; not `dev`, which no program needs."""
 _DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py"}
 """Modules that are not named as their distribution is."""
