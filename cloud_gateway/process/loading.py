@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cloud_gateway.api.limits import ServedModel
@@ -14,7 +15,7 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.process.config import SELF, GatewaySettings
-from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target
+from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target, translation_of
 from edgespec import __version__
 from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.shared.folders import expand
@@ -74,7 +75,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     )
     if settings.local_draft.model:
         doing(f"checking and loading the local draft {settings.local_draft.model}")
-    local = _load_draft(settings, target)
+    local = _load_draft(settings, plan, target)
     doing("loading the tokenizer and grammars")
     heads = _load_heads(settings, target, loaded.model_digest)
     grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
@@ -87,7 +88,9 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     return Models(target, text, local, loaded.tokenizer_digest, served, grammars, file, heads)
 
 
-def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget) -> LocalDraft | SelfDraft | None:
+def _load_draft(
+    settings: GatewaySettings, plan: Plan, target: TorchTarget | LlamaCppTarget
+) -> LocalDraft | SelfDraft | None:
     options, writes = settings.local_draft, settings.sources.queued_answers > 0
     if not options.model:
         return None
@@ -102,7 +105,12 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
     require_known_answer(path, options.n_gpu_layers)
     from cloud_gateway.models.drafts.gguf import LocalDraft
 
-    draft = LocalDraft(
+    make: Callable[..., LocalDraft] = LocalDraft
+    if (other := translation_of(plan.path, path)) is not None:
+        from cloud_gateway.models.drafts.translated import TranslatedDraft
+
+        make = partial(TranslatedDraft, pair=other)
+    draft = make(
         path,
         context=draft_cells(settings),
         requests=requests,
@@ -110,7 +118,7 @@ def _load_draft(settings: GatewaySettings, target: TorchTarget | LlamaCppTarget)
         gpu_layers=options.n_gpu_layers,
         target_vocab_size=target.vocab_size,
     )
-    log.info("local draft %s loaded", path.name)
+    log.info("local draft %s loaded%s", path.name, "" if other is None else ", which is translated")
     return draft
 
 

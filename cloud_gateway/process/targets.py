@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.load import Dtype
     from cloud_gateway.models.target_model.torch import TorchTarget
+    from edgespec.core.drafting.translation import Translator
 
 log = logging.getLogger("cloud_gateway.process.loading")
 EngineName = Literal["torch", "llamacpp"]
@@ -101,7 +102,7 @@ def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
             f"`target.slots` is {settings.target.slots}, and a local draft takes {MAX_REQUESTS} requests at once: "
             'lower `target.slots`, or set `local_draft.model` to "".'
         )
-    check_same_tokenizer(target, draft)
+    translation_of(target, draft)
     from cloud_gateway.models.target_model.llamacpp import check_file
 
     check_file(draft, settings.local_draft.n_gpu_layers)
@@ -190,16 +191,27 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
     return options.engine
 
 
-def check_same_tokenizer(target: Path, draft: Path) -> None:
-    """Raises TokenizerMismatch if the local draft has another tokenizer than the target."""
+def translation_of(target: Path, draft: Path) -> Translator | None:
+    """Between the tokenizers of target and local draft; None if they are the same.
+
+    Raises TokenizerMismatch if it cannot be: of a target in a folder, or of a kind of tokenizer that is not translated.
+    """
     if draft.is_dir():
         raise ModelError(f"Drafts run in llama.cpp, which reads GGUF files, and {draft} is a folder: name a GGUF file.")
     difference = vocabulary(target).difference(gguf_vocabulary(draft))
-    if difference is not None:
+    if difference is None:
+        return None
+    try:
+        if target.is_dir():
+            raise ModelError("and translation needs a target in a GGUF file")
+        from cloud_gateway.models.drafts.translated import translator
+
+        return translator(target, draft)
+    except ModelError as error:
         raise TokenizerMismatch(
-            f"The local draft {draft.name} cannot draft for {target.name}: its tokenizer {difference}; set "
+            f"The local draft {draft.name} cannot draft for {target.name}: its tokenizer {difference}, {error}; set "
             "`local_draft.model` to a draft of the target's family, or to nothing."
-        )
+        ) from error
 
 
 def load_target(settings: GatewaySettings, plan: Plan) -> LoadedTarget:

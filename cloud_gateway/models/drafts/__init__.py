@@ -5,6 +5,7 @@ Public, by module:
 - `gguf`: `LocalDraft`
 - `heads`: `beside`
 - `self_draft`: `SelfDraft`
+- `translated`: `TranslatedDraft`, `translator`
 """
 
 from __future__ import annotations

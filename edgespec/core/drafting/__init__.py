@@ -6,11 +6,11 @@ Public, by module:
 - `best_first`: `BestFirst`, `BestFirstRule`
 - `calibration`: `Calibrator`
 - `draft_curve`: `DraftCurve`
-- `proposals`: `best_children`, `Rank`, `TokenPath`
+- `proposals`: `best_children`, `largest`, `Rank`, `TokenPath`
 - `ranking`: `Ranker`, `Spread`
 - `shares`: `Part`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
-- `translation`: `TranslatedDrafting`, `Translator`
+- `translation`: `CommittedText`, `TranslatedDrafting`, `Translator`, `whole_characters`
 - `tree`: `PRUNED`, `Node`, `SpeculationTree`
 - `turns`: `Turns`
 """

@@ -2,7 +2,8 @@
 
 A position between the bytes x and y is a border if no vocabulary entry contains x directly followed by y. Byte pair
 encoding, also SentencePiece's, merges neighbours into entries, so it never joins both sides: encode(a + b) = encode(a)
-+ encode(b). A Unigram model chooses between equally good sequences of entries by rounding, so it is not taken.
++ encode(b). A Unigram model takes the entries of the highest sum, which are those of both sides; between equally good
+ones ("\\n\\n" + "\\n" and "\\n" + "\\n\\n") rounding chooses, so its cut of a piece may be another that is as good.
 
 The steps before the merges must come to the same, too: the patterns that cut text into words first. So y is a space
 behind something that is no white space, or a line's end behind a letter or digit of ASCII: there every pattern in use

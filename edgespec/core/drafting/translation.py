@@ -42,6 +42,10 @@ class Tokenizer(Protocol):
     def controls(self) -> Mapping[int, bytes]:
         """The text of each control token."""
 
+    @property
+    def begin(self) -> Sequence[int]:
+        """The tokens before each prompt."""
+
     def encode(self, text: bytes) -> list[int]:
         """The tokens of a text that begins at a border, without any that begin or end a prompt."""
 
@@ -113,14 +117,18 @@ class CommittedText:
     """Bytes after the last border."""
     tail_tokens: list[int] = field(default_factory=list)
     """The target's tokens of the tail."""
+    begun: bool = False
 
     def commit(self, tokens: Sequence[int]) -> list[int]:
         """Takes the target's tokens; returns the draft's tokens that became certain."""
-        pair, certain, over = self.pair, list[int](), b""
+        pair, over = self.pair, b""
+        certain = [] if self.begun else list(pair.draft.begin)
+        self.begun = True
         for token in tokens:
             piece = pair.target.pieces[token] if token < len(pair.target.pieces) else b""
             if piece is None:
-                certain += [*pair.read(over + self.tail), *pair.control(token)]
+                certain += pair.read(over + self.tail)
+                certain += [one for one in pair.control(token) if certain != [one] or one not in pair.draft.begin]
                 over, self.tail, self.tail_tokens = b"", b"", []
                 continue
             if (self.tail and piece and pair.borders.between(self.tail[-1], piece[0])) or len(self.tail) >= MAX_TAIL:

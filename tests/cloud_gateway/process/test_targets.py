@@ -17,7 +17,7 @@ from cloud_gateway.models.target_model import linear, llamacpp
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from cloud_gateway.process.loading import Models, engine_settings, load_models
-from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, need_of
+from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, need_of, translation_of
 from edgespec.core.errors import ConfigError, EdgespecError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
@@ -134,11 +134,10 @@ def test_a_file_that_lacks_its_last_weights_is_refused(model: Path, tmp_path: Pa
         load_models(configured(tmp_path / "cut.gguf", engine="llamacpp"))
 
 
-def test_a_draft_of_another_vocabulary_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_draft_of_another_vocabulary_is_translated(model: Path, tmp_path: Path) -> None:
     other = make_tiny_gguf(tmp_path / "other.gguf", vocab=80)
-    with pytest.raises(TokenizerMismatch, match=r"The local draft other\.gguf"):
-        check_models(configured(model, other))
-    check_models(configured(model, model))
+    check_models(configured(model, other))
+    assert translation_of(model, other) is not None and translation_of(model, model) is None
 
 
 def test_a_recurrent_family_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,13 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgespec.core.drafting.borders import Borders
-from tests.support.text_tokenizers import KINDS, text_tokenizer
+from tests.support.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
 
 CASES = int(os.environ.get("EDGESPEC_CASES", "300"))
-WORDS = st.sampled_from(
+LIST = (
     "the tree of a draft isn't it's 3.14 12345 x[i] += f(y); \"quoted\" na\u00efve e\u0301 \u4e2d\u6587 \u3000 \n \n\n "
     "<end> <b>bold</b> http://a.b/c?d=e#f ... -- \U0001f600 \u00a0 \u2028 .\n )\n ;\r\n __init__ I'LL".split(" ")
 )
+LETTERS = [*range(32, 127), 9, 10, 13, *range(160, 700), 0x301, 0x3000, 0x4E2D, 0xFFFD, 0x1F600, 0x1F64C]
+WORDS = st.sampled_from(LIST)
 TEXTS = st.lists(WORDS | st.text(max_size=4), max_size=12).flatmap(
     lambda words: st.sampled_from((" ", "", "\n", "  ")).map(lambda space: space.join(words))
 )
@@ -28,10 +32,51 @@ TEXTS = st.lists(WORDS | st.text(max_size=4), max_size=12).flatmap(
 @example("a\n\nb  c")
 @example("e\u0301 x")
 def test_pieces_between_borders_are_cut_as_the_whole_text_is(kind: str, text: str) -> None:
-    tokenizer = text_tokenizer(kind)
+    check(text_tokenizer(kind), borders_of(kind), text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=max(CASES // 100, 3), deadline=None)
+@given(seed=st.integers(0, 2**63))
+def test_a_hundred_drawn_texts_are_cut_in_pieces_as_at_once(kind: str, seed: int) -> None:
+    """Cheaper a case than the test above, for a million of them."""
+    rng, tokenizer, borders = random.Random(seed), text_tokenizer(kind), borders_of(kind)
+    for _ in range(100):
+        letters = ("".join(map(chr, rng.choices(LETTERS, k=rng.randrange(5)))) for _ in range(12))
+        words = [rng.choice(LIST) if rng.random() < 0.7 else next(letters) for _ in range(rng.randrange(12))]
+        check(tokenizer, borders, rng.choice((" ", "", "\n", "  ")).join(words))
+
+
+@cache
+def borders_of(kind: str) -> Borders:
+    return Borders(text_tokenizer(kind).pieces)
+
+
+def check(tokenizer: TextTokenizer, borders: Borders, text: str) -> None:
+    """Of a Unigram model another cut of the same text and the same sum is as good."""
     whole = text.encode(errors="ignore")
-    parts = [token for segment in Borders(tokenizer.pieces).parted(whole) for token in tokenizer.encode(segment)]
-    assert parts == tokenizer.encode(whole)
+    parts = [token for segment in borders.parted(whole) for token in tokenizer.encode(segment)]
+    once = tokenizer.encode(whole)
+    if parts != once:
+        sums = [sum(tokenizer.scores[token] for token in one) for one in (parts, once)]
+        texts = [b"".join(tokenizer.pieces[token] or b"" for token in one) for one in (parts, once)]
+        assert any(tokenizer.scores) and texts[0] == texts[1] and sums[0] == pytest.approx(sums[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [("gpt2", "between"), ("gpt2", "table"), ("sentencepiece", "table"), ("unigram", "between")]
+)
+def test_planted_faults_are_found(kind: str, fault: str) -> None:
+    """A border where none is: after every byte, or as if the vocabulary had no entry longer than a byte."""
+    tokenizer, wrong = text_tokenizer(kind), Borders([])
+    if fault == "between":
+        wrong._joined = [bytes(256)] * 256
+    else:
+        wrong._joined = [bytes(byte not in b" \n" for byte in range(256))] * 256
+    rng = random.Random(1)
+    with pytest.raises(AssertionError):
+        for _ in range(300):
+            check(tokenizer, wrong, "  ".join(rng.choices(LIST, k=8)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
