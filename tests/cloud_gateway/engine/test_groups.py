@@ -20,7 +20,7 @@ from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.pairing.groups import MAX_GROUPS, parse_groups
+from edgespec.core.pairing.groups import parse_groups
 from edgespec.core.protocol.messages import Close, Open
 from edgespec.core.protocol.names import key_id
 from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post
@@ -113,13 +113,6 @@ def test_the_router_asks_the_nearest_of_the_group() -> None:
 def test_a_name_that_is_no_groups_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a group"):
         parse_groups([name])
-
-
-def test_no_group_means_the_default_one_and_each_counts_once() -> None:
-    assert parse_groups([]) == ("default",)
-    assert parse_groups(["b", "a", "b"]) == ("b", "a")
-    with pytest.raises(ValueError, match=f"at most {MAX_GROUPS}"):
-        parse_groups(f"g{n}" for n in range(MAX_GROUPS + 1))
 
 
 def test_lists_of_earlier_versions_mean_the_default_group(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.answers import NONE as NO_ANSWER
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.engine.queued import drafts
 from edgespec.core.errors import ModelError
@@ -51,15 +50,6 @@ async def test_an_answer_written_in_the_queue_saves_passes_and_changes_no_token(
     assert usage.rounds <= COUNT / 4
     assert usage.local_draft_passes > 10, "the answer's passes are counted"
     assert not draft._tokens, "the draft holds nothing of it any more"
-
-
-async def test_without_a_queue_nothing_is_written() -> None:
-    with engines() as make:
-        engine = make(None, TableDraft(), sources=SourceSettings(queued_answers=8), prefer="offload")
-        _, done = await complete(engine, wanted(1))
-    counts = done.usage.sources["answers"]
-    assert counts.pop("seconds") >= 0
-    assert counts == {"proposed": 0, "verified": 0, "accepted": 0, "why": NO_ANSWER}
 
 
 async def test_every_waiting_request_gets_an_answer_before_any_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:

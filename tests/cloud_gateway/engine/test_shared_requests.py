@@ -73,13 +73,6 @@ async def test_with_any_two_workers_the_text_is_that_of_none(hostile: int) -> No
         assert sum(one["accepted"] for one in counts.values()) == done.usage.accepted["worker"] > 0
 
 
-async def test_by_default_a_request_has_one_worker() -> None:
-    team = Team(member("a"), member("b"))
-    with engines() as make:
-        _, done = await complete(make(team), request())
-    assert len(done.usage.workers) == 1
-
-
 async def test_a_worker_from_before_gets_no_shared_request() -> None:
     team = Team(member("a", 0.001, shares=False), member("b"))
     with engines() as make:
