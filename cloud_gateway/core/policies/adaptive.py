@@ -116,55 +116,46 @@ class Adaptive(Policy):
             self.worker.start(root.position, now)
             completion.begins(now, costs.paused_s)
         completion.paused(costs.paused_s)
-        self._tree, self._link = tree, link
+        self._tree, self._link, self.change = tree, link, None
         leaves = self.tuning.worker_leaves if costs.local_step_s is None else costs.local_leaves
         outlook = self.surveyor.look(tree, leaves, WIDTH, root.position + costs.remaining - 1, limit)
         reference = self._reference = Reference.of(costs, self.surveyor.match)
         prices = Prices(costs, completion.token_s(reference))
         verify = Verify(outlook.nodes[: prices.best_count(outlook.survival[:limit])])
-        self._guard(link, costs, reference)
-        if link is not None and self.guard.mode != "normal":
-            return self._alone(outlook, costs, reference) or verify
+        if link is not None and not self._with_worker(link, costs):
+            link = None
+            if costs.local_backlog_s > costs.batch_backlog_s and self.reads_prompt(costs, worker=False):
+                self._refuse("reading", costs)
+                return CatchUp()
         level = Level(prices, outlook.survival, limit)
-        due, wait_s, lost = self._waiting(outlook, level, prices, now)
-        if root.revision and not (link is not None and link.ready):
-            completion.suggested = True
-        helped = completion.suggested and not (link is not None and link.ready)
+        due, wait_s, lost = self._waiting(link, outlook, level, prices, now)
+        limited = link is not None and link.ready
+        completion.suggested |= root.revision > 0 and not limited
+        helped = completion.suggested and not limited
         if helped:  # at the price of all tokens no run would pay
             prices = Prices(costs, max(completion.token_s(reference), completion.drafting_s(reference)))
             level = Level(prices, outlook.survival, limit)
         run = self._run(root if helped else None, outlook, level, lost, costs, prices)
-        if run is not None and (draft := self._drafting(run, wait_s, costs)):
+        if run is not None and (draft := self._drafting(run, wait_s, costs, limited=limited)):
             return draft
         return self._wait(due, costs, now) if wait_s > 0 and due and not completion.run else verify
 
-    def _guard(self, link: LinkView | None, costs: Costs, reference: Reference) -> None:
-        """Has the guard choose the mode of a round that begins."""
-        self.change = None
-        if link is not None and not self.completion.run:
-            self.guard.choose(costs, reference, self.completion.remaining(costs), ready=link.ready)
+    def _with_worker(self, link: LinkView, costs: Costs) -> bool:
+        """Whether the worker counts in this round, which the guard decides where it begins."""
+        if not self.completion.run:
+            remaining, limit = self.completion.remaining(costs), self.settings.verify_nodes
+            self.guard.choose(costs, self.surveyor.shares, limit, remaining, ready=link.ready)
             self.change = self.guard.change
             if self.change and self.guard.mode != "normal":
                 self.why = self._reason(link)
-
-    def _alone(self, outlook: Outlook, costs: Costs, reference: Reference) -> Action | None:
-        """As without a worker, whose candidates are verified if they are available; None: verify."""
-        if self.guard.mode == "local":
-            if costs.local_backlog_s > costs.batch_backlog_s:
-                self._refuse("reading", costs)
-                return CatchUp()
-            if self.completion.run < 2 and outlook.leaves:
-                return self._draft(outlook.leaves[:1])
-        elif costs.local_step_s is not None:
-            self._refuse("plain", costs, reference.together_s, reference.plain_s)
-        return None
+        return self.guard.mode == "normal"
 
     def _waiting(
-        self, outlook: Outlook, level: Level, prices: Prices, now: float
+        self, link: LinkView | None, outlook: Outlook, level: Level, prices: Prices, now: float
     ) -> tuple[Expected | None, float, float]:
         """When the worker's next level is due, what waiting for it is worth, and the share of a local level's worth
         that is lost if it is not made here."""
-        link, position, kept = self._link, outlook.root.position, self.worker.kept
+        position, kept = outlook.root.position, self.worker.kept
         if link is None or not outlook.leaves:
             return None, 0.0, 1.0
         missing = position + 1 if not outlook.nodes else max(self.worker.frontier, position) + 1
@@ -219,12 +210,13 @@ class Adaptive(Policy):
                 best, chosen = (first - seconds, leaves), (leaves, first)
         return chosen
 
-    def _drafting(self, run: Run, wait_s: float, costs: Costs) -> Action | None:
-        """The run's next pass, or what has to be read for it; None if it is worth less than what else may be done."""
+    def _drafting(self, run: Run, wait_s: float, costs: Costs, *, limited: bool) -> Action | None:
+        """The run's next pass, or what has to be read for it; None if it is worth less than what else may be done.
+        `limited`: whether `prefer` counts."""
         completion, instead_s = self.completion, max(wait_s, 0.0)
         if completion.run:
             return self._draft(run.leaves) if run.again or run.first_s > run.step_s + completion.pass_s else None
-        saved, limited = run.worth_s - instead_s - run.above_s, self._link is not None and self._link.ready
+        saved = run.worth_s - instead_s - run.above_s
         completion.wants |= saved > 0
         uses = completion.wanted_rate * completion.remaining(costs)
         if saved <= 0 and run.worth_s > run.above_s:
@@ -272,8 +264,7 @@ class Adaptive(Policy):
             return "no worker drafts for it"
         away = f"{link.rtt_s * 1000:.0f} ms"
         if self.guard.mode != "normal":
-            faster = "drafting here" if self.guard.mode == "local" else "plain decoding"
-            return f"with the worker, {away} away, it was slower than {faster}"
+            return f"with the worker, {away} away, it was slower than without it"
         if not link.ready:
             return "the worker was still reading the prompt"
         return f"at {away} it was faster to draft here while the worker was on another path"

@@ -1,9 +1,9 @@
 """The guard of policy `adaptive`: never slower than the gateway alone, by time spent and not by what was expected.
 
-Seconds for the tokens that remain: `normal` pace with the worker * tokens; `local` (reads what is missing, then
-co-located k = 2) co-located pace * tokens + backlog; `plain` plain pace * tokens. Once it has been measured, `normal`
-is left for the better of the others where that is faster by `Tuning.margin`. It is tried again (probed) after an
-interval of tokens, which doubles each time that the probe fails.
+Seconds for the tokens that remain: `normal` is the pace measured with the worker; `alone` is what this gateway attains
+without one, the better of plain decoding and the tree that it would draft: an estimate from measured curves, times how
+long it took for each second expected, once it was tried. `normal` is left where `alone` is faster by `Tuning.margin`,
+and tried again (probed) after an interval of tokens, which doubles each time that the probe fails.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Literal, NamedTuple
 
 from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
+from cloud_gateway.core.policies.worth import tree_s
 
-Mode = Literal["normal", "local", "plain"]
+Mode = Literal["normal", "alone"]
 Reason = Literal["slower", "unready", "probe", "faster"]
 """Of a change: with the worker it was slower, the worker has not read the prompt yet, to measure it again, or with the
 worker it is faster."""
 MAX_INTERVAL = 4096.0
 """Most tokens between two probes."""
+ESTIMATED_EVERY = 16
+"""Rounds for which an estimate of the tree's pace stands: it follows means over many tokens."""
 
 
 class Reference(NamedTuple):
@@ -43,19 +46,19 @@ class Reference(NamedTuple):
 
 
 class Pace:
-    """Plain decoding steps per token, over the latest tokens. In steps, since these follow the machine's load."""
+    """Time per token in some unit, over the latest tokens. In units, since these follow the machine's load."""
 
-    def __init__(self, steps: float = 0.0, tokens: float = 0.0) -> None:
-        self.steps, self.tokens = steps, tokens
+    def __init__(self, units: float = 0.0, tokens: float = 0.0) -> None:
+        self.units, self.tokens = units, tokens
 
-    def round(self, tokens: int, steps: float, remembered: float) -> None:
+    def round(self, tokens: int, units: float, remembered: float) -> None:
         """A round ended."""
         keep = min(1.0, max(remembered - tokens, 0.0) / max(self.tokens, 1.0))
-        self.steps, self.tokens = self.steps * keep + steps, self.tokens * keep + tokens
+        self.units, self.tokens = self.units * keep + units, self.tokens * keep + tokens
 
     def over(self, tokens: float) -> float:
         """0 where it has not been measured over so many tokens, or for twice their time."""
-        return self.steps / self.tokens if self.tokens >= tokens or self.steps >= 2 * tokens else 0.0
+        return self.units / self.tokens if self.tokens >= tokens or self.units >= 2 * tokens else 0.0
 
 
 class Guard:
@@ -67,16 +70,23 @@ class Guard:
         """What the latest choice changed."""
         self.tuning, self._interval, self._since = tuning, tuning.probe_after, 0.0
         self._worker, self._unready = Pace(), Pace()
-        """With the worker, and before its first frame in this completion."""
+        """In plain decoding steps: with the worker, and before its first frame in this completion."""
+        self._alone = Pace(tuning.judged, tuning.judged)
+        """In units of the estimate, which counts for so many tokens."""
+        self._estimate, self._asked, self._reads = 1.0, 0, False
+        """The tree's pace in plain decoding steps, rounds since it was estimated, and whether this one reads much."""
 
     def state(self) -> Sequence[float]:
         """What the next completion goes on from."""
-        return [self._worker.steps, self._worker.tokens, self._interval, self._since]
+        alone = self._alone.units, self._alone.tokens
+        return [self._worker.units, self._worker.tokens, self._interval, self._since, *alone]
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state."""
-        steps, tokens, self._interval, self._since = state
-        self._worker = Pace(steps, tokens)
+        units, tokens, self._interval, self._since, *alone = state
+        self._worker = Pace(units, tokens)
+        if alone:  # not in traces made before
+            self._alone = Pace(*alone)
 
     def round(self, tokens: int, steps: float, *, ready: bool) -> None:
         """A round ended, as long as so many plain decoding steps. `ready`: whether the worker had read the prompt."""
@@ -84,14 +94,24 @@ class Guard:
             (self._worker if ready else self._unready).round(tokens, steps, self.tuning.remembered)
         else:
             self._since += tokens
+            if not self._reads:
+                self._alone.round(tokens, steps / self._estimate, self.tuning.remembered)
+        self._reads = False
 
-    def choose(self, costs: Costs, reference: Reference, remaining: float, *, ready: bool) -> Mode:
-        """The mode for the next round, in which the completion has so many tokens to come."""
-        tuning, plain_s = self.tuning, reference.plain_s * remaining
-        local_s = reference.together_s * remaining + costs.local_backlog_s
+    def choose(self, costs: Costs, shares: Sequence[float], limit: int, remaining: float, *, ready: bool) -> Mode:
+        """The mode for the next round, in which the completion has so many tokens to come. `shares` and `limit`: as
+        `tree_s` has them."""
+        tuning, plain_s = self.tuning, costs.verify_s(1 + costs.sharers)
+        if self._asked % ESTIMATED_EVERY == 0:
+            self._estimate = min(tree_s(costs, shares, limit) / plain_s, 1.0)
+        self._asked += 1
+        self._reads |= costs.local_backlog_s > costs.batch_backlog_s
+        reading = costs.local_backlog_s / plain_s / remaining
+        alone = self._alone.over(0) * min(self._estimate + reading, 1.0)
         worker = self._worker if ready or not self._unready.over(tuning.unready) else self._unready
-        normal = worker.over(tuning.judged)
-        if normal * plain_s <= (1 + tuning.margin) * min(local_s, plain_s):
+        lost = worker.units - alone * worker.tokens > tuning.lost * alone
+        normal = worker.units / worker.tokens if lost else worker.over(tuning.judged)
+        if normal <= (1 + tuning.margin) * alone:
             if self.mode == "normal" and normal:
                 self._interval = tuning.probe_after
             return self._enter("normal", "faster")
@@ -99,7 +119,7 @@ class Guard:
             self._interval, self._since = min(2 * self._interval, MAX_INTERVAL), 0.0
             self._worker, self._unready = Pace(), Pace()
             return self._enter("normal", "probe")
-        return self._enter("local" if local_s < plain_s else "plain", "slower" if ready else "unready")
+        return self._enter("alone", "slower" if ready else "unready")
 
     def _enter(self, mode: Mode, reason: Reason) -> Mode:
         self.mode, self.change = mode, (mode, reason) if mode != self.mode else None

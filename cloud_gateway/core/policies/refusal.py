@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-Kind = Literal["step", "candidates", "worker", "budget", "backlog", "reading", "plain"]
+Kind = Literal["step", "candidates", "worker", "budget", "backlog", "reading"]
 SENTENCES: Mapping[Kind, str] = {
     "step": "a draft step takes {cost:.1f} ms, and what it finds would save {gain:.1f} ms",
     "candidates": "to read other sources' candidates takes {cost:.1f} ms, and to draft after them saves {gain:.1f} ms",
@@ -13,7 +13,6 @@ SENTENCES: Mapping[Kind, str] = {
     "budget": "`policy.prefer` leaves it no more passes while a worker drafts",
     "backlog": "it has to read for {cost:.1f} ms first, and saves {gain:.1f} ms over the tokens to come",
     "reading": "it was still reading the committed tokens",
-    "plain": "plain decoding takes {gain:.1f} ms per token, with the draft it would be {cost:.1f} ms",
 }
 
 

@@ -40,6 +40,8 @@ class Tuning:
     """Greatest probability that a frame comes at all: a worker may be stopped at any time (012)."""
     judged: float = 8.0
     """Tokens over which the worker's way is measured before it is judged, and those of a probe (012)."""
+    lost: float = 2.5
+    """Tokens that could have come meanwhile without the worker, for which it is left before that."""
     unready: float = 24.0
     """The same while the worker reads the prompt, which is soon over where it is well (012)."""
     remembered: float = 60.0

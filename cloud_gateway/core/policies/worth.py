@@ -11,6 +11,7 @@ same pace, one comes n + 1 times as fast, and is worth that much less of everybo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from cloud_gateway.core.policies.actions import Costs
 
@@ -128,3 +129,22 @@ def wait_value(chance: float, soon_s: float, late_s: float, run_s: float) -> flo
 def reading_pays(saved_s: float, uses: float, backlog_s: float) -> bool:
     """Whether reading the backlog pays over the tokens still to come: this run's saving, and those of later ones."""
     return saved_s * (1 + uses) > backlog_s
+
+
+def tree_s(costs: Costs, shares: Sequence[float], limit: int) -> float:
+    """Seconds per token of the gateway alone, with trees of the best depth and the best number of leaves: a step finds
+    below each leaf `shares` of its probability, best first, and a pass takes the likeliest `limit` candidates. Where
+    others share the passes, all do the same."""
+    all_of, best = 1 + costs.sharers, costs.verify_s(1 + costs.sharers)
+    for width in sorted({leaves for leaves, _ in costs.local_points} or {costs.local_leaves}):
+        step_s, ends, found, drafted_s, before_s = all_of * costs.draft_s(width), [1.0], list[float](), 0.0, inf
+        for _ in range(MAX_RUN):
+            drafted_s += step_s
+            ends = sorted([mass * share for mass in ends[:width] for share in shares], reverse=True)
+            found = sorted([*found, *ends], reverse=True)[:limit]
+            now_s = (drafted_s + costs.verify_s(all_of * (1 + len(found)))) / (1 + sum(found))
+            if now_s >= before_s:
+                break
+            before_s = now_s
+        best = min(best, before_s)
+    return best

@@ -34,9 +34,11 @@ same two busy cores, is part of every pass of 10 ms. The gateway's own is in the
 """
 WHY = """## What limits it
 
-- With one client and a round trip of four passes or more the worker costs: 0.83 to 0.87 of the same gateway without
-  one with a draft that is right half or three quarters of the time. The policy `balanced` limits its own drafts while a
-  worker is linked, and the guard compares with chains of two, not with the tree that it would draft alone.
+- With one client and a round trip of two passes or more the worker cost, when these files were made: 0.83 to 0.96 of
+  the same gateway without one. Since then the guard compares with the tree that this gateway would draft alone. The
+  same simulated cells, worker ÷ no worker, acceptance 0.5, 0.75, 0.95: round trip of 1 pass 1.08, 1.17, 1.19; 2 passes
+  1.01, 1.06, 1.15; 4 passes 0.99, 0.99, 1.08; 8 passes 0.99, 0.99, 1.02 (`to_alone` in the rows of
+  `python -m tools.bench map`). Each is one completion; what is left below 1 are the tokens that try the worker again.
 - The best co-located arm for one to four clients is a tree. There the worker adds little from a round trip of two
   passes on; with more clients rows cost, trees lose to chains, and what the worker takes off the target counts.
 - Far away and in company ours falls towards plain decoding: the gateway's own draft makes a pass for each request, so

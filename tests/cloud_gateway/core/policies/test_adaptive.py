@@ -95,12 +95,12 @@ def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
 
 def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
-    for token in range(8):
+    for token in range(2):
         assert not isinstance(decide(policy, tree, 0.3, now=1.5 * TT * token), Draft) and policy.why is None
         tree.advance([3])
         policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 1.5 * TT * (token + 1))
-    assert isinstance(decide(policy, tree, 0.3, now=1.5 * TT * 8), Draft)
-    assert policy.why == "with the worker, 300 ms away, it was slower than drafting here"
+    assert isinstance(decide(policy, tree, 0.3, now=1.5 * TT * 2), Draft)
+    assert policy.why == "with the worker, 300 ms away, it was slower than without it"
 
 
 def test_without_a_local_draft_it_never_asks_for_one() -> None:
@@ -242,15 +242,6 @@ def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:
     assert str(why_not_local(policy)).startswith("the worker's next candidates save ")
 
 
-def test_a_draft_slower_than_plain_decoding_is_named_by_the_guard() -> None:
-    policy, tree, dear = Adaptive(LATENCY), CandidateTree([1, 2]), Costs(lambda rows: TT, 2 * TT)
-    for token in range(9):
-        decide(policy, tree, 0.3, now=3 * TT * token, costs=dear)
-        tree.advance([3])
-        policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 3 * TT * (token + 1))
-    assert str(why_not_local(policy)).startswith("plain decoding takes 10.3 ms per token, with the draft it would be ")
-
-
 def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     slow = LinkView(0.02, 0.02, TT, ready=True)
@@ -294,8 +285,8 @@ def modes(*, paused: bool) -> list[str]:
 
 
 def test_the_reading_of_other_prompts_is_not_the_workers_fault() -> None:
-    assert "plain" not in modes(paused=True)
-    assert "plain" in modes(paused=False)
+    assert "alone" not in modes(paused=True)
+    assert "alone" in modes(paused=False)
 
 
 def local_share(prefer: Literal["latency", "balanced", "offload"]) -> float:

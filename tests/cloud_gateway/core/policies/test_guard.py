@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.guard import Guard, Mode, Reference
+from cloud_gateway.core.policies.guard import Guard, Mode
 from cloud_gateway.core.policies.tuning import TUNING
+from cloud_gateway.core.policies.worth import tree_s
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.requests.stats import Stats
@@ -22,8 +25,8 @@ from tools.sim.sweep import WORKER, Place, steps_at
 
 TT, TD = 0.1, 0.01
 COSTS = Costs(lambda rows: TT, TD)
-REFERENCE = Reference.of(COSTS, 0.8)
-ALONE_S = REFERENCE.together_s
+SHARES = (0.8, 0.1, 0.05, 0.02)
+ALONE_S = tree_s(COSTS, SHARES, 16)
 MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.judged, TUNING.unready, TUNING.probe_after
 
 
@@ -34,7 +37,11 @@ def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> G
 
 
 def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready: bool = True) -> Mode:
-    return guard.choose(costs, Reference.of(costs, 0.8), remaining, ready=ready)
+    return guard.choose(costs, SHARES, 16, remaining, ready=ready)
+
+
+BEHIND = Costs(lambda rows: TT, TD, local_backlog_s=100 * (0.8 * TT - ALONE_S))
+"""What is left to read costs so much that the gateway alone would take 0.8 of plain decoding."""
 
 
 @pytest.mark.parametrize(
@@ -42,12 +49,12 @@ def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready:
     [
         (0.9 * ALONE_S, COSTS, 100, "normal"),
         (1.01 * ALONE_S, COSTS, 100, "normal"),
-        (1.1 * ALONE_S, COSTS, 100, "local"),
-        (1.1 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "normal"),
-        (2.0 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 100, "local"),
-        (2.0 * ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=1.0), 5, "normal"),
-        (1.1 * TT, Costs(lambda rows: TT), 100, "plain"),
-        (1.1 * TT, Costs(lambda rows: TT, TD, local_backlog_s=9.0), 100, "plain"),
+        (1.1 * ALONE_S, COSTS, 100, "alone"),
+        (0.78 * TT, BEHIND, 100, "normal"),
+        (0.9 * TT, BEHIND, 100, "alone"),
+        (0.9 * TT, BEHIND, 5, "normal"),
+        (1.1 * TT, Costs(lambda rows: TT), 100, "alone"),
+        (0.9 * TT, Costs(lambda rows: TT), 100, "normal"),
     ],
 )
 def test_the_mode_is_the_quickest_for_what_remains(pace: float, costs: Costs, remaining: float, mode: Mode) -> None:
@@ -55,36 +62,36 @@ def test_the_mode_is_the_quickest_for_what_remains(pace: float, costs: Costs, re
 
 
 def test_nothing_is_judged_before_it_was_measured() -> None:
-    assert choice(after(Guard(), int(MIN_TOKENS) - 1, 2 * TT)) == "normal"
-    assert choice(after(Guard(), int(MIN_TOKENS), 2 * TT)) == "local"
+    assert choice(after(Guard(), int(MIN_TOKENS) - 1, 1.2 * ALONE_S)) == "normal"
+    assert choice(after(Guard(), int(MIN_TOKENS), 1.2 * ALONE_S)) == "alone"
 
 
 def test_long_waits_are_judged_before_so_many_tokens_have_come() -> None:
-    assert choice(after(Guard(), 1, (2 * MIN_TOKENS - 1) * TT)) == "normal"
-    assert choice(after(Guard(), 1, 2 * MIN_TOKENS * TT)) == "local"
+    assert choice(after(Guard(), 1, (0.99 + TUNING.lost) * ALONE_S)) == "normal"
+    assert choice(after(Guard(), 1, (1.01 + TUNING.lost) * ALONE_S)) == "alone"
 
 
 def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
     assert choice(after(Guard(), int(UNREADY_TOKENS) - 1, TT, ready=False), ready=False) == "normal"
-    assert choice(after(Guard(), int(UNREADY_TOKENS), TT, ready=False), ready=False) == "local"
+    assert choice(after(Guard(), int(UNREADY_TOKENS), TT, ready=False), ready=False) == "alone"
 
 
 def test_each_failed_probe_doubles_the_interval() -> None:
     guard = after(Guard(), 20, 2 * ALONE_S)
     intervals, local = list[int](), 0
     for _ in range(int(8 * FIRST_INTERVAL)):
-        if choice(guard) == "local":
+        if choice(guard) == "alone":
             local += 1
         elif local:
             intervals.append(local)
             local = 0
-        after(guard, 1, 2 * ALONE_S)
+        after(guard, 1, (2 if guard.mode == "normal" else 1) * ALONE_S)
     assert intervals == [FIRST_INTERVAL, 2 * FIRST_INTERVAL, 4 * FIRST_INTERVAL]
 
 
 def test_a_probe_that_succeeds_ends_the_guards_modes() -> None:
     guard = after(Guard(), 20, 2 * ALONE_S)
-    assert choice(guard) == "local"
+    assert choice(guard) == "alone"
     after(guard, int(FIRST_INTERVAL), ALONE_S)
     modes = [choice(after(guard, 1, 0.5 * ALONE_S)) for _ in range(100)]
     assert set(modes) == {"normal"}
@@ -105,32 +112,50 @@ def driven(policy: Adaptive, pace: Callable[[int], float], tokens: int = 100) ->
 
 
 def test_each_change_is_named_once_with_its_reason() -> None:
-    slow, probe = int(MIN_TOKENS), int(MIN_TOKENS + FIRST_INTERVAL)
-    policy = Adaptive()
-    assert driven(policy, lambda token: 2 * TT) == [(slow, "local", "slower"), (probe, "normal", "probe"),
-                                                    (probe + slow, "local", "slower")]  # fmt: skip
-    assert "slower than drafting here" in (policy.why or "")
+    slow = math.ceil(TUNING.lost)  # each token takes twice the time that it would take alone
+    policy, probe = Adaptive(), slow + int(FIRST_INTERVAL)
+
+    def pace(token: int) -> float:
+        return (2 if policy.guard.mode == "normal" else 1) * tree_s(COSTS, policy.surveyor.shares, 16)
+
+    assert driven(policy, pace) == [(slow, "alone", "slower"), (probe, "normal", "probe"),
+                                    (probe + slow, "alone", "slower")]  # fmt: skip
+    assert "slower than without it" in (policy.why or "")
+
+
+def test_what_alone_took_counts_for_more_than_what_was_expected() -> None:
+    guard = after(Guard(), 20, 1.2 * ALONE_S)
+    assert choice(guard) == "alone"
+    modes = [choice(after(guard, 1, 1.5 * ALONE_S)) for _ in range(20)]
+    assert "normal" in modes[8:]
+
+
+def test_a_round_that_read_the_prompt_says_nothing_of_the_pace_alone() -> None:
+    guard, behind = after(Guard(), 20, 2 * ALONE_S), replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
+    for _ in range(5):
+        assert choice(guard, behind) == choice(guard) == "alone", "it decides more than once in a round"
+        after(guard, 1, 5 * ALONE_S)
     assert driven(Adaptive(), lambda token: 0.5 * ALONE_S) == []
 
 
 def test_changes_are_counted_in_usage_and_metrics() -> None:
     policy, usage, stats = Adaptive(), Usage(), Stats()
     account = Account(0.0, usage, FrameLedger())
-    policy.change = ("local", "slower")
+    policy.change = ("alone", "slower")
     account.decided(policy)
     account.decided(policy)
     policy.change = None
     account.decided(policy)
     stats.add(usage)
     stats.add(usage)
-    assert usage.guard == {"local": {"slower": 2}} and stats.guard == {("local", "slower"): 4}
+    assert usage.guard == {"alone": {"slower": 2}} and stats.guard == {("alone", "slower"): 4}
 
 
 def test_the_next_answer_goes_on_where_this_one_was() -> None:
     guard, following = after(Guard(), 20, 2 * ALONE_S), Guard()
-    assert choice(guard) == "local"
+    assert choice(guard) == "alone"
     following.resume(guard.state())
-    assert choice(following) == "local"
+    assert choice(following) == "alone"
 
 
 WORST = {

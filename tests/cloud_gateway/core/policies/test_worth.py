@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.tree_value import Surveyor
-from cloud_gateway.core.policies.worth import Prices, credit, per_pass_s, reading_pays, run_s, wait_value
+from cloud_gateway.core.policies.worth import (
+    MAX_RUN,
+    Prices,
+    credit,
+    per_pass_s,
+    reading_pays,
+    run_s,
+    tree_s,
+    wait_value,
+)
 from cloud_gateway.core.verify.candidates import CandidateTree
 
 TT, TD = 0.030, 0.004
@@ -107,3 +116,26 @@ def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> 
 def test_a_backlog_is_read_where_the_tokens_to_come_pay_for_it() -> None:
     assert not reading_pays(0.01, 0, 0.05)
     assert reading_pays(0.01, 10, 0.05)
+
+
+@given(CHANCE, SECONDS, SECONDS, st.integers(0, 3))
+def test_a_chain_alone_takes_what_the_closed_form_says(match: float, step_s: float, pass_s: float, others: int) -> None:
+    """One leaf and one child a step: (γ t_d + t_v) / (1 + a + ... + a^γ) at the best γ."""
+    costs = Costs(lambda rows: pass_s, step_s, local_leaves=1, sharers=others)
+    every = [
+        (depth * (1 + others) * step_s + pass_s) / sum(match**level for level in range(depth + 1))
+        for depth in range(MAX_RUN + 1)
+    ]
+    assert tree_s(costs, [match], 16) == pytest.approx(min(every))
+    assert tree_s(Costs(lambda rows: pass_s), [match], 16) == pass_s, "without a draft it decodes"
+
+
+def test_a_tree_alone_takes_the_width_that_pays() -> None:
+    """Two children a leaf, each right half of the time: two leaves find every second token, one finds it half as often
+    from the second level on."""
+    free, dear = (Costs(lambda rows: TT, TD, local_points=((1, TD), (2, pair_s))) for pair_s in (TD, 100 * TD))
+    narrow, wide = (tree_s(costs, [0.5, 0.4], 16) for costs in (dear, free))
+    assert wide < narrow == pytest.approx(min(
+        (depth * TD + TT) / (1 + sum(0.9 * 0.5**level for level in range(depth))) for depth in range(1, MAX_RUN)
+    ))  # fmt: skip
+    assert tree_s(free, [0.5, 0.4], 2) > wide, "a pass takes so many candidates only"
