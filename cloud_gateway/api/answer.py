@@ -174,6 +174,8 @@ class Answer:
         if done.finish == "error":
             self.failed = True
             raise internal(done.error or "the engine failed without a reason")
+        if done.finish == "cancelled" and done.error:
+            raise unavailable(done.error, code="engine_stopped")
         if done.finish == "cancelled":
             raise unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
         tail = self._stops.feed(self._detokeniser.flush())

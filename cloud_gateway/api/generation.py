@@ -6,7 +6,7 @@ Sizes are checked before anything is tokenised, in linear time; a prompt that is
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -57,6 +57,18 @@ def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
         elif isinstance(prompt, list):
             check_tokens(len(prompt), model, "prompt")
     return answers
+
+
+def check_served(body: Common, refuses: Mapping[str, str], *, drafted: bool) -> None:
+    """Raises ClientError 400 for a parameter that the engine cannot serve; a seed only if drafts could change its text.
+
+    `refuses`: these parameters, each with the reason.
+    """
+    for name, why in refuses.items():
+        value = getattr(body, name)
+        asked = drafted and body.temperature != 0 and value is not None if name == "seed" else bool(value)
+        if asked:
+            raise refusal(name, why, "unsupported_parameter")
 
 
 def check_tokens(tokens: int, model: ServedModel, param: str) -> None:

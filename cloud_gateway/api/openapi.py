@@ -58,13 +58,20 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 @functools.lru_cache(maxsize=1)
-def document(models: Sequence[str] = ()) -> bytes:
-    """The document as JSON, of a gateway that serves a model by these names; none while it loads one."""
+def document(models: Sequence[str] = (), refuses: Sequence[tuple[str, str]] = ()) -> bytes:
+    """The document as JSON, of a gateway that serves a model by these names; none while it loads one.
+
+    `refuses`: parameters that its engine cannot serve, each with the reason.
+    """
     named: dict[str, Any] = {"type": "string", "enum": [*models]} if models else {"type": "string"}
     kinds = [kind for one in OPERATIONS.values() for kind in (one.body, one.response, one.event) if kind]
     schemas, components = msgspec.json.schema_components([*kinds, Error], ref_template=f"{SCHEMAS}{{name}}")
     for completion in (ChatBody, CompletionBody, ResponsesBody):
-        components[completion.__name__]["properties"]["model"] = named
+        properties = components[completion.__name__]["properties"]
+        properties["model"] = named
+        for name, why in refuses:
+            if name in properties:
+                properties[name] = properties[name] | {"description": f"Refused with 400: {why}."}
     schema_of = dict(zip(map(str, kinds), schemas))
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), one in OPERATIONS.items():

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -19,7 +19,7 @@ from cloud_gateway.api.answer import Answer, Detokeniser, Engine, Stops
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
 from cloud_gateway.api.encoding import TurnedThreads
 from cloud_gateway.api.errors import unavailable
-from cloud_gateway.api.generation import check_size, check_structure, generations
+from cloud_gateway.api.generation import check_served, check_size, check_structure, generations
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.openapi import document
 from cloud_gateway.api.request_id import ID
@@ -93,6 +93,8 @@ class Backend:
     grammars: Grammars | None = None
     own_groups: frozenset[str] = frozenset()
     """Groups of workers on this machine, which may read the prompts of every key."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that the engine cannot serve, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,9 @@ class Api:
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
         """`GET /openapi.json`: every route, with the types of its body and response."""
-        names = self._names(self._backend) if self._backend is not None else ()
-        return web.Response(body=document(names), content_type="application/json")
+        backend = self._backend
+        found = document() if backend is None else document(self._names(backend), tuple(backend.refuses.items()))
+        return web.Response(body=found, content_type="application/json")
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model, by its names."""
@@ -281,6 +284,8 @@ class Api:
         """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
         key, constraint = request[KEY], prepared.schema.beside if prepared.schema else None
         workers = frozenset(key.groups if key.offload else ()) | backend.own_groups
+        asked = body.edgespec is None or body.edgespec.offload != "never"
+        check_served(body, backend.refuses, drafted=asked and bool(workers))
         requests = generations(
             body,
             prepared.prompts,
@@ -296,7 +301,6 @@ class Api:
             for one in requests
         ]
         visit.reserve_tokens(sum(len(one.tokens) + one.max_tokens for one in requests), time.monotonic())
-        asked = body.edgespec is None or body.edgespec.offload != "never"
         reason, text = KEY_FORBIDS if asked and not workers else None, backend.text
         answers: list[Answer] = []
         try:

@@ -114,7 +114,7 @@ class Engine:
             self._outbox.add, self._finish,
         )  # fmt: skip
         self.queue_drafts = QueueDrafts(drafting, settings.sources, target.eos, self.offloading.queued)
-        self._queue = Waiting(settings.queue_limit)
+        self._queue: Waiting[Active] = Waiting(settings.queue_limit)
         self.slots = Slots(self.requests, self._queue, self.queue_drafts, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         self._wake = threading.Event()

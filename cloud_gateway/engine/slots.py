@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from cloud_gateway.core.limits.cells import Cells, Room
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.requests.events import Preempted
 from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.queued.drafts import QueueDrafts
 from cloud_gateway.engine.requests import Requests
@@ -23,23 +25,33 @@ from edgespec.shared.contained import Contained
 log = logging.getLogger("cloud_gateway.engine.slots")
 
 
-class Waiting:
+class Queued(Protocol):
+    """What waits."""
+
+    @property
+    def request(self) -> GenerationRequest: ...
+
+
+Q = TypeVar("Q", bound=Queued)
+
+
+class Waiting(Generic[Q]):
     """`Turns` by API key under a lock, with an end."""
 
     def __init__(self, limit: int) -> None:
-        self._turns: Turns[Active] = Turns()
+        self._turns: Turns[Q] = Turns()
         self._limit, self._lock = limit, threading.Lock()
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._turns)
 
-    def all(self) -> list[Active]:
+    def all(self) -> list[Q]:
         """Every request that waits."""
         with self._lock:
             return list(self._turns)
 
-    def add(self, active: Active) -> None:
+    def add(self, active: Q) -> None:
         """Raises ClientError 429 where the queue is full; a key that has nothing in it may always add one."""
         request = active.request
         with self._lock:
@@ -53,22 +65,22 @@ class Waiting:
                 )
             self._turns.add(request.key, active, request.max_running)
 
-    def take(self, fits: Callable[[Active], bool], is_next: Callable[[Active], bool]) -> Active | None:
+    def take(self, fits: Callable[[Q], bool], is_next: Callable[[Q], bool]) -> Q | None:
         """The next one for a free slot that fits, or None; say `ended` when it has left its slot."""
         with self._lock:
             return self._turns.take(fits, is_next)
 
-    def put_back(self, active: Active) -> None:
+    def put_back(self, active: Q) -> None:
         """One that was taken waits again, before all others of its key, also where the queue is full."""
         with self._lock:
             self._turns.put_back(active.request.key, active)
 
-    def ended(self, active: Active) -> None:
+    def ended(self, active: Q) -> None:
         """A request that was taken is over."""
         with self._lock:
             self._turns.ended(active.request.key)
 
-    def remove(self, active: Active) -> bool:
+    def remove(self, active: Q) -> bool:
         """Gives up the place of one that waits; whether it still did."""
         with self._lock:
             return self._turns.remove(active.request.key, active)
@@ -80,7 +92,7 @@ class Slots:
     def __init__(
         self,
         requests: Requests,
-        queue: Waiting,
+        queue: Waiting[Active],
         queue_drafts: QueueDrafts,
         rows: int,
     ) -> None:

@@ -37,7 +37,7 @@ MAX_KEPT_BYTES = 8 * MAX_SCHEMA_BYTES
 """Of all cached schemas together: their compilations take some 100 times as much, so 50 MB."""
 MAX_SHARE = 4
 """One scope holds at most the fourth part of both, so that no key displaces all schemas of others."""
-_LAYOUT = {
+LAYOUT = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
     "item_separator": ", ",
@@ -139,7 +139,7 @@ class Grammars:
 def _grammar(schemas: Mapping[str, Any], lark: str = "") -> str:
     """In llguidance's notation; the first of the grammars is what a completion follows."""
     parts: list[dict[str, Any]] = [{"name": "start", "lark_grammar": lark}] if lark else []
-    parts += [{"name": name, "json_schema": {**schema, "x-guidance": _LAYOUT}} for name, schema in schemas.items()]
+    parts += [{"name": name, "json_schema": {**schema, "x-guidance": LAYOUT}} for name, schema in schemas.items()]
     return json.dumps({"grammars": parts})
 
 

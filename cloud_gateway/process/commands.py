@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import importlib
 import json
 import os
 import platform
@@ -26,8 +25,9 @@ from cloud_gateway.process import config, report
 from cloud_gateway.process.audit import entries
 from cloud_gateway.process.views import key_row, worker_row
 from edgespec import __version__
-from edgespec.core.errors import ConfigError, KeyStoreError, PairingError
+from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.shared import control, folders, logs, unit
+from edgespec.shared.installed import another
 from edgespec.shared.starting import Starting
 
 Row = Mapping[str, Any]
@@ -50,13 +50,7 @@ def link(args: argparse.Namespace) -> int:
     settings = config.given(args)
     with logs.policy(settings.daemon.log_level):
         starting = Starting(f"cloud-gateway {__version__}")
-        try:
-            process = importlib.import_module("edgespec_vllm.link.process")  # another distribution: integrations/vllm
-        except ModuleNotFoundError as error:
-            if not str(error.name).startswith("edgespec_vllm"):
-                raise
-            raise ConfigError("`cloud-gateway link` needs the package edgespec-vllm; install it here too.") from None
-        process.run(settings, args.model, starting)
+        another("edgespec_vllm.link.process", "`cloud-gateway link`").run(settings, args.model, starting)
     return 0
 
 

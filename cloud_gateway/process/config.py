@@ -43,9 +43,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+_ENGINE = r"^(auto|llamacpp|torch|vllm(:.+|\+https?://[^/\s]+)?)\Z"
+_ENGINES = '"auto", "llamacpp", "torch", "vllm", "vllm:COMMAND" or "vllm+http://HOST:PORT"'
+
+
 class TargetSection(TargetSettings, frozen=True, kw_only=True):
     model: ModelPath = "auto:quantised"
-    engine: Literal["auto", "llamacpp", "torch"] = "auto"
+    engine: Annotated[str, Meta(pattern=_ENGINE, extra={"allowed": _ENGINES})] = "auto"
     exact: Literal["auto", "yes", "no"] = "auto"
     n_gpu_layers: GpuLayers = 0
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

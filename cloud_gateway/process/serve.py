@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import machine_name, pin
+from edgespec.shared.installed import another
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
@@ -77,6 +79,9 @@ class EngineFailedError(EdgespecError):
 
 class Gateway:
     """One gateway process, on the event loop; `run` starts it, serves and stops it."""
+
+    refuses: Mapping[str, str] = {}
+    """Parameters that its engine cannot serve, each with the reason."""
 
     def __init__(self, settings: GatewaySettings, starting: Starting, ready_file: Path | None = None) -> None:
         """Reads keys and lists. Raises KeyStoreError, ConfigError."""
@@ -116,13 +121,12 @@ class Gateway:
         async with AsyncExitStack() as closing:
             plan = await self._open(closing)
             try:
-                load = partial(load_models, self.settings, plan, self.starting)
-                models = await self.starting.finished(load, self._stop)
+                models = await self.starting.finished(partial(self.load, plan), self._stop)
+                logs.serving()
+                spare_rounds()
+                await self._start(models, closing)
             except Stopped:
                 return
-            logs.serving()
-            spare_rounds()
-            await self._start(models, closing)
             self._announce()
             chores = [asyncio.ensure_future(chore) for chore in (sdnotify.keep_alive(), sweep())]
             await self._stop.wait()
@@ -142,7 +146,7 @@ class Gateway:
         await control.start()
         closing.push_async_callback(control.close)
         self.starting("checking the models")
-        plan = check_models(settings)
+        plan = self.check()
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
         check_free(settings.link.host, settings.link.port, "link")
@@ -159,6 +163,31 @@ class Gateway:
         self._listeners = {"api": chat, "metrics": figures}
         return plan
 
+    def check(self) -> Plan:
+        """Raises ModelError, TokenizerMismatch, ConfigError before anything is loaded."""
+        return check_models(self.settings)
+
+    def load(self, plan: Plan) -> Models:
+        """In a thread."""
+        return load_models(self.settings, plan, self.starting)
+
+    async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
+        """The engine, which runs until `closing` is left."""
+        recorder: Recording | None = self.recorder
+        if (provider := spans.provider()) is not None:
+            recorder = spans.Spans(provider, models.served.id, recorder)
+        if self.pages is not None:
+            recorder = self.pages.show(models.text, Commands(self).worker_rows, recorder)
+        self.starting("timing passes of the target")
+        curve = await asyncio.to_thread(measure, models.target)
+        engine = links.inbox = Engine(
+            models.target, models.local, engine_settings(self.settings), links, recorder=recorder, curve=curve,
+            heads=models.heads, audit=self.audit, on_failure=self._engine_failed, on_idle=models.idle,
+        )  # fmt: skip
+        engine.start()
+        closing.push_async_callback(asyncio.to_thread, engine.stop)
+        return engine
+
     def _own_worker(self, folder: Path) -> OwnWorker | None:
         draft = self.settings.local_draft
         if draft.mode != "async-local":
@@ -173,7 +202,7 @@ class Gateway:
         me = GatewayIdentity(self.identity, self.name, *digests, tokenizer_file=models.tokenizer_file)
         links = Links(
             me,
-            models.target.vocab_size,
+            models.served.vocab_size,
             self.paired,
             self.metrics.rejected,
             pair=self.desk.handle,
@@ -181,23 +210,11 @@ class Gateway:
             conduct=Conduct(settings.link.quarantine_keys),
             quarantined=self._note_quarantine,
         )
-        recorder: Recording | None = self.recorder
-        if (provider := spans.provider()) is not None:
-            recorder = spans.Spans(provider, models.served.id, recorder)
-        if self.pages is not None:
-            recorder = self.pages.show(models.text, Commands(self).worker_rows, recorder)
-        self.starting("timing passes of the target")
-        curve = await asyncio.to_thread(measure, models.target)
-        engine = links.inbox = Engine(
-            models.target, models.local, engine_settings(settings), links, recorder=recorder, curve=curve,
-            heads=models.heads, audit=self.audit, on_failure=self._engine_failed, on_idle=models.idle,
-        )  # fmt: skip
         if self.audit is not None:
             closing.push_async_callback(asyncio.to_thread, self.audit.close)
         if self.recorder is not None:
             closing.push_async_callback(asyncio.to_thread, self.recorder.close)
-        engine.start()
-        closing.push_async_callback(asyncio.to_thread, engine.stop)
+        engine = await self.make_engine(models, links, closing)
         try:
             self.link_port = await links.start(settings.link.host, settings.link.port, self.tls.context())
         except AddressError as error:
@@ -212,7 +229,7 @@ class Gateway:
         self.models, self.engine, self.links = models, engine, links
         self.metrics.watch(engine, links.workers, self.paired.quarantined)
         own = await self._start_own_worker(closing)
-        self.api.serve(Backend(engine, models.text, models.served, models.grammars, own))
+        self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
 
     def _note_quarantine(self, worker: str, name: str, why: str) -> None:
         if self.audit is not None:
@@ -281,7 +298,16 @@ class Gateway:
 def run(settings: GatewaySettings, starting: Starting, ready_file: Path | None) -> None:
     """Serves until it is stopped by a signal."""
     pin(settings.daemon.cpu)
-    asyncio.run(Gateway(settings, starting, ready_file).run())
+    made = gateway_class(settings.target.engine)
+    asyncio.run(made(settings, starting, ready_file).run())
+
+
+def gateway_class(engine: str) -> type[Gateway]:
+    """That of another distribution if vLLM is the engine. Raises ConfigError if it is not installed."""
+    if not engine.startswith("vllm"):
+        return Gateway
+    found: type[Gateway] = another("edgespec_vllm.gateway", "`target.engine`").VllmGateway
+    return found
 
 
 def connection_shares() -> dict[str, int]:

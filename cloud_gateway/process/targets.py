@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cloud_gateway.models.families import check_torch
 from cloud_gateway.models.sizes import Need, heads_need, llamacpp_need, torch_need
@@ -188,7 +188,7 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
             raise ModelError(
                 '`target.device` is for the engine torch; with llamacpp set `target.n_gpu_layers` and leave it "auto".'
             )
-    return options.engine
+    return cast(EngineName, options.engine)
 
 
 def translation_of(target: Path, draft: Path) -> Translator | None:

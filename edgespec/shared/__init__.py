@@ -18,7 +18,7 @@ Public, by module:
 - `flow_limit`: `FlowLimitedClient`, `PinnedClient`
 - `folders`: all
 - `hf_vocabulary`: `hf_tokenizer_digest`, `json_object`, `vocabulary`
-- `installed`: `require`
+- `installed`: `another`, `require`
 - `keystore`: `KeyStore`
 - `known_answer`: `require_known_answer`
 - `limited_port`: `LimitedConnection`, `LimitedPort`

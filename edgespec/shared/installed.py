@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
+from typing import Any
 
 from edgespec.core.errors import ConfigError, MissingPackageError
 
@@ -32,6 +34,16 @@ def require(*modules: str) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(name=module)
+
+
+def another(module: str, what: str) -> Any:
+    """A module of the distribution edgespec-vllm (integrations/vllm). Raises ConfigError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("edgespec_vllm"):
+            raise
+        raise ConfigError(f"{what} needs the package edgespec-vllm; install it here too.") from None
 
 
 def missing_package(module: str | None, program: str = "") -> MissingPackageError | None:

@@ -141,7 +141,7 @@ class TokensEvent(Struct, frozen=True):
 
 
 class DoneEvent(Struct, frozen=True):
-    """The end of an answer. `error` is one sentence where `finish` is `error`."""
+    """The end of an answer. `error` is one sentence where `finish` is `error`, or `cancelled` by the engine's end."""
 
     finish: Finish
     usage: Usage

@@ -56,6 +56,8 @@ class Rig:
     """Another checkout whose code gateway and workers run; settings that it does not have are left out."""
     engine: str = "torch"
     """`target.engine`: not left to "auto", which the figures of an arm must not depend on."""
+    load_s: float = MODEL_LOAD_S
+    """Maximum wait for the gateway."""
     key: str = ""
     """An API key."""
     ready: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class Rig:
         ready.unlink(missing_ok=True)
         command = [*self._gateway(), "serve", "--config", str(config), "--ready-file", str(ready)]
         self._processes.start("gateway", command, self.cores[0])
-        self._processes.wait_for("gateway", ready.exists, MODEL_LOAD_S)
+        self._processes.wait_for("gateway", ready.exists, self.load_s)
         self.ready = json.loads(ready.read_text())
 
     def create_key(self) -> None:

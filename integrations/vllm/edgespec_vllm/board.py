@@ -33,16 +33,28 @@ class Terms(NamedTuple):
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    tag: str = ""
 
 
 class _Stream:
     """One request: `tokens` is vLLM's own list, which grows."""
 
-    __slots__ = ("number", "sent", "terms", "tokens", "tree")
+    __slots__ = ("accepted", "drafted", "number", "planned", "sent", "terms", "tokens", "tree")
 
     def __init__(self, number: int, tokens: Sequence[int], terms: Terms) -> None:
         self.number, self.tokens, self.terms, self.sent = number, tokens, terms, 0
         self.tree: Tree | None = None
+        self.drafted = self.accepted = 0
+        self.planned = (0, 0)
+        """Tokens before the step that is being computed, and drafts in it."""
+
+    def settle(self) -> None:
+        """Counts what became of the drafts of a step."""
+        before, drafted = self.planned
+        if drafted and len(self.tokens) > before:
+            self.drafted += drafted
+            self.accepted += min(len(self.tokens) - before - 1, drafted)
+        self.planned = (0, 0)
 
 
 class Board:
@@ -54,8 +66,8 @@ class Board:
         self._streams: dict[str, _Stream] = {}
         self._numbers: dict[int, _Stream] = {}
         self._wanted: dict[int, _Stream] = {}
-        self._unsaid: list[_Stream | int] = []
-        """Requests to announce, and numbers of those that are over, in this order."""
+        self._unsaid: list[_Stream | Closed] = []
+        """Requests to announce, and those that are over, in this order."""
         self._last = 0
         self.malformed = 0
 
@@ -78,7 +90,13 @@ class Board:
         if stream is not None:
             del self._numbers[stream.number]
             self._wanted.pop(stream.number, None)
-            self._unsaid.append(stream.number)
+            stream.settle()
+            self._unsaid.append(Closed(stream.number, stream.drafted, stream.accepted))
+
+    def plan(self, request: str, drafts: int) -> None:
+        """So many of its candidates are verified in the coming step."""
+        stream = self._streams[request]
+        stream.planned = len(stream.tokens), drafts
 
     def send(self, now: float) -> None:
         """Writes what the link process is to receive, as far as there is room."""
@@ -93,6 +111,7 @@ class Board:
         while self._unsaid and line.room > SMALL:
             self._say(self._unsaid.pop(0))
         for stream in self._wanted.values():
+            stream.settle()
             self._send_tokens(stream)
         line.flush()
 
@@ -115,9 +134,9 @@ class Board:
             stream.tree.advance(stream.tokens[stream.tree.start :])
         return stream.tree.start, stream.tree.best(self._drafts)
 
-    def _say(self, what: _Stream | int) -> None:
-        if isinstance(what, int):
-            self.line.send(frame(Closed(what)))
+    def _say(self, what: _Stream | Closed) -> None:
+        if isinstance(what, Closed):
+            self.line.send(frame(what))
         elif what.number in self._numbers:
             self.line.send(frame(Opened(what.number, list(what.terms.groups), *what.terms[1:])))
 
@@ -128,9 +147,9 @@ class Board:
             if count <= 0:
                 return
             start, stream.sent = stream.sent, stream.sent + count
-            self.line.send(
-                frame(Tokens(stream.number, start, list(stream.tokens[start : stream.sent]), total - stream.sent))
-            )
+            part = list(stream.tokens[start : stream.sent])
+            counts = stream.drafted, stream.accepted
+            self.line.send(frame(Tokens(stream.number, start, part, total - stream.sent, *counts)))
 
     def _take(self, message: FromLink) -> None:
         stream = self._numbers.get(message.request)

@@ -18,6 +18,8 @@ from edgespec_vllm.line import Line
 
 CONSENT = "edgespec_offload"
 """In `vllm_xargs`: the groups of workers that may see the prompt, separated by spaces. Without it no worker does."""
+TAG = "edgespec_tag"
+"""In `vllm_xargs`: by which a gateway before vLLM names the request."""
 MAX_GROUPS = 16
 MAX_GROUP = 64
 """Characters of a group's name."""
@@ -62,7 +64,9 @@ def terms_of(request: Running, *, sampled: bool) -> Terms | None:
     `sampled`, for a temperature above 0.
     """
     params = request.sampling_params
-    consent = (getattr(params, "extra_args", None) or {}).get(CONSENT)
+    extra = getattr(params, "extra_args", None) or {}
+    consent, tag = extra.get(CONSENT), extra.get(TAG)
+    tag = tag if isinstance(tag, str) and len(tag) <= MAX_GROUP else ""
     groups = consent.split() if isinstance(consent, str) else []
     if not 0 < len(groups) <= MAX_GROUPS or any(len(group) > MAX_GROUP for group in groups):
         return None
@@ -71,7 +75,7 @@ def terms_of(request: Running, *, sampled: bool) -> Terms | None:
     if params.temperature > 0 and not sampled:
         return None
     scope = hashlib.sha256(request.cache_salt.encode()).digest() if request.cache_salt else b""
-    return Terms(groups, scope, float(params.temperature), max(int(params.top_k), 0), float(params.top_p))
+    return Terms(groups, scope, float(params.temperature), max(int(params.top_k), 0), float(params.top_p), tag)
 
 
 class Hook:
@@ -116,6 +120,7 @@ class Hook:
                     chain, start, committed, vocab_size=self._vocab_size, limit=self._limit, room=room,
                     grammar=self._validator(request),
                 )  # fmt: skip
+                board.plan(request.request_id, len(request.spec_token_ids))
 
     def committed(self) -> None:
         """After a step: sends what the target has chosen."""

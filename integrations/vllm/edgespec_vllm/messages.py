@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 64 * 1024
 MAX_TOKENS = 8192
 """Token ids in one message: at most 40 KB, since an id takes at most five bytes."""
@@ -58,24 +58,31 @@ class Opened(Message, tag="opened", frozen=True):
     temperature: Annotated[float, Meta(ge=0)] = 0.0
     top_k: Annotated[int, Meta(ge=0)] = 0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    tag: Annotated[str, Meta(max_length=64)] = ""
+    """By which a gateway before vLLM names the request; empty: there is none."""
 
 
 class Tokens(Message, tag="tokens", frozen=True):
     """Committed tokens from position `start` on: a part of the prompt, or what the target has chosen.
 
-    `left` more of those that were committed by then follow in further messages.
+    `left` more of those that were committed by then follow in further messages. `drafted` and `accepted` count the
+    draft tokens of the request up to now.
     """
 
     request: Number
     start: U32
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_TOKENS)]
     left: U32 = 0
+    drafted: U32 = 0
+    accepted: U32 = 0
 
 
 class Closed(Message, tag="closed", frozen=True):
-    """The request is over."""
+    """The request is over; counts as in `Tokens`."""
 
     request: Number
+    drafted: U32 = 0
+    accepted: U32 = 0
 
 
 # --- from the link process ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from edgespec_vllm.hook import BOARD, CONSENT
 from edgespec_vllm.messages import Closed, Hello, Opened, Tokens, Want
 
-from integrations.vllm.tests.support import Link
+from integrations.vllm.tests.boards import Link
 
 DRAFTS, MAX_LEN, BLOCKS, BLOCK, ROWS = 6, 384, 40, 32, 32
 """Forty blocks of 32 tokens: ROWS short requests fit, eight long ones preempt one another."""

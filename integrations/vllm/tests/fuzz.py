@@ -17,7 +17,7 @@ import msgspec
 from edgespec_vllm.guard import Guard
 from edgespec_vllm.hook import Hook
 
-from integrations.vllm.tests.support import DRAFTS, MAX_LEN, VOCAB, Link, hook, request
+from integrations.vllm.tests.boards import DRAFTS, MAX_LEN, VOCAB, Link, hook, request
 
 ODD = (
     -1,

@@ -11,8 +11,8 @@ from edgespec_vllm.board import Board, Terms
 from edgespec_vllm.line import MAX_UNSENT_BYTES, RETRY_S, Line
 from edgespec_vllm.messages import Closed, Hello, Leave, Opened, Tokens, Want
 
+from integrations.vllm.tests.boards import DRAFTS, VOCAB, Link
 from integrations.vllm.tests.fuzz import run
-from integrations.vllm.tests.support import DRAFTS, VOCAB, Link
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_tokens_go_out_only_when_they_are_wanted(link: Link, board: Board) -> No
     tokens = [1, 2, 3]
     board.open("a", tokens, Terms(["default"]))
     board.send(0)
-    assert link.received() == [Hello(1, 3, VOCAB, DRAFTS), Opened(1, ["default"])]
+    assert link.received() == [Hello(2, 3, VOCAB, DRAFTS), Opened(1, ["default"])]
     tokens.append(4)
     board.send(0)
     assert link.received() == []
@@ -89,7 +89,7 @@ def test_a_restarted_link_process_is_given_all_open_requests(link: Link, board: 
     board.send(0.1)  # too early for another attempt
     assert not board.line.up
     board.send(RETRY_S)
-    assert link.received() == [Hello(1, 3, VOCAB, DRAFTS), Opened(2, ["physics"], b"x", 0.5, 3, 0.9)]
+    assert link.received() == [Hello(2, 3, VOCAB, DRAFTS), Opened(2, ["physics"], b"x", 0.5, 3, 0.9)]
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x01\0\0\0\xc1", messages.frame(Closed(1)), b"\0\0\0\0"])

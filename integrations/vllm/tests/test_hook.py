@@ -14,7 +14,7 @@ from edgespec_vllm.hook import terms_of
 from edgespec_vllm.messages import Chain
 from edgespec_vllm.scheduler import HOOKS, make_scheduler, missing
 
-from integrations.vllm.tests.support import DRAFTS, MAX_LEN, Link, hook, request
+from integrations.vllm.tests.boards import DRAFTS, MAX_LEN, Link, hook, request
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from edgespec_vllm import messages
 from edgespec_vllm.board import Board, Terms
 from edgespec_vllm.line import Line
 from edgespec_vllm.link.server import BoardServer
-from edgespec_vllm.link.streams import Streams
+from edgespec_vllm.link.streams import Ledger, Streams
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, WorkerGone, WorkerReady
 from edgespec.core.protocol.messages import Close, Commit, Open, Tree
 from edgespec.core.protocol.prefix import prefix_hash
-from integrations.vllm.tests.support import DRAFTS, VOCAB
+from integrations.vllm.tests.boards import DRAFTS, VOCAB
 
 
 class Workers:
@@ -50,12 +50,32 @@ class Workers:
         return sent
 
 
+class Kept(Ledger):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Any, ...]] = []
+
+    def assigned(self, tag: str, worker: str, name: str) -> None:
+        self.found.append(("assigned", tag, worker, name))
+
+    def released(self, tag: str, worker: str, name: str, why: str, frames: int) -> None:
+        self.found.append(("released", tag, worker, why, frames))
+
+    def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:
+        self.found.append(("frame", tag, name, fresh, useful))
+
+    def verified(self, tag: str, name: str, drafted: int, accepted: int) -> None:
+        self.found.append(("verified", tag, name, drafted, accepted))
+
+
 class Scene:
     """A link process with its board, and one engine."""
 
     def __init__(self, folder: Path) -> None:
         self.workers, self.now = Workers(), 0.0
-        self.streams = Streams(self.workers, lambda: self.now)  # type: ignore[arg-type]
+        self.ledger = Kept()
+        self.streams = Streams(self.workers, lambda: self.now, self.ledger)  # type: ignore[arg-type]
         self.server = BoardServer(folder / "board.sock", self.streams, VOCAB)
         self.board = Board(Line(str(folder / "board.sock")), 0, VOCAB, DRAFTS)
 
@@ -110,6 +130,31 @@ async def test_a_worker_is_sent_the_request_and_its_tree_reaches_vllm(scene: Sce
     scene.board.close("a")
     await scene.settle()
     assert [type(body) for _, body in scene.workers.taken()] == [Close]
+
+
+async def test_a_gateway_is_given_who_drafted_what_by_the_requests_tag(scene: Scene) -> None:
+    scene.workers.add("w")
+    tokens = [1, 2, 3]
+    scene.board.open("a", tokens, Terms(["default"], tag="17"))
+    await scene.settle()
+    [(_, opened)] = scene.workers.taken()
+    scene.streams.post(FrameArrived("w", tree(opened.request, opened.epoch, tokens, 1, [0, 1, 2], [7, 8, 9])))
+    await scene.settle()
+    scene.board.plan("a", 3)
+    await scene.step(tokens, 7, 8, 5)  # two of three accepted
+    scene.board.plan("a", 2)
+    await scene.step(tokens)  # preempted: nothing was computed
+    scene.board.plan("a", 1)
+    tokens += [6]
+    scene.board.close("a")  # the last step ends the request
+    await scene.settle()
+    assert scene.ledger.found == [
+        ("assigned", "17", "w", "w"),
+        ("frame", "17", "w", 3, True),
+        ("verified", "17", "w", 3, 2),
+        ("verified", "17", "w", 1, 0),
+        ("released", "17", "w", "ended", 1),
+    ]
 
 
 async def test_a_worker_serves_few_requests_and_the_next_ones_in_turn(scene: Scene) -> None:

@@ -19,7 +19,7 @@ from cloud_gateway.__main__ import main
 from cloud_gateway.process.config import DaemonSection, GatewaySettings, LinkSection
 from edgespec.shared import control
 from edgespec.shared.starting import Starting
-from integrations.vllm.tests.support import DRAFTS
+from integrations.vllm.tests.boards import DRAFTS
 
 WORDS = {"a": 0, "b": 1, "c": 2}
 

@@ -91,7 +91,7 @@ class BoardServer:
                 raise BoardError("the first message is no hello")
             case Opened():
                 self._streams.opened(engine, message)
-            case Closed(number):
-                self._streams.closed(engine, number)
+            case Closed():
+                self._streams.closed(engine, message)
             case _:
                 self._streams.tokens(engine, message)

@@ -21,7 +21,7 @@ from cloud_gateway.links.server import Links
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, Close, Commit, Sampling, Tree
-from edgespec_vllm.messages import Chain, FromLink, Leave, Opened, Tokens, Want
+from edgespec_vllm.messages import Chain, Closed, FromLink, Leave, Opened, Tokens, Want
 
 log = logging.getLogger("edgespec_vllm.link.streams")
 AHEAD = 2.0
@@ -37,6 +37,22 @@ class Engine(Protocol):
         """Writes a message, or drops a `Chain` while the engine does not read."""
 
 
+class Ledger:
+    """Is given who drafts for a request, by its tag; here nobody keeps it."""
+
+    def assigned(self, tag: str, worker: str, name: str) -> None:
+        """A worker is sent the request."""
+
+    def released(self, tag: str, worker: str, name: str, why: str, frames: int) -> None:
+        """Nothing more of it is sent to the worker, which sent so many frames."""
+
+    def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:
+        """A frame came, with so many new candidates."""
+
+    def verified(self, tag: str, name: str, drafted: int, accepted: int) -> None:
+        """vLLM has verified so many more candidates, and accepted so many of them."""
+
+
 class Stream:
     """One request of an engine; `id`: on the wire to workers."""
 
@@ -50,7 +66,9 @@ class Stream:
         self.complete = False
         """`tree` has all that was committed when the engine last sent some."""
         self.worker: str | None = None
-        self.epoch = 0
+        self.name, self.tag, self.frames = "", opened.tag, 0
+        """The worker's for people; the request's for the ledger; frames of the worker."""
+        self.drafted = self.accepted = self.epoch = 0
         self.ready = False
         """The worker has been sent the prompt."""
         self.tried: set[str] = set()
@@ -82,14 +100,14 @@ class Stream:
 class Streams:
     """All of them; the inbox of the links."""
 
-    def __init__(self, links: Links, clock: Callable[[], float]) -> None:
-        self._links, self._clock = links, clock
+    def __init__(self, links: Links, clock: Callable[[], float], ledger: Ledger | None = None) -> None:
+        self._links, self._clock, self._ledger = links, clock, ledger or Ledger()
         self._streams: dict[int, Stream] = {}
         self._of: dict[tuple[Engine, int], Stream] = {}
         self._last = 0
         self._period_s = 0.0
         """Smoothed time between two passes of an engine."""
-        self._merit = Merit()
+        self.merit = Merit()
 
     # --- from the engines ------------------------------------------------------------------------------------------
 
@@ -106,6 +124,7 @@ class Streams:
         stream = self._of.get((engine, message.request))
         if stream is None or message.start != stream.have:
             return  # sent before the last `Want`
+        self._count(stream, message)
         start, stream.have = stream.have, stream.have + len(message.tokens)
         if stream.tree is None:
             stream.tree = CandidateTree(message.tokens)
@@ -114,10 +133,11 @@ class Streams:
         stream.complete = not message.left
         self._open(stream)
 
-    def closed(self, engine: Engine, number: int) -> None:
+    def closed(self, engine: Engine, message: Closed) -> None:
         """A request is over."""
-        stream = self._of.pop((engine, number), None)
+        stream = self._of.pop((engine, message.request), None)
         if stream is not None:
+            self._count(stream, message)
             del self._streams[stream.id]
             self._release(stream, "ended")
             self._assign()
@@ -126,7 +146,7 @@ class Streams:
         """An engine's connection ended, and so its requests here."""
         for other, number in [*self._of]:
             if other is engine:
-                self.closed(engine, number)
+                self.closed(engine, Closed(number))
 
     # --- from the links --------------------------------------------------------------------------------------------
 
@@ -148,6 +168,13 @@ class Streams:
             self._assign()
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _count(self, stream: Stream, message: Tokens | Closed) -> None:
+        """Books the draft tokens that were verified since the last message to the worker that has the request."""
+        drafted, accepted = message.drafted - stream.drafted, message.accepted - stream.accepted
+        if drafted > 0:
+            stream.drafted, stream.accepted = message.drafted, message.accepted
+            self._ledger.verified(stream.tag, stream.name, drafted, max(accepted, 0))
 
     def _open(self, stream: Stream) -> None:
         """Sends its worker the tokens, once they are complete."""
@@ -186,6 +213,8 @@ class Streams:
         except RemoteProtocolError as error:
             self._links.punish(worker, error, frame.request)
             return
+        stream.frames += 1
+        self._ledger.frame(stream.tag, stream.name, merged.fresh, useful=merged.useful)
         if merged.fresh:
             for chain in stream.chains():
                 stream.engine.send(chain)
@@ -199,9 +228,11 @@ class Streams:
             if not free:
                 return
             if stream.worker is None:
-                stream.worker = choose(free, load, stream.groups, self._merit, exclude=stream.tried)
+                stream.worker = choose(free, load, stream.groups, self.merit, exclude=stream.tried)
                 if stream.worker is not None:
                     load[stream.worker] += 1
+                    stream.name, stream.frames = self._links.linked()[stream.worker].label, 0
+                    self._ledger.assigned(stream.tag, stream.worker, stream.name)
                     stream.epoch, stream.ready, stream.idle, stream.committed_at = stream.epoch + 1, False, 0, 0.0
                     stream.engine.send(Want(stream.number, stream.have))
                     self._open(stream)
@@ -219,4 +250,5 @@ class Streams:
             if stream.tree is not None:
                 stream.tree.forget((stream.worker, stream.epoch))
             self._links.send(stream.worker, [Close(stream.id, stream.epoch, why)])
+            self._ledger.released(stream.tag, stream.worker, stream.name, why, stream.frames)
             stream.worker = None

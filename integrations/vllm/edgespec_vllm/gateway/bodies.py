@@ -1,0 +1,181 @@
+"""What is sent to vLLM's `/v1/completions`, and the chunks that come back; pure.
+
+Prompts go as token ids, and tokens come back as ids: no text of a client passes through vLLM's tokenizer or templates.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent
+from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
+from cloud_gateway.models.grammar import LAYOUT, Grammars
+from edgespec.core.errors import ClientError, refusal
+from edgespec_vllm.hook import CONSENT, TAG
+
+_RULE = re.compile(r"@(\w+)")
+_NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
+REFUSES: Mapping[str, str] = {
+    "min_p": "vLLM has no 'min_p' while drafts are verified",
+    "logit_bias": "vLLM has no 'logit_bias' while drafts are verified",
+    "seed": "vLLM draws another text for a seed when a worker drafts; leave it out, set 'temperature' to 0, or send "
+    '"edgespec": {"offload": "never"}',
+}
+"""Parameters of requests that vLLM cannot serve while it verifies drafts; `seed` only if a worker may draft."""
+
+
+class UpstreamError(Exception):
+    """vLLM sent what is no completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentGrammar:
+    """A grammar that vLLM follows by itself, in the place of a constraint."""
+
+    text: str
+
+    def beside(self) -> Constraint:
+        """Itself: the engine sends its text, and calls nothing of it."""
+        return cast(Constraint, self)
+
+
+class SentGrammars:
+    """Checks schemas as the gateway's own engine does, and writes them as one grammar in Lark's notation."""
+
+    def __init__(self, own: Grammars) -> None:
+        self._own = own
+
+    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> SentGrammar:
+        """Raises ClientError 400 naming `param`."""
+        self._own.compile(schema, scope, param, lark)
+        return SentGrammar(grammar_text(schema, lark))
+
+    def close(self) -> None:
+        """Ends compilations at once."""
+        self._own.close()
+
+
+def grammar_text(schema: Mapping[str, Any], lark: str = "") -> str:
+    """With `lark`, that grammar, whose `@key` is the schema that `schema` has under the key."""
+    schemas, rules = (schema, _RULE.sub(r"json_\1", lark)) if lark else ({"json": schema}, "start: json_json")
+    inlined = [f"json_{name}: %json {json.dumps({**one, 'x-guidance': LAYOUT})}" for name, one in schemas.items()]
+    return "\n".join([rules, *inlined])
+
+
+def check(request: GenerationRequest) -> None:
+    """Raises ClientError 400 for an option of the gateway's own engine."""
+    asked = request.speculation
+    for name in ("policy", "k", "phi", "prefer", "sources", "verification"):
+        if getattr(asked, name) is not None:
+            raise refusal(f"edgespec.{name}", "vLLM verifies here, which has no such option", "unsupported_parameter")
+
+
+def body(
+    request: GenerationRequest, model: ServedModel, name: str, eos: frozenset[int], *, drafted: bool, tag: str
+) -> dict[str, Any]:
+    """The request; `name`: the model's at vLLM; `drafted`: whether workers may see it."""
+    sampling, room = request.sampling, model.context - len(request.tokens)
+    found: dict[str, Any] = {
+        "model": name, "prompt": list(request.tokens), "max_tokens": min(request.max_tokens, room), "stream": True,
+        "return_token_ids": True, "add_special_tokens": False, "temperature": sampling.temperature,
+        "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "ignore_eos": request.ignore_eos,
+        "stop_token_ids": [] if request.ignore_eos else sorted(eos),
+        "cache_salt": request.cache_scope.hex() or secrets.token_hex(16),
+    }  # fmt: skip
+    found |= {key: getattr(sampling, key) for key, value in _NEUTRAL.items() if getattr(sampling, key) != value}
+    if sampling.temperature and not drafted:
+        found["seed"] = sampling.seed
+    if sampling.logit_bias:
+        found["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    if request.top_logprobs is not None:
+        found |= {"logprobs": request.top_logprobs, "return_tokens_as_token_ids": True}
+    if request.constraint is not None:
+        found["structured_outputs"] = {"grammar": cast(SentGrammar, request.constraint).text}
+    if drafted:
+        found["vllm_xargs"] = {CONSENT: " ".join(sorted(request.groups)), TAG: tag}
+    return found
+
+
+class Logprobs(Struct):
+    """Of the tokens of a chunk; names of tokens are `token_id:N`."""
+
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class Choice(Struct):
+    """The one completion."""
+
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(Struct):
+    """One event of the stream."""
+
+    choices: list[Choice] = []
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(Chunk).decode
+
+
+def choice_of(line: bytes, vocab_size: int) -> Choice | None:
+    """What a line of the stream brings; None for one without tokens. Raises UpstreamError."""
+    if not line.startswith(b"data:") or line.rstrip() == b"data: [DONE]":
+        return None
+    try:
+        chunk = _decode(line[5:])
+    except msgspec.MsgspecError:
+        raise UpstreamError("an event that cannot be read") from None
+    if chunk.error is not None:
+        raise UpstreamError("an error in the stream")
+    found = chunk.choices[0] if chunk.choices else None
+    if found is not None and not all(0 <= token < vocab_size for token in found.token_ids or ()):
+        raise UpstreamError("a token outside the vocabulary")
+    return found
+
+
+def event_of(found: Choice, eos: frozenset[int], top: int | None) -> TokensEvent | None:
+    """The tokens for the client: without one that ends the text."""
+    tokens = list(found.token_ids or ())
+    if found.finish_reason == "stop" and tokens and tokens[-1] in eos:
+        tokens.pop()
+    if not tokens:
+        return None
+    return TokensEvent(tokens, None if top is None else _logprobs(found.logprobs, len(tokens), top))
+
+
+def _logprobs(found: Logprobs | None, count: int, top: int) -> Sequence[TokenLogprob]:
+    if found is None or min(len(found.token_logprobs), len(found.top_logprobs)) < count:
+        raise UpstreamError("log-probabilities are missing")
+    entries = []
+    for own, others in list(zip(found.token_logprobs, found.top_logprobs))[:count]:
+        pairs = [(int(name.removeprefix("token_id:")), value) for name, value in (others or {}).items()]
+        best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:top]
+        entries.append(TokenLogprob(0.0 if own is None else own, tuple(best)))
+    return entries
+
+
+def finish_of(reason: str | None) -> Finish:
+    """How it ended, in the engine's words. Raises UpstreamError."""
+    if reason == "stop":
+        return "stop"
+    if reason == "length":
+        return "length"
+    raise UpstreamError("the stream ended early" if reason is None else f"it ended with {reason[:20]!r}")
+
+
+def away(why: str = "vLLM has stopped and is started again") -> ClientError:
+    """503 while there is no vLLM."""
+    return ClientError(f"{why}; send the request again shortly.", status=503, code="engine_stopped", retry_after_s=5.0)

@@ -1,0 +1,202 @@
+"""What the API submits requests to: keys take turns, vLLM computes, and the board's figures become usage.
+
+Everything runs on the event loop. vLLM gets no more requests at once than `target.slots`, so that a key that sends
+many keeps no other one waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+
+import aiohttp
+
+from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
+from cloud_gateway.core.requests.stats import Stats
+from cloud_gateway.engine.exchange import Audit, LinkEvent, NoAudit, Stream
+from cloud_gateway.engine.slots import Waiting
+from edgespec_vllm.gateway import bodies
+from edgespec_vllm.gateway.bodies import UpstreamError
+from edgespec_vllm.gateway.server import Server
+from edgespec_vllm.link.streams import Ledger, Streams
+
+log = logging.getLogger("edgespec_vllm.gateway.engine")
+STOPPED = "vLLM has stopped and is started again; send the request again shortly."
+
+
+class Completion:
+    """One request, from its arrival to its end."""
+
+    def __init__(self, request: GenerationRequest, tag: str, usage: Usage, now: float) -> None:
+        self.request, self.tag, self.usage = request, tag, usage
+        self.stream = Stream(lambda: None)
+        self.task: asyncio.Task[None] | None = None
+        self.submitted = self.began = now
+        self.first_token: float | None = None
+        self.workers: dict[str, str] = {}
+        """Names by ids."""
+
+
+class VllmEngine(Ledger):
+    """The part of the gateway's own engine that API, metrics and commands use."""
+
+    def __init__(
+        self, server: Server, model: ServedModel, eos: frozenset[int], *, slots: int, queue_limit: int, drafts: bool,
+        audit: Audit | None = None,
+    ) -> None:  # fmt: skip
+        """`drafts`: whether vLLM verifies those of workers."""
+        self.stats, self._server, self._model, self._eos = Stats(), server, model, eos
+        self._slots, self._drafts, self._audit = slots, drafts, audit or NoAudit()
+        self.name = model.id
+        """Of the model at vLLM."""
+        self._queue: Waiting[Completion] = Waiting(queue_limit)
+        self._running: dict[str, Completion] = {}
+        self._ids = itertools.count(1)
+        self.offloading: Streams
+
+    @property
+    def active(self) -> int:
+        """Requests at vLLM."""
+        return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self._queue)
+
+    def post(self, event: LinkEvent) -> None:
+        """What a link reports."""
+        self.offloading.post(event)
+
+    def submit(self, request: GenerationRequest) -> Stream:
+        """Queues a request. Raises ClientError: 400, 429 when the queue is full, 503 while there is no vLLM."""
+        bodies.check(request)
+        if not self._server.up:
+            raise bodies.away()
+        never = request.speculation.offload == "never"
+        why_off = "policy plain" if not self._drafts else "the request asked for it" if never else None
+        usage = Usage(len(request.tokens), policy="vllm" if self._drafts else "plain", why_off=why_off)
+        usage.verification = "rejection" if self._drafts else "shared-noise"
+        one = Completion(request, str(next(self._ids)), usage, time.monotonic())
+        one.stream = Stream(lambda: self._left(one))
+        self._queue.add(one)
+        self._fill()
+        return one.stream
+
+    async def stop(self) -> None:
+        """Ends every completion as cancelled."""
+        for one in self._queue.all():
+            self._left(one)
+        tasks = [one.task for one in self._running.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _left(self, one: Completion) -> None:
+        if one.task is not None:
+            one.task.cancel()
+        elif self._queue.remove(one):
+            one.stream.push(DoneEvent("cancelled", one.usage))
+
+    def _fill(self) -> None:
+        while len(self._running) < self._slots:
+            one = self._queue.take(lambda one: True, lambda one: False)
+            if one is None:
+                return
+            self._running[one.tag] = one
+            self.stats.requests += 1
+            one.task = asyncio.ensure_future(self._serve(one))
+
+    async def _serve(self, one: Completion) -> None:
+        """A task of its own; its end frees the place."""
+        finish: Finish = "cancelled"
+        error: str | None = None
+        one.began = time.monotonic()
+        try:
+            finish = await self._generate(one)
+        except asyncio.CancelledError:  # the client left, or the gateway stops
+            pass
+        except UpstreamError as problem:
+            log.error("vLLM sent %s", problem)
+            finish, error = "error", f"vLLM sent {problem}"
+        except (aiohttp.ClientError, OSError, ValueError) as problem:  # it has ended
+            log.warning("a completion ended with its connection to vLLM: %s", type(problem).__name__)
+            error = STOPPED
+        self._ended(one, finish, error)
+
+    async def _generate(self, one: Completion) -> Finish:
+        """Raises UpstreamError, aiohttp.ClientError."""
+        request, reason = one.request, None
+        drafted = self._drafts and request.speculation.offload != "never" and bool(request.groups)
+        sent = bodies.body(request, self._model, self.name, self._eos, drafted=drafted, tag=one.tag)
+        async with self._server.post("/v1/completions", sent) as response:
+            if response.status != 200:
+                await response.read()
+                raise UpstreamError(f"status {response.status} for a request")
+            async for line in response.content:
+                found = bodies.choice_of(line, self._model.vocab_size)
+                if found is None:
+                    continue
+                self._count(one, len(found.token_ids or ()))
+                event = bodies.event_of(found, self._eos, request.top_logprobs)
+                if event is not None:
+                    one.stream.push(event)
+                reason = found.finish_reason or reason
+        return bodies.finish_of(reason)
+
+    def _count(self, one: Completion, tokens: int) -> None:
+        if not tokens:
+            return
+        now = time.monotonic()
+        if one.first_token is None:
+            one.first_token = now
+        else:
+            one.usage.rounds += 1
+            self.stats.rounds += 1
+        one.usage.completion_tokens += tokens
+        self.stats.tokens += tokens
+
+    def _ended(self, one: Completion, finish: Finish, error: str | None) -> None:
+        now, times = time.monotonic(), one.usage.times
+        del self._running[one.tag]
+        self._queue.ended(one)
+        first = one.first_token or now
+        times.queued_s, times.prefill_s = one.began - one.submitted, first - one.began
+        times.decode_s, times.total_s = now - first, now - one.began
+        self.stats.add(one.usage)
+        one.stream.push(DoneEvent(finish, one.usage, error))
+        self._fill()
+
+    # --- from the board ----------------------------------------------------------------------------------------------
+
+    def assigned(self, tag: str, worker: str, name: str) -> None:
+        if (one := self._running.get(tag)) is not None:
+            one.usage.by_worker.setdefault(name, {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0})
+            self._audit.assigned(one.request, worker, name)
+            one.workers[worker] = name
+
+    def released(self, tag: str, worker: str, name: str, why: str, frames: int) -> None:
+        if (one := self._running.get(tag)) is not None and one.workers.pop(worker, ""):
+            self._audit.released(one.request, worker, name, why, frames)
+
+    def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:
+        self.stats.frames.count("used" if useful else "stale")
+        if (one := self._running.get(tag)) is not None:
+            one.usage.frames["received"] += 1
+            one.usage.frames["used" if useful else "stale"] += 1
+            _add(one.usage.by_worker.get(name, {}), {"frames": 1, "fresh": fresh})
+
+    def verified(self, tag: str, name: str, drafted: int, accepted: int) -> None:
+        if (one := self._running.get(tag)) is not None:
+            _add(one.usage.drafted, {"worker": drafted})
+            _add(one.usage.accepted, {"worker": accepted})
+            _add(one.usage.by_worker.get(name, {}), {"verified": drafted, "accepted": accepted})
+
+
+def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count

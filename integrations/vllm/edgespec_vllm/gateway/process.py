@@ -1,0 +1,166 @@
+"""The gateway whose target is computed by vLLM: `cloud-gateway serve` with `target.engine = "vllm"` (README.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from cloud_gateway.api import ServedModel
+from cloud_gateway.core.limits.settings import QUEUE_LIMIT
+from cloud_gateway.core.policies.registry import ALONE
+from cloud_gateway.engine.loop import Engine
+from cloud_gateway.links.server import Links
+from cloud_gateway.models.grammar import Grammars
+from cloud_gateway.models.target_model.load import folder_digest, load_tokenizer
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.loading import Models, choices, fingerprint
+from cloud_gateway.process.serve import Gateway
+from cloud_gateway.process.targets import Plan
+from edgespec.core.errors import ConfigError, ModelError
+from edgespec.shared import folders
+from edgespec.shared.hf_vocabulary import hf_tokenizer_digest, json_object
+from edgespec.shared.models import resolve_model
+from edgespec.shared.starting import Stopped
+from edgespec_vllm.gateway.bodies import REFUSES, SentGrammars
+from edgespec_vllm.gateway.engine import VllmEngine
+from edgespec_vllm.gateway.server import Server
+from edgespec_vllm.hook import BOARD
+from edgespec_vllm.link.process import BOARD as BOARD_FILE
+from edgespec_vllm.link.server import BoardServer
+from edgespec_vllm.link.streams import Streams
+
+MAX_DRAFTS = 64
+"""A worker's levels."""
+
+
+class VllmGateway(Gateway):
+    """Without models of its own: neither a local draft nor the live page nor traces."""
+
+    def check(self) -> Plan:
+        """Raises ModelError, ConfigError."""
+        for key, given in self._unserved().items():
+            if given:
+                raise ConfigError(f"`{key}` has no effect with vLLM as the engine: leave it out.")
+        path = resolve_model(self.settings.target.model)
+        if not (path / "config.json").is_file():
+            raise ModelError(f"`target.model` has to be the folder that vLLM serves, and {path} is none.")
+        return Plan(path, "torch", 0)
+
+    def _unserved(self) -> Mapping[str, bool]:
+        settings = self.settings
+        return {
+            "local_draft.mode": settings.local_draft.mode == "async-local",
+            "api.ui": settings.api.ui,
+            "traces.folder": bool(settings.traces.folder),
+            "sources.heads": bool(settings.sources.heads),
+        }
+
+    @cached_property
+    def drafts(self) -> bool:
+        """Whether vLLM verifies drafts of workers: unless `policy.name` is one that asks none."""
+        return self.settings.policy.name not in ALONE
+
+    @property
+    def refuses(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Of the API's parameters."""
+        return REFUSES if self.drafts else {}
+
+    def load(self, plan: Plan) -> Models:
+        """The tokenizer alone. Raises ModelError."""
+        from cloud_gateway.models.text import Text
+
+        self.starting("loading the tokenizer and grammars")
+        path, settings = plan.path, self.settings
+        config, tokenizer, digest = json_object(path / "config.json"), load_tokenizer(path), hf_tokenizer_digest(path)
+        text_config = config.get("text_config")
+        vocab_size = int((text_config if isinstance(text_config, dict) else config)["vocab_size"])
+        self._eos = ends(path, config)
+        made_by = fingerprint(folder_digest(path), digest.hex(), settings.target.engine, *choices(settings))
+        served = ServedModel(path.name, int(path.stat().st_mtime), settings.target.context, vocab_size, made_by)
+        grammars = cast(Grammars, SentGrammars(Grammars(tokenizer, vocab_size, self._eos)))
+        return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars)
+
+    async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
+        """Starts vLLM and the board. Raises ModelError."""
+        folder = folders.socket_file("gateway", self.settings.daemon.state_dir).parent
+        server = self._server(folder)
+        engine = VllmEngine(
+            server, models.served, self._eos, slots=self.settings.target.slots, queue_limit=QUEUE_LIMIT,
+            drafts=self.drafts, audit=self.audit,
+        )  # fmt: skip
+        streams = engine.offloading = links.inbox = Streams(links, asyncio.get_running_loop().time, engine)
+        board = BoardServer(folder / BOARD_FILE, streams, models.served.vocab_size)
+        await board.start()
+        closing.push_async_callback(board.close)
+        self.starting("starting vLLM")
+        closing.push_async_callback(server.close)
+        await self._or_stopped(server.start())
+        engine.name = name_of(await server.get("/v1/models"), models.served.context)
+        closing.push_async_callback(engine.stop)
+        return cast(Engine, engine)
+
+    async def _or_stopped(self, work: Any) -> None:
+        """Waits for `work`. Raises Stopped if a signal comes first."""
+        tasks = [asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done = tasks[0].done()
+        for task in tasks:
+            task.cancel()
+        if not done:
+            raise Stopped
+        tasks[0].result()
+
+    def _server(self, folder: Path) -> Server:
+        how = self.settings.target.engine.removeprefix("vllm")
+        if how.startswith("+"):
+            return Server(url=how[1:])
+        command = shutil.which(how[1:] or "vllm")
+        if command is None:
+            raise ModelError(f"There is no command {how[1:] or 'vllm'}: name vLLM's as `target.engine`.")
+        socket = folder / "vllm.sock"
+        return Server(
+            command=arguments(self.settings, command, socket, drafts=self.drafts), socket=socket,
+            **{BOARD: str(folder / BOARD_FILE)},
+        )  # fmt: skip
+
+
+def arguments(settings: GatewaySettings, command: str, socket: Path, *, drafts: bool) -> list[str]:
+    """The child's command line; a script of the operator's that calls vLLM may add to it."""
+    target, path = settings.target, str(resolve_model(settings.target.model))
+    found = [
+        command, "serve", path, "--uds", str(socket), "--max-model-len", str(target.context),
+        "--max-num-seqs", str(target.slots), "--dtype", target.dtype, "--disable-uvicorn-access-log",
+        "--structured-outputs-config", json.dumps({"backend": "guidance"}),
+    ]  # fmt: skip
+    if not settings.api.prefix_cache:
+        found.append("--no-enable-prefix-caching")
+    if drafts:
+        count = min(settings.policy.verify_nodes, MAX_DRAFTS)
+        how = {"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": count}
+        found += ["--scheduler-cls", "edgespec_vllm.Scheduler", "--speculative-config", json.dumps(how)]
+    return found
+
+
+def ends(path: Path, config: Mapping[str, Any]) -> frozenset[int]:
+    """Every token that ends a completion, from the model's configuration and its generation defaults."""
+    defaults = path / "generation_config.json"
+    found = [config.get("eos_token_id"), json_object(defaults).get("eos_token_id") if defaults.exists() else None]
+    return frozenset(i for one in found if one is not None for i in (one if isinstance(one, list) else [one]))
+
+
+def name_of(listed: Any, context: int) -> str:
+    """The model's name at vLLM. Raises ModelError if its context is too short."""
+    try:
+        first = listed["data"][0]
+        name, longest = str(first["id"]), int(first["max_model_len"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ModelError("vLLM names no model.") from None
+    if longest < context:
+        raise ModelError(f"vLLM's context is {longest} tokens: set `target.context` to no more.")
+    return name
