@@ -75,7 +75,6 @@ class Service:
         self.gateway = paired_gateway(self._gateways)
         draft = settings.draft
         self._load, self._doing = load or load_drafter, doing
-        self._lowered = settings.daemon.priority == "idle"
         drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
         rule = self._rule = draft_rule(draft, curve)
         translation = load_translation(settings, drafter)
@@ -103,6 +102,10 @@ class Service:
         )
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
+
+    @property
+    def _lowered(self) -> bool:
+        return self.settings.daemon.priority == "idle"
 
     def _peering(self, store: KeyStore, gateway: bytes) -> PeerService:
         """Imported when there are peers: most workers have none."""

@@ -33,7 +33,7 @@ class Processes:
 
     def __init__(self, folder: Path, last: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         """`folder` takes the logs; `environment` is added to this process's own."""
-        self.folder, self._last = folder, last
+        self.folder, self.last = folder, [*last]
         self.environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | dict(environment or {})
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: dict[str, int] = {}
@@ -45,7 +45,7 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         with ExitStack() as ends:  # a signal that interrupts one end does not prevent the others
-            for name in sorted(self._running, key=self._last.__contains__, reverse=True):
+            for name in sorted(self._running, key=self.last.__contains__, reverse=True):
                 ends.callback(self.stop, name)
 
     def start(self, name: str, command: Sequence[str], core: int | None = None, *, piped: bool = False) -> None:

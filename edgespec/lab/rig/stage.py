@@ -65,12 +65,10 @@ class Rig:
     _processes: Processes = field(init=False)
     _proxies: dict[str, int] = field(default_factory=dict)
     """Port of each worker's proxy."""
-    _last: list[str] = field(default_factory=lambda: ["gateway", "proxy"])
-    """Ended after the workers."""
 
     def __post_init__(self) -> None:
         code = {"PYTHONPATH": str(self.checkout), "PYTHONSAFEPATH": "1"} if self.checkout else {}
-        self._processes = Processes(self.folder, last=self._last, environment=code)
+        self._processes = Processes(self.folder, last=["gateway", "proxy"], environment=code)
 
     def __enter__(self) -> Rig:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +118,7 @@ class Rig:
         completion to the next is then of this link alone.
         """
         self._start_proxy(name, f"proxy-{name}", rtt_ms, link)
-        self._last.append(f"proxy-{name}")
+        self._processes.last.append(f"proxy-{name}")
         self.pair(name, "--group", name)
         self.start_worker(name, program)
         return self._new_key(name, name)
