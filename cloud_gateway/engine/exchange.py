@@ -7,14 +7,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec import Struct
 
 from cloud_gateway.core.limits.cells import Room
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView
-from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Verify, Wait
+from cloud_gateway.core.policies.estimators import Ewma, StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Status
 from cloud_gateway.core.requests.events import Event as RequestEvent
@@ -25,6 +25,9 @@ from edgespec.core.drafting.tree import Node
 from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.loop")
+
+ROWS_WEIGHT = 0.2
+"""Of the latest pass in the mean rows of a request."""
 
 
 class Stream:
@@ -124,8 +127,9 @@ class Active:
     local: bool = False
     """Whether the local draft holds this request; not when it has no room for it."""
 
-    rows: int = 0
-    """Rows that it put into the turn's pass, as last decided: what other requests expect of it."""
+    rows: float = 0.0
+    """What others expect it to put into the next pass: the mean of its latest passes, 0 while it waits."""
+    mean_rows: Ewma = field(default_factory=lambda: Ewma(ROWS_WEIGHT, 1.0))
     unkept: Exception | None = None
     """Why the target could not keep the path of the latest pass; None where it could."""
 
@@ -143,6 +147,16 @@ class Active:
     def ended(self) -> bool:
         """Whether the request is over."""
         return self.generation.status is Status.FINISHED
+
+    def decided(self, action: Action) -> None:
+        """What its policy wants next."""
+        match action:
+            case Verify(nodes):
+                self.rows = 1 + len(nodes)
+            case Wait():
+                self.rows = 0
+            case _:
+                self.rows = self.mean_rows.value or 1.0
 
     def ready(self, wake: Callable[[], None]) -> bool:
         """Whether a pass can bring it a token; where its constraint has no mask yet, `wake` is called once it has."""

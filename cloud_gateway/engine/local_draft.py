@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft
+from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, Points
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
-from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
+from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs, shared
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
+from edgespec.core.drafting.proposals import Asked
 from edgespec.core.drafting.ranking import Spread
+from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import EdgespecError
 from edgespec.shared.contained import Contained, describe_fault
 
@@ -33,6 +36,10 @@ class LocalDrafting:
     """How far this draft and the target disagree, learned from all requests."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
     """Heads over the target's hidden states, by the name of their source."""
+    sharing: int = 1
+    """Requests whose leaves are expected to share a step."""
+    _shares: tuple[tuple[int, int], tuple[float, Points]] = field(default=((-1, 0), (0.0, ())))
+    """What a step costs each of them, and when that was computed: passes so far, and `sharing`."""
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -110,32 +117,60 @@ class LocalDrafting:
         costs = replace(self.costs(active), remaining=generation.remaining)
         return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
 
-    def prefill(self, active: Active, chunk: int) -> None:
-        """One chunk of a prompt."""
+    def prefill(self, active: Active, chunk: int, kind: Literal["reading", "draft"] = "reading") -> None:
+        """One chunk of a prompt, or later of what was committed meanwhile."""
         assert self.model is not None
         began, passes = self.clock(), self.model.passes
         with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
-        self._book(active, began, passes, reading=True)
+        made, took = self.model.passes - passes, self.clock() - began
+        self._count(made, took)
+        active.generation.handle(Spent(kind, took, made), began + took)
 
-    def run(self, active: Active, action: Draft | CatchUp) -> None:
-        """One draft pass, or one batch of catch-up (WANSpec section 4.5)."""
-        assert self.model is not None
-        began, passes = self.clock(), self.model.passes
-        with Contained(self._lost, active):  # the request may have outgrown the draft's memory
+    def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
+        """The batches of catch-up (WANSpec section 4.5), then one draft pass over the leaves of all that draft."""
+        if (model := self.model) is None:
+            return
+        group, rows = list[tuple[Active, Draft]](), 0
+        for active, action in actions:
             if isinstance(action, CatchUp):
-                batch = catch_up_batch(self.verify_s, self.model.token_s)
-                self.model.catch_up(active.id, min(action.tokens or batch, batch))
-            else:
-                self._draft(self.model, active, action)
-        self._book(active, began, passes)
+                self.prefill(
+                    active, min(action.tokens or (1 << 30), catch_up_batch(self.verify_s, model.token_s)), "draft"
+                )
+                continue
+            count = min(len(action.leaves), model.leaves)
+            if rows + count > model.together:
+                self._draft(model, group)
+                group, rows = [], 0
+            group.append((active, action))
+            rows += count
+        if group:
+            self._draft(model, group)
 
-    def _draft(self, model: DraftModel, active: Active, action: Draft) -> None:
-        generation = active.generation
-        leaves = action.leaves[: model.leaves]  # the likeliest come first
-        paths = [leaf.path(generation.tree.root) for leaf in leaves]
-        found = model.draft(active.id, paths, action.width, generation.verification.rank)
-        generation.handle(Drafted(leaves, found), self.clock())
+    def _draft(self, model: DraftModel, group: Sequence[tuple[Active, Draft]]) -> None:
+        """One pass; where it fails each has one of its own, so that only those that fail alone lose the draft."""
+        asked, leaves = list[Asked](), list[Sequence[Node]]()
+        for active, action in group:
+            tree, rank = active.generation.tree, active.generation.verification.rank
+            leaves.append(action.leaves[: model.leaves])  # the likeliest come first
+            asked.append(Asked(active.id, [leaf.path(tree.root) for leaf in leaves[-1]], action.width, rank))
+        began, passes = self.clock(), model.passes
+        with Contained() as caught:
+            found = model.draft(asked)
+        made, took = model.passes - passes, self.clock() - began
+        self._count(made, took)
+        rows = sum(map(len, leaves))
+        for (active, _), own in zip(group, leaves, strict=True):
+            active.generation.handle(Spent("draft", took * len(own) / rows, made), began + took)
+        if caught.error is None:
+            for (active, _), own, proposals in zip(group, leaves, found, strict=True):
+                with Contained(self._lost, active):
+                    active.generation.handle(Drafted(own, proposals), self.clock())
+        elif len(group) == 1:  # the request may have outgrown the draft's memory
+            self._lost(group[0][0], caught.error)
+        else:
+            for one in group:
+                self._draft(model, [one])
 
     def costs(self, active: Active) -> Costs:
         """Costs for the controller."""
@@ -145,7 +180,10 @@ class LocalDrafting:
         backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
-        return draft_costs(self.verify_s, model.step_s, backlog, model.token_s, model.leaves, model.points)
+        if self._shares[0] != (now := (model.passes, self.sharing)):
+            self._shares = now, shared(model.step_s, model.points, self.sharing, model.leaves)
+        step_s, points = self._shares[1]
+        return draft_costs(self.verify_s, step_s, backlog, model.token_s, model.leaves, points)
 
     def _backlog(self, active: Active) -> int:
         """Committed tokens that the draft model has not evaluated."""
@@ -153,13 +191,9 @@ class LocalDrafting:
             return self.model.backlog(active.id) if self.model is not None else 0
         return 0  # it has just been given up
 
-    def _book(self, active: Active, began: float, passes: int, *, reading: bool = False) -> None:
-        assert self.model is not None
-        now = self.clock()
-        made = self.model.passes - passes
-        self.stats.draft_s += now - began
-        self.stats.local_passes += made
-        active.generation.handle(Spent("reading" if reading else "draft", now - began, made), now)
+    def _count(self, passes: int, seconds: float) -> None:
+        self.stats.draft_s += seconds
+        self.stats.local_passes += passes
 
     def _lost(self, active: Active, error: Exception) -> None:
         """Whatever the local draft raises costs the request its local draft and nothing else."""

@@ -117,6 +117,8 @@ class Engine:
         self._queue: Waiting[Active] = Waiting(settings.queue_limit)
         self.slots = Slots(self.requests, self._queue, self.queue_drafts, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
+        self._held_at: float | None = None
+        """Since when requests are ready whose pass waits for others."""
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -242,8 +244,9 @@ class Engine:
         self.queue_drafts.ask(self._queue)
         self._flush()  # a worker can read the prompt while the target does
         verifies, drafts, wake = self._decide(self.clock())
-        for active, action in drafts:
-            self.local.run(active, action)
+        self.local.run(drafts)
+        if self._held(len(verifies), drafts):
+            verifies = []
         if verifies:
             self.requests.verify(verifies)
             self.prefill.round_ended()
@@ -256,6 +259,15 @@ class Engine:
         models = self.stats.target_s + self.stats.draft_s - modelled
         self._charge(verifies, self.clock() - began - models)
         return None
+
+    def _held(self, ready: int, drafts: Sequence[tuple[Active, Draft | CatchUp]]) -> bool:
+        """Whether a pass waits for those that draft, so that one pass verifies for all: as long as they are as many as
+        those that are ready, and at most as long as a pass takes."""
+        drafting, now = sum(isinstance(action, Draft) for _, action in drafts), self.clock()
+        since = now if self._held_at is None else self._held_at
+        held = 0 < ready <= drafting and now - since <= self._verify_s(1)
+        self._held_at = since if held else None
+        return held
 
     def _charge(self, verifies: Sequence[tuple[Active, Verify]], host_s: float) -> None:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
@@ -305,30 +317,43 @@ class Engine:
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
         sharers = sum(map(self.local.decodes, self.requests.active.values())) - 1
+        self.local.sharing = 1 + max(sharers, 0)
+        actions = dict[Active, Action]()
         for active in list(self.requests.active.values()):
             if active.generation.cancelled:
                 self.requests.step(active, Ended("stopped"))
             elif self.local.decodes(active) and active.ready(self._wake.set):
-                action = self._action(active, sharers, now)
-                active.rows = 1 + len(action.nodes) if isinstance(action, Verify) else 0
-                if isinstance(action, Verify):
-                    verifies.append((active, action))
-                elif isinstance(action, Wait):
-                    wake = min(wake, action.until)
-                else:
-                    drafts.append((active, action))
+                actions[active] = self._action(active, sharers, now)
+        self._agree(actions, sharers, now)
+        for active, action in actions.items():
+            if isinstance(action, Verify):
+                verifies.append((active, action))
+            elif isinstance(action, Wait):
+                wake = min(wake, action.until)
+            else:
+                drafts.append((active, action))
         return verifies, drafts, wake
+
+    def _agree(self, actions: dict[Active, Action], sharers: int, now: float) -> None:
+        """Asks those that draft again while they are fewer than share the pass by its price. So the most draft to whom
+        a pass that they share is worth what each pays of it."""
+        drafting = [active for active, action in actions.items() if isinstance(action, Draft)]
+        while 0 < len(drafting) < self.local.sharing:
+            self.local.sharing = len(drafting)
+            actions |= {active: self._action(active, sharers, now) for active in drafting}
+            drafting = [active for active in drafting if isinstance(actions[active], Draft)]
 
     def _action(self, active: Active, sharers: int, now: float) -> Action:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
         with self.requests.isolated(active, "deciding"):
             costs = self.local.costs(active)
-            others = sum(other.rows for other in self.requests.active.values()) - active.rows
+            others = round(sum(other.rows for other in self.requests.active.values()) - active.rows)
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
             if others or sharers or read_s or probe:
                 costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
             self.local.ask_sources(active)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
+            active.decided(action)
             if (change := active.generation.policy.change) is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)
             return action

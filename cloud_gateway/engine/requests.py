@@ -182,6 +182,7 @@ class Requests(Driver[Active]):
         for one in self.target.passes:  # each by its own rows: two passes of three rows are not one of six
             self.local.verify_s.sample(one.rows, one.seconds)
         for (active, work), rows in results:
+            active.mean_rows.sample(len(work.tree))
             self.step(active, Verified(work.tree, rows), "choosing its tokens", fatal=True)
             lost, active.unkept = active.unkept, None
             if lost is not None and not active.ended:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS, PREFILL_BATCH
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Holding, Kept, first_to_go, gives_way
@@ -49,7 +49,7 @@ class DraftTokenError(EdgespecError, ValueError):
 
 
 class Drafter:
-    """Evaluates the speculation trees of several requests, one request a call. Owned by one thread.
+    """Evaluates the speculation trees of several requests, several in one decode. Owned by one thread.
 
     A decode that has begun is not interrupted; `prefill_batch` and `sequences` bound how long it takes.
     """
@@ -91,6 +91,8 @@ class Drafter:
         self.context = min(context, self._llama.trained_context)
         """Maximum tokens of one request: limited by the cells and by the model's trained positions."""
         self.sequences, self.prefill_batch, self.requests = sequences, prefill_batch, requests
+        self.together = (ids - requests) // 2
+        """Maximum leaves of all requests in one step: each may take a sequence beside that which it is forked from."""
         self.passes = 0
         """Calls of llama_decode so far."""
         self.rows = 0
@@ -206,24 +208,43 @@ class Drafter:
         requests of the scope that holds most were dropped (the caller may close the request or retry); ValueError: no
         or too many leaves, no committed token, a bad token.
         """
-        r, unique = self._open[request], list(dict.fromkeys(paths))
-        if not r.tokens or not 1 <= len(unique) <= self.sequences:
-            raise ValueError(f"a step takes 1 to {self.sequences} leaves below at least one committed token")
-        self._check([token for path in unique for token in path])
-        self._require_room(len(r.tokens) + max(map(len, unique)))
+        return self.step_together([Asked(request, paths, width, rank)])[0]
+
+    def step_together(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
+        """The same for several requests in one decode, at most `together` leaves; proposals in the order of `asked`.
+
+        Raises as `step` does, for all of them; no KV of an open request is dropped for several.
+        """
+        parts = [(one, self._open[one.request], list(dict.fromkeys(one.paths))) for one in asked]
+        for _, r, unique in parts:
+            if not r.tokens or not 1 <= len(unique) <= self.sequences:
+                raise ValueError(f"a step takes 1 to {self.sequences} leaves below at least one committed token")
+            self._check([token for path in unique for token in path])
+            self._require_room(len(r.tokens) + max(map(len, unique)))
+        if sum(len(unique) for *_, unique in parts) > self.together:
+            raise ValueError(f"a step takes at most {self.together} leaves of all requests")
         self._now += 1
-        leaves = [self._locate(r, path) for path in unique]
-        forks = self._place(r, leaves)
-        rows, row_of = batch_rows(r, leaves)
+        located = [(one, r, [self._locate(r, path) for path in unique]) for one, r, unique in parts]
+        forks, rows, row_of = list[int](), list[Row](), list[dict[TokenPath, int]]()
+        for _, r, leaves in located:
+            forks += self._place(r, leaves)
+            more, indices = batch_rows(r, leaves)
+            row_of.append({path: len(rows) + index for path, index in indices.items()})
+            rows += more
         try:
-            self._decode(r, rows)
+            self._decode(parts[0][1] if len(parts) == 1 else None, rows)
         except Exception:  # whatever failed, the forks hold cells of the cache; the error goes on
             for sequence in forks:
                 self._drop(sequence)
             raise
-        self._settle(r, leaves)
-        ranked = {leaf.path: rank(self._logits(row_of[leaf.path]), leaf.path, width) for leaf in leaves}
-        return [ranked[path] for path in paths]
+        for _, r, leaves in located:
+            self._settle(r, leaves)
+        return [self._ranked(one, indices) for one, indices in zip(asked, row_of, strict=True)]
+
+    def _ranked(self, one: Asked, row_of: Mapping[TokenPath, int]) -> list[Proposal]:
+        rank = one.rank or best_children
+        ranked = {path: rank(self._logits(row), path, one.width) for path, row in row_of.items()}
+        return [ranked[path] for path in one.paths]
 
     def _logits(self, row: int) -> NDArray[np.float32]:
         return self._llama.logits(row)[: self.vocab_size]
@@ -268,9 +289,9 @@ class Drafter:
             elif leaf.sequence != r.trunk:
                 r.tips.append(Tip(leaf.sequence, leaf.path, self._now))
 
-    def _decode(self, asker: Request, rows: Sequence[Row]) -> None:
+    def _decode(self, asker: Request | None, rows: Sequence[Row]) -> None:
         """One decode; drops cached prefixes, then idle tips, then the KV of an open request, while the cells do not
-        suffice."""
+        suffice. `asker`: the only request in it."""
         with self._threads.watched(len(rows)):
             while not self._llama.decode(rows):
                 if not (self._drop_cached() or self._drop_idle_tip() or self._drop_open(asker, len(rows))):
@@ -305,9 +326,11 @@ class Drafter:
         self._drop(sequence)
         return True
 
-    def _drop_open(self, asker: Request, rows: int) -> bool:
+    def _drop_open(self, asker: Request | None, rows: int) -> bool:
         """Drops the KV of the youngest request of the scope that holds most, which may be read again later; False where
-        that is the asker."""
+        that is the asker, or several ask."""
+        if asker is None:
+            return False
         open_, needs = list(self._open.values()), max(asker.size + rows, len(asker.tokens))
         held = [Holding(r.owner, needs if r is asker else r.size, order) for order, r in enumerate(open_)]
         loser = gives_way(held, held[open_.index(asker)])

@@ -11,7 +11,7 @@ from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked, best_children
 from tools.doubles.model import EOS, HASH, HashModel, Model, Rows
 
 
@@ -88,6 +88,7 @@ class TableDraft:
     def __init__(self, right: float = 0.7, leaves: int = 1, *, model: Model | None = None) -> None:
         """`right`: share of places where the target's best token is this draft's, where no other model is given."""
         self.model, self.leaves, self.passes = model or HashModel(right=right), leaves, 0
+        self.together = 64
         self.step_s, self.token_s = 0.0005, 0.0001
         self.points: Points = ()
         self._tokens: dict[Hashable, list[int]] = {}
@@ -111,15 +112,17 @@ class TableDraft:
         self._read[request] = min(self._read[request] + limit, len(self._tokens[request]) - 1)
         return self.backlog(request)
 
-    def draft(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
-    ) -> list[Proposal]:
+    def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """One pass over the leaves at the ends of these paths."""
-        assert 1 <= len(paths) <= self.leaves
         self.passes += 1
-        tokens = self._tokens[request]
-        self._read[request] = len(tokens) - 1
-        return [rank(self.model.logits([*tokens, *path]), path, width) for path in paths]
+        return [self._step(one) for one in asked]
+
+    def _step(self, one: Asked) -> list[Proposal]:
+        assert 1 <= len(one.paths) <= self.leaves
+        tokens = self._tokens[one.request]
+        self._read[one.request] = len(tokens) - 1
+        rank = one.rank or best_children
+        return [rank(self.model.logits([*tokens, *path]), path, one.width) for path in one.paths]
 
     def close(self, request: Hashable) -> None:
         del self._tokens[request], self._read[request]

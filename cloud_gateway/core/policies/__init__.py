@@ -3,7 +3,7 @@
 Public, by module:
 
 - `actions`: all
-- `estimators`: `UNKNOWN_STEP_S`, `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
+- `estimators`: `UNKNOWN_STEP_S`, `Ewma`, `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
 - `colocated`: `Plain`
 - `memory`: `kind_of`, `Learnt`, `Memory`
 - `policy`: `Policy`

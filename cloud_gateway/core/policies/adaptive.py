@@ -245,6 +245,13 @@ class Adaptive(Policy):
         self.budget.spend()
         return Draft(tuple(leaves), WIDTH)
 
+    def withdrawn(self) -> None:
+        if not self.completion.run:
+            return
+        self.completion.run -= 1
+        self.budget.spend(-1)
+        self.fallbacks -= not self.completion.run and self._link is not None
+
     def _wait(self, due: Expected, costs: Costs, now: float) -> Action:
         """Until the level is due; meanwhile the local draft reads, where it is going to be used."""
         if costs.local_backlog_s > 0 and (self.completion.wants or self.completion.wanted):

@@ -24,6 +24,6 @@ class Budget:
         """Tokens were emitted, for which co-located k = 2 makes so many passes."""
         self._credit += self._share * passes
 
-    def spend(self) -> None:
+    def spend(self, passes: int = 1) -> None:
         """A local pass is made."""
-        self._credit -= 1
+        self._credit -= passes

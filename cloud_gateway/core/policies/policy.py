@@ -40,6 +40,9 @@ class Policy:
         """What to do next. `link` is None while no worker drafts for this request."""
         raise NotImplementedError
 
+    def withdrawn(self) -> None:
+        """The draft pass of the latest decision is not made: it is asked again, at another price or after a fault."""
+
     def received(self, merged: Merged, now: float) -> None:
         """A frame was merged."""
 

@@ -7,7 +7,7 @@ Public, by module:
 - `driver`: `Driver`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
-- `local_costs`: `catch_up_batch`, `draft_costs`
+- `local_costs`: `catch_up_batch`, `draft_costs`, `shared`
 - `merit`: `Merit`, `Record`
 - `options`: `Extension`, `RequestBounds`
 - `remote_answer`: `RemoteAnswer`

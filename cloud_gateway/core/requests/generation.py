@@ -170,6 +170,7 @@ class Generation:
             case Verified():
                 return self._verified(event, now)
             case Drafted(leaves, proposals):
+                self._rounds.drafting = False
                 self.tree.propose(leaves, proposals)
                 return ()
             case WorkerChanged():

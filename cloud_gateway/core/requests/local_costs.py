@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cloud_gateway.core.policies.actions import Costs, Points
+from cloud_gateway.core.policies.actions import Costs, Points, at
 
 MIN_BATCH = 4
 """Tokens of a catch-up batch, however fast the target is: a batch of one costs about as much as one of four."""
+WIDTHS = (1, 2, 4, 8, 16)
+"""Leaves of a request in a step of which a policy is given the time."""
 MIN_TOKEN_S = 1e-6
 """Seconds per token of a batch, where none has been measured."""
 
@@ -24,3 +26,20 @@ def draft_costs(
     `points`: seconds of a step by its leaves, where measured."""
     batch_s = catch_up_batch(verify_s, token_s) * token_s
     return Costs(verify_s, step_s, backlog * token_s, batch_s, leaves, points, token_s)
+
+
+def shared(step_s: float, points: Points, sharing: float, leaves: int) -> tuple[float, Points]:
+    """Seconds of a step for each of so many requests whose leaves share it: over one leaf of each, and over up to
+    `leaves`. Beyond the most that `points` has, time grows with the leaves."""
+    if not points:
+        return step_s / sharing, ()
+    widest, slowest_s = points[-1]
+
+    def share_s(each: int) -> float:
+        rows = each * sharing
+        whole_s = slowest_s * rows / widest if rows > widest else at(points, round(rows))
+        return whole_s / sharing
+
+    return share_s(1), tuple(
+        (each, share_s(each)) for each in sorted({*(one for one in WIDTHS if one < leaves), leaves})
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome, Verify, Wait
+from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.protocol.messages import MAX_MICROS
@@ -114,11 +114,17 @@ class Rounds:
         self.own, self.times = OwnTime(), RoundTimes()
         self._budget = RoundBudget(verify_nodes)
         self._unheard: tuple[Outcome, float] | None = None
+        self.drafting = False
+        """Whether the policy wants a draft pass that has not been made."""
 
     def decide(self, policy: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round."""
         own = self.own.at(now)
+        if self.drafting:
+            policy.withdrawn()
+            self._budget.passes -= 1
         action = self._budget.bound(policy.decide(tree, link, self.own.costs(costs), own), tree, own)
+        self.drafting = isinstance(action, Draft)
         if isinstance(action, Verify):
             self.times.begins(own)
         return Wait(self.own.driver(action.until)) if isinstance(action, Wait) else action

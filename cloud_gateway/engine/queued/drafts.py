@@ -22,6 +22,7 @@ from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.queued.workers import May, QueueWorkers, Wanted, source_of
 from cloud_gateway.models.drafts import DraftModel
+from edgespec.core.drafting.proposals import Asked
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.contained import Contained, describe_fault
@@ -166,7 +167,7 @@ class QueueDrafts:
         if model.backlog(key) > 1:
             model.catch_up(key, catch_up_batch(self._local.verify_s, model.token_s))
             return
-        (proposal,) = model.draft(key, [()], 1, writing.ranker)
+        ((proposal,),) = model.draft([Asked(key, [()], 1, writing.ranker)])
         token = proposal.tokens[0]
         writing.tokens.append(token)
         writing.ranker.committed([token])

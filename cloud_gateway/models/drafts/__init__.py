@@ -16,7 +16,7 @@ from typing import Protocol
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.sources.heads import Level
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked
 
 
 class DraftModel(Protocol):
@@ -25,7 +25,9 @@ class DraftModel(Protocol):
     passes: int
     """Forward passes made so far, catch-up batches included."""
     leaves: int
-    """Maximum number of paths in one step."""
+    """Maximum number of paths of one request in a step."""
+    together: int
+    """The same of all requests in a step."""
 
     @property
     def step_s(self) -> float:
@@ -33,7 +35,7 @@ class DraftModel(Protocol):
 
     @property
     def points(self) -> Points:
-        """The step's measured curve over leaves; empty where only `step_s` is known."""
+        """The step's measured curve over the leaves of all its requests; empty where only `step_s` is known."""
 
     @property
     def token_s(self) -> float:
@@ -54,12 +56,9 @@ class DraftModel(Protocol):
     def catch_up(self, request: Hashable, limit: int) -> object:
         """Evaluates at most `limit` tokens of the backlog, except its last one, in one batch."""
 
-    def draft(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
-    ) -> Sequence[Proposal]:
-        """One step over these leaves, named by their tokens below the committed ones; catches up first.
-
-        `rank` chooses at most `width` draft tokens after each from the model's logits there.
+    def draft(self, asked: Sequence[Asked]) -> Sequence[Sequence[Proposal]]:
+        """One step over the leaves of all these requests, named by their tokens below the committed ones; catches up
+        first. An error concerns any of them.
         """
 
     def close(self, request: Hashable) -> object:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.policies.estimators import Latest
+from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import step_curve
@@ -67,21 +67,20 @@ class LocalDraft:
         self.passes = 0
         self.spent_s = 0.0
         """Time of all passes so far."""
-        self._step_s, self._token_s = Latest(), Latest()
+        self._token_s, self._curve = Latest(), StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
         self._calibrate()
-        self._curve = step_curve(self._drafter, clock)
-        self.leaves = leaves or MAX_STEP_LEAVES
+        self._curve = StepCurve(step_curve(self._drafter, clock))
+        self.leaves, self.together = leaves or MAX_STEP_LEAVES, self._drafter.together
 
     @property
     def step_s(self) -> float:
         """Seconds of one draft step with nothing to catch up, as measured."""
-        return self._step_s.value or 0.0
+        return self._curve(1)
 
     @property
     def points(self) -> Points:
-        """The curve that was measured at the start, scaled to what a step over one leaf takes now."""
-        scale = self.step_s / self._curve[1]
-        return tuple((leaves, seconds * scale) for leaves, seconds in self._curve.items())
+        """The curve that was measured at the start, as the steps since have changed it."""
+        return tuple(sorted(self._curve.points().items()))
 
     @property
     def token_s(self) -> float:
@@ -112,19 +111,18 @@ class LocalDraft:
             self._token_s.sample(spent / rows)
         return left
 
-    def draft(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
-    ) -> list[Proposal]:
-        """One step over these leaves (tokens below the committed ones), after as many catch-up passes as it needs.
+    def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
+        """One step over the leaves of all these, after as many catch-up passes as it needs.
 
-        `rank` chooses at most `width` draft tokens after each. Raises DraftMemoryError where the request is too long.
+        Raises DraftMemoryError where a request is too long, or the cells do not suffice for all.
         """
-        while self.backlog(request) > self._drafter.prefill_batch:
-            self.catch_up(request, self._drafter.prefill_batch)
-        fitted = self._over_targets_vocabulary(rank)
-        rows, spent, proposals = self._timed(lambda: self._drafter.step(request, paths, width, fitted))
-        if rows == 1:
-            self._step_s.sample(spent)
+        for request, *_ in asked:
+            while self.backlog(request) > self._drafter.prefill_batch:
+                self.catch_up(request, self._drafter.prefill_batch)
+        fitted = [one._replace(rank=self._over_targets_vocabulary(one.rank or best_children)) for one in asked]
+        rows, spent, proposals = self._timed(lambda: self._drafter.step_together(fitted))
+        if rows == sum(len(set(one.paths)) for one in asked):  # nothing but leaves was evaluated
+            self._curve.sample(rows, spent)
         return proposals
 
     def _over_targets_vocabulary(self, rank: Rank) -> Rank:
@@ -153,11 +151,11 @@ class LocalDraft:
         self.open(self, [0])
         for _ in range(2):
             # The first round also loads the weights into memory, so only the second one is kept.
-            self._step_s, self._token_s = Latest(), Latest()
+            self._token_s, self._curve = Latest(), StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
             self.commit(self, [token % self.vocab_size for token in range(length)])
             while self.catch_up(self, length):
                 pass
-            self.draft(self, [()])
+            self.draft([Asked(self, [()])])
         self._drafter.close(self, keep=False)
         self.passes, self.spent_s = 0, 0.0
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.policies.estimators import Latest
+from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Part, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
 from cloud_gateway.models.target_model.slots import SlotTable, common_prefix
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked, best_children
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -69,19 +69,20 @@ class SelfDraft:
         self._table = SlotTable(requests)
         self._kv = [self._new_kv() for _ in range(requests)]
         self._open: dict[Hashable, _Line] = {}
+        self.together = requests
         self.passes = 0
-        self._step_s, self._token_s = Latest(), Latest()
+        self._step_s, self._token_s = StepCurve({1: UNKNOWN_STEP_S}, provisional=True), Latest()
         self._calibrate()
 
     @property
     def step_s(self) -> float:
         """Seconds of one draft step with nothing to catch up, as measured."""
-        return self._step_s.value or 0.0
+        return self._step_s(1)
 
     @property
     def points(self) -> Points:
-        """None: a step has one leaf."""
-        return ()
+        """Of steps of several requests, each with one leaf."""
+        return tuple(sorted(self._step_s.points().items()))
 
     @property
     def token_s(self) -> float:
@@ -120,11 +121,18 @@ class SelfDraft:
         self._read(line, line.tokens[:-1][: len(line.held) + min(limit, self._batch)])
         return max(len(line.tokens) - 1 - len(line.held), 0)
 
-    def draft(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
-    ) -> list[Proposal]:
-        """A step for each leaf (tokens below the committed ones). Raises ModelError where a path is too long."""
-        return [self._step(self._open[request], path, width, rank) for path in paths]
+    def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
+        """A step over the leaf of each. Raises ModelError where a path is too long."""
+        lines = [self._open[one.request] for one in asked]
+        new = [self._prepared(line, path) for line, (_, (path,), *_) in zip(lines, asked, strict=True)]
+        began, rows = self._clock(), sum(map(len, new))
+        logits = self._evaluate(list(zip(lines, new, strict=True)), head=True)
+        if rows == len(asked):
+            self._step_s.sample(rows, self._clock() - began)
+        last = [found[-1].float().cpu().numpy() for found in logits]
+        return [
+            [(one.rank or best_children)(row, one.paths[0], one.width)] for one, row in zip(asked, last, strict=True)
+        ]
 
     def idle(self) -> None:
         """Nothing: the target's threads are this draft's too."""
@@ -136,36 +144,34 @@ class SelfDraft:
         self._table.extend(line.slot, line.held[len(self._table.held(line.slot)) :])
         self._table.release(line.slot)
 
-    def _step(self, line: _Line, path: TokenPath, width: int, rank: Rank) -> Proposal:
+    def _prepared(self, line: _Line, path: Sequence[int]) -> list[int]:
+        """The tokens that the step evaluates of this line, after those that are caught up with."""
         wanted = [*line.tokens, *path]
         if len(wanted) > self._target.context + SPARE_POSITIONS:
             raise ModelError(f"{len(wanted)} tokens are more than the target's context of {self._target.context}")
         self._cut(line, wanted[:-1])
         while len(wanted) - len(line.held) > STEP_ROWS:
             self._read(line, wanted[:-1][: len(line.held) + self._batch])
-        new, began = wanted[len(line.held) :], self._clock()
-        logits = self._evaluate(line, new, head=True)
-        if len(new) == 1:
-            self._step_s.sample(self._clock() - began)
-        return rank(logits[-1].float().cpu().numpy(), path, width)
+        return wanted[len(line.held) :]
 
     def _read(self, line: _Line, upto: Sequence[int]) -> None:
         """Evaluates what the line lacks of these tokens."""
         new, began = upto[len(line.held) :], self._clock()
         if new:
-            self._evaluate(line, new, head=False)
+            self._evaluate([(line, new)], head=False)
             if len(new) >= STEP_ROWS:
                 self._token_s.sample((self._clock() - began) / len(new))
 
     @torch.inference_mode()
-    def _evaluate(self, line: _Line, tokens: Sequence[int], *, head: bool) -> torch.Tensor:
-        """One pass over tokens behind the line; logits of each, or nothing without `head`."""
-        found = self._forward([Part.chain(line.kv, tokens, self._target.device)], head=head)
+    def _evaluate(self, new: Sequence[tuple[_Line, Sequence[int]]], *, head: bool) -> list[torch.Tensor]:
+        """One pass over tokens behind each line; logits of each, or nothing without `head`."""
+        found = self._forward([Part.chain(line.kv, tokens, self._target.device) for line, tokens in new], head=head)
         wait_for(self._target.device)
-        line.kv.length += len(tokens)
-        line.held += tokens
+        for line, tokens in new:
+            line.kv.length += len(tokens)
+            line.held += tokens
         self.passes += 1
-        return found[0] if head else torch.empty(0)
+        return found
 
     def _cut(self, line: _Line, tokens: Sequence[int]) -> None:
         """Keeps of the line what these tokens begin with."""
@@ -179,9 +185,9 @@ class SelfDraft:
         """Measures the times before the first request, since the controller's first decision uses them."""
         length = min(4 * STEP_ROWS, self._target.context - 1)
         for _ in range(2):  # the second time counts: the first one loads weights
-            self._step_s, self._token_s = Latest(), Latest()
+            self._step_s, self._token_s = StepCurve({1: UNKNOWN_STEP_S}, provisional=True), Latest()
             self.open(self, [token % self._target.vocab_size for token in range(length)])
             self.catch_up(self, length)
-            self.draft(self, [()])
+            self.draft([Asked(self, [()])])
             self.close(self)
         self.passes = 0

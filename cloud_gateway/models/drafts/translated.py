@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children, largest
+from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children, largest
 from edgespec.core.drafting.translation import CommittedText, Translator, whole_characters
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.tokenizer import GgufTokenizer
@@ -78,30 +78,37 @@ class TranslatedDraft(LocalDraft):
         self._open.pop(request, None)
         super().close(request)
 
-    def draft(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
-    ) -> list[Proposal]:
+    def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """As `LocalDraft`. Nothing is proposed after a token that has no text."""
-        if request is self:
-            return super().draft(request, paths, width, rank)
-        state, found = self._open[request], dict[TokenPath, Proposal]()
+        if asked[0].request is self:
+            return super().draft(asked)
+        found = [dict[TokenPath, Proposal]() for _ in asked]
+        read = [self._read(one, own) for one, own in zip(asked, found, strict=True)]
+        if drafting := [one for one in read if one.paths]:
+            super().draft(drafting)
+        return [
+            [own.get(path) or Proposal([], [], 0.0) for path in one.paths]
+            for one, own in zip(asked, found, strict=True)
+        ]
+
+    def _read(self, one: Asked, found: dict[TokenPath, Proposal]) -> Asked:
+        """What the draft has to read for it, and then finds; finds what follows without it."""
+        state, rank = self._open[one.request], one.rank or best_children
         read: dict[TokenPath, TokenPath] = {}
-        for path in paths:
+        for path in one.paths:
             text = self._text(state, path)
             if path in state.going_on:
                 found[path] = self._go_on(state, path, rank)
             elif text is not None:
                 segments = self._pair.borders.parted(text)
-                read.setdefault(tuple(token for one in segments for token in self._pair.read(one)), path)
+                read.setdefault(tuple(token for part in segments for token in self._pair.read(part)), path)
 
         def over_targets(logits: NDArray[np.float32], drafts: TokenPath, width: int) -> Proposal:
             path = read[drafts]
             found[path] = proposal = rank(self._row(state, path, logits), path, width)
             return proposal
 
-        if read:
-            super().draft(request, list(read), width, over_targets)
-        return [found.get(path) or Proposal([], [], 0.0) for path in paths]
+        return Asked(one.request, list(read), one.width, over_targets)
 
     def _text(self, state: _Request, path: TokenPath) -> bytes | None:
         """The text after what the draft has read; None where a token has none."""

@@ -6,7 +6,7 @@ Public, by module:
 - `best_first`: `BestFirst`, `BestFirstRule`
 - `calibration`: `Calibrator`
 - `draft_curve`: `DraftCurve`
-- `proposals`: `best_children`, `largest`, `Rank`, `TokenPath`
+- `proposals`: `Asked`, `best_children`, `largest`, `Rank`, `TokenPath`
 - `ranking`: `Ranker`, `Spread`
 - `shares`: `Part`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,16 @@ and entropy are those of the distribution after the ranker's processing.
 
 
 _FAINT = np.float32(150.0)
+
+
+class Asked(NamedTuple):
+    """One request's part of a draft step: its leaves, and the most children of each."""
+
+    request: Hashable
+    paths: Sequence[TokenPath]
+    width: int = 1
+    rank: Rank | None = None
+    """None: `best_children`."""
 
 
 def best_children(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:

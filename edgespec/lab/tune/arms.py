@@ -20,6 +20,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings
+from edgespec.core.drafting.proposals import Asked
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
@@ -163,7 +164,7 @@ class Arms:
                 while draft.backlog(scope) > 1:
                     draft.catch_up(scope, CHUNK)
                 while len(written) < count and not self._eos.intersection(written[-1:]):
-                    written += draft.draft(scope, [()], 1, ranker)[0].tokens
+                    written += draft.draft([Asked(scope, [()], 1, ranker)])[0][0].tokens
                     ranker.committed(written[-1:])
                     draft.commit(scope, written[-1:])
             finally:

@@ -199,7 +199,7 @@ async def test_a_fault_of_a_clients_constraint_is_not_blamed_on_the_worker(make:
 
 async def test_a_fault_of_the_local_draft_costs_the_request_its_local_draft_only(make: Make) -> None:
     class Breaks(TableDraft):
-        def draft(self, request: Any, paths: Any, width: int = 1, rank: Any = None) -> Any:
+        def draft(self, asked: Any) -> Any:
             raise ValueError(SECRET)
 
     engine = make(None, Breaks(), policy="colocated")

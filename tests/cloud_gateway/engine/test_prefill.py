@@ -15,6 +15,7 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.prefill import FIRST_TOKENS, MIN_TOKENS, Pace
 from cloud_gateway.models.target_model import Work
+from edgespec.core.drafting.proposals import Asked
 from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 
@@ -68,9 +69,9 @@ class TimedDraft(TableDraft):
         self._target.calls.append(("reading", before - left, began, self._target.now))
         return left
 
-    def draft(self, request: Hashable, *rest: Any, **more: Any) -> list[Any]:
-        self._target.now += self.step_s + (self.backlog(request) - 1) * self.token_s
-        return super().draft(request, *rest, **more)
+    def draft(self, asked: Sequence[Asked]) -> list[Any]:
+        self._target.now += self.step_s + sum(self.backlog(one.request) - 1 for one in asked) * self.token_s
+        return super().draft(asked)
 
 
 def started(prompts: Sequence[Sequence[int]], tokens: int = 400, **settings: Any) -> tuple[Engine, Timed]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 import edgespec.llamacpp.context
 import edgespec.llamacpp.drafter
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.llamacpp.drafter import Drafter, DraftMemoryError
+from edgespec.core.drafting.proposals import Asked
+from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.llamacpp.sequences import common_prefix
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
@@ -28,6 +29,41 @@ def test_it_reports_its_model(model: Path, drafter: Drafter) -> None:
     assert (drafter.vocab_size, drafter.context, drafter.sequences) == (64, 512, 8)
     assert drafter.tokenizer_digest == gguf_tokenizer_digest(model)
     assert len(drafter.model_digest) == 32
+
+
+def test_a_step_over_several_requests_equals_each_alone_in_one_pass(drafter: Drafter, slow: SlowDrafter) -> None:
+    prompts = {"a": PROMPT, "b": [7, *PROMPT[2:]], "c": [9, 8]}
+    for name, prompt in prompts.items():
+        drafter.open(name, prompt)
+    for paths in (
+        {"a": [()], "b": [(3,), (4, 5)], "c": [()]},
+        {"b": [(3, 9), (4, 5)], "a": [(6,), (7,)], "c": [(1, 2)]},
+    ):
+        asked, before = [Asked(name, own, 3) for name, own in paths.items()], drafter.passes
+        for one, proposals in zip(asked, drafter.step_together(asked), strict=True):
+            for path, proposal in zip(one.paths, proposals, strict=True):
+                slow.check([*prompts[str(one.request)], *path], proposal, TOLERANCE)
+        assert drafter.passes == before + 1
+    assert drafter.rows == 10 + 9 + 2 + 3 + 6, "prompts, what is below that of b, and the second step"
+    drafter.commit("b", [4, 5])
+    (proposal,) = drafter.step("b", [()], 3)
+    slow.check([*prompts["b"], 4, 5], proposal, TOLERANCE)
+
+
+def test_a_step_for_all_fails_as_one_and_keeps_what_each_had(drafter: Drafter, slow: SlowDrafter) -> None:
+    for name in "abc":
+        drafter.open(name, PROMPT)
+        drafter.step(name, [(3,)], 2)
+    free = sorted(drafter._free)
+    with pytest.raises(DraftTokenError):
+        drafter.step_together([Asked("a", [(4,)]), Asked("b", [(99,)])])
+    with pytest.raises(ValueError, match="leaves of all"):
+        drafter.step_together([Asked(name, [(n,) for n in range(8)]) for name in "abc"] * 3)
+    with pytest.raises(DraftMemoryError):
+        drafter.step_together([Asked(name, [tuple(range(1, 60)) * 3]) for name in "abc"])
+    assert set(free) <= set(drafter._free), "idle tips went, and nothing is held that was not before"
+    (proposal,) = drafter.step("a", [(3, 4)], 2)
+    slow.check([*PROMPT, 3, 4], proposal, TOLERANCE)
 
 
 def test_proposals_are_in_the_order_of_the_paths_with_repeated_paths_too(drafter: Drafter) -> None:

@@ -26,13 +26,11 @@ class Arm:
     name: str
     policy: PolicySettings
     workers: bool = False
-    batched: bool = False
-    """Whether its draft's passes are batched over clients and its passes begin together."""
 
     def setting(self, place: Place, scale: float = 1.0) -> Setting:
         """At a place; nobody's completion ends in the time that is measured."""
         length = 4 * sum(tokens(place.clients))
-        return place.setting(self.policy, length, scale, batched=self.batched)
+        return place.setting(self.policy, length, scale)
 
 
 OURS = Arm("ours", PolicySettings(), workers=True)
@@ -43,12 +41,12 @@ ALONE = Arm("alone", PolicySettings())
 def chain(gamma: int) -> Arm:
     """Co-located speculation as vLLM does it; plain decoding for 0."""
     policy = PolicySettings(name="colocated", k=gamma) if gamma else PolicySettings(name="plain")
-    return Arm(f"chain {gamma}" if gamma else "plain", policy, batched=True)
+    return Arm(f"chain {gamma}" if gamma else "plain", policy)
 
 
 def tree(depth: int) -> Arm:
     """The same with a tree."""
-    return Arm(f"tree {depth}", PolicySettings(name="colocated-tree", k=depth), batched=True)
+    return Arm(f"tree {depth}", PolicySettings(name="colocated-tree", k=depth))
 
 
 def tokens(clients: int) -> tuple[int, int]:

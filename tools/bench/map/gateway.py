@@ -25,7 +25,6 @@ from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.lab.rig import waited_s
 from edgespec.shared.keystore import KeyStore
-from tools.bench.map.virtual import TogetherEngine
 from tools.doubles.limits import link_limits
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.gateway import LINK_S
@@ -51,7 +50,7 @@ class Gateway:
         paired = PairedWorkers(store.folder)
         self._links = Links(me, VOCABULARY, paired, lambda reason: None, limits=LinkLimits(link_limits()))
         self._target = SleepingTarget(setting)
-        self._engine = self._links.inbox = (TogetherEngine if setting.batched else Engine)(
+        self._engine = self._links.inbox = Engine(
             self._target, SleepingDraft(setting), engine_settings(GatewaySettings(policy=setting.policy)), self._links,
             curve={rows: ms / 1e3 for rows, ms in setting.verify_ms.items()},
         )  # fmt: skip

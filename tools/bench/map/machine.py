@@ -61,7 +61,7 @@ class Place:
         """Of LEAVES each, for all clients."""
         return math.ceil(self.clients * self.leaves / LEAVES)
 
-    def setting(self, policy: PolicySettings, tokens: int, scale: float = 1.0, *, batched: bool = True) -> Setting:
+    def setting(self, policy: PolicySettings, tokens: int, scale: float = 1.0) -> Setting:
         """For engines that sleep; every time is `scale` times as long."""
 
         def curve(one_ms: float) -> dict[int, float]:
@@ -70,5 +70,5 @@ class Place:
         return Setting(
             curve(self.target_ms), curve(self.draft_ms), {"match": self.acceptance, **SPREAD}, "", tokens,
             rtt_ms=self.rtt_ms * scale, policy=policy, rule="bestfirst", branching=4, sequences=self.leaves,
-            workers=self.clients, batched=batched,
+            workers=self.clients,
         )  # fmt: skip

@@ -41,10 +41,10 @@ WHY = """## What limits it
   `python -m tools.bench map`). Each is one completion; what is left below 1 are the tokens that try the worker again.
 - The best co-located arm for one to four clients is a tree. There the worker adds little from a round trip of two
   passes on; with more clients rows cost, trees lose to chains, and what the worker takes off the target counts.
-- Far away and in company ours falls towards plain decoding: the gateway's own draft makes a pass for each request, so
-  that the policy prices it at the time of all who wait, while the chain's passes are batched over clients. A draft
-  that shares its passes, in a loop that begins them together, reached 1.24 of the best chain for 4 clients and 0.92
-  for 16 at eight passes' round trip in virtual time; ours had 0.84 and 0.77. Neither is in the product.
+- Far away and in company the gateway's own draft made a pass for each request at this commit, and ours fell towards
+  plain decoding. Since then requests share its passes: [152](../../dev/decisions/152-shared-drafts.md) has the
+  simulated cells again, 1.20 instead of 0.74 for 4 clients and 0.91 instead of 0.82 for 16 at a round trip of eight
+  passes and acceptance 0.75.
 """
 
 

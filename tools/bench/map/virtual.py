@@ -117,15 +117,6 @@ class _AtOnce:
         call(*given)
 
 
-class TogetherEngine(Engine):
-    """The shipped loop, but a pass of the target waits while at least as many requests draft as would verify: a batch
-    that drafts in one pass and verifies in one, as vLLM's steps do."""
-
-    def _decide(self, now: float) -> Any:
-        verifies, drafts, wake = super()._decide(now)
-        return ([], drafts, wake) if len(drafts) >= max(len(verifies), 1) else (verifies, drafts, wake)
-
-
 def measure(setting: Setting, workers: int, clients: int, skipped: int, counted: int) -> dict[str, float]:
     """Tokens a second of a client, of `clients` that begin together: between `skipped` and `counted` more tokens of
     each in the mean. Further: passes of the target, the gateway's draft passes, rows and bytes a token."""
@@ -133,7 +124,7 @@ def measure(setting: Setting, workers: int, clients: int, skipped: int, counted:
     jumps = Jumps(clock)
     target, draft = SleepingTarget(setting, 0.0, jumps), SleepingDraft(setting, jumps)
     links = VirtualWorkers(clock, setting, workers)
-    engine = (TogetherEngine if setting.batched else Engine)(
+    engine = Engine(
         target, draft, engine_settings(GatewaySettings(policy=setting.policy)), links,
         clock=jumps.now, curve={rows: ms / 1e3 for rows, ms in setting.verify_ms.items()},
     )  # fmt: skip

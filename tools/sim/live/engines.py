@@ -15,9 +15,9 @@ from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Rank, TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children
 from edgespec.lab.sim.process import TokenProcess, child, draft
-from edgespec.lab.sim.steps import WIDTHS, Curve
+from edgespec.lab.sim.steps import Curve
 from tools.sim.live.setting import VOCABULARY, Setting
 from tools.sim.live.sleeper import Sleeper, Sleeps
 
@@ -112,13 +112,9 @@ class SleepingTarget:
 
 
 class SleepingDraft:
-    """A draft; it never has a backlog (WANSpec section 4.5: no measurable time).
+    """A draft; it never has a backlog (WANSpec section 4.5: no measurable time)."""
 
-    Where the setting says so its passes are batched over requests: until a request comes again, steps of others are
-    more rows of the same pass, and take what these add to it.
-    """
-
-    leaves = 16
+    leaves, together = 16, CONTEXT
 
     def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
         self._curve: Curve = setting.steps.worker
@@ -126,23 +122,8 @@ class SleepingDraft:
         self._open: dict[Hashable, Answer] = {}
         self.sleeper = sleeper or Sleeper()
         self.passes = 0
-        self._batched = setting.batched
-        self._pass: dict[Hashable, int] = {}
-        """Rows of each request in the pass."""
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step over one leaf; a request's share of it, where passes are batched over all that are open."""
-        return self._share_s(1)
-
-    @property
-    def points(self) -> Points:
-        """The same over more leaves, where passes are batched."""
-        return tuple((leaves, self._share_s(leaves)) for leaves in WIDTHS) if self._batched else ()
-
-    def _share_s(self, leaves: int) -> float:
-        sharing = max(len(self._open), 1) if self._batched else 1
-        return self._curve(sharing * leaves) / sharing
+        self.step_s = self._curve(1)
+        self.points: Points = tuple(sorted((rows, ms / 1e3) for rows, ms in setting.draft_ms.items()))
 
     @property
     def token_s(self) -> float:
@@ -161,21 +142,13 @@ class SleepingDraft:
     def catch_up(self, request: Hashable, limit: int) -> None:
         """Nothing to do."""
 
-    def draft(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int = 1, rank: Rank = best_children
-    ) -> list[Proposal]:
-        """One step over these leaves; a process orders its draft tokens already, so `rank` is not asked."""
-        now = self.sleeper.now()
-        if not self._batched or request in self._pass:
-            self._pass.clear()
-        before = sum(self._pass.values())
-        self._pass[request] = len(paths)
-        due = now + self._curve(before + len(paths)) - (self._curve(before) if before else 0.0)
-        self.passes += not before
-        answer = self._open[request]
-        proposals = [_first(answer.after(path), width) for path in paths]
+    def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
+        """One step over these leaves; a process orders its draft tokens already, so no `rank` is asked."""
+        due = self.sleeper.now() + self._curve(sum(len(one.paths) for one in asked))
+        self.passes += 1
+        found = [[_first(self._open[one.request].after(path), one.width) for path in one.paths] for one in asked]
         self.sleeper.until(due)
-        return proposals
+        return found
 
     def close(self, request: Hashable) -> None:
         self._open.pop(request, None)
@@ -226,7 +199,7 @@ class SleepingDrafter:
     ) -> list[Proposal]:
         """As `SleepingDraft.draft`."""
         self.rows += len(paths)
-        return self._model.draft(request, paths, width)
+        return self._model.draft([Asked(request, paths, width)])[0]
 
 
 def _first(proposal: Proposal, width: int) -> Proposal:

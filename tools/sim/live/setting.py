@@ -43,8 +43,6 @@ class Setting(msgspec.Struct, frozen=True):
     sequences: int = 1
     workers: int = 1
     """Workers that share each answer."""
-    batched: bool = False
-    """Whether passes of a draft are batched over requests."""
     local: bool = True
     """Whether the gateway has a draft of its own; the reference always has."""
 

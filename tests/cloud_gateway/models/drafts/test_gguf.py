@@ -12,6 +12,7 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.drafts.gguf import LocalDraft
+from edgespec.core.drafting.proposals import Asked
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.drafter import DraftMemoryError
@@ -49,7 +50,7 @@ def test_a_chain_takes_a_step_a_token_and_accepted_tokens_no_second_pass(model: 
     assert local.open("r", PROMPT) == 0
     path: tuple[int, ...] = ()
     for _ in range(3):
-        (proposal,) = local.draft("r", [path])
+        (proposal,) = local.draft([Asked("r", [path])])[0]
         assert len(proposal.tokens) == 1
         slow.check([*PROMPT, *path], proposal, 0.05)
         path += (proposal.tokens[0],)
@@ -60,9 +61,9 @@ def test_a_chain_takes_a_step_a_token_and_accepted_tokens_no_second_pass(model: 
 
 def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraft) -> None:
     local.open("r", PROMPT)
-    local.draft("r", [()])
+    local.draft([Asked("r", [()])])
     assert local.passes == 3, "40 tokens: 16, 16, and 8 with the step"
-    local.draft("r", [()])
+    local.draft([Asked("r", [()])])
     assert local.passes == 4
     local.commit("r", PROMPT)
     assert (local.backlog("r"), local.catch_up("r", 10), local.passes) == (40, 29, 5)
@@ -80,7 +81,7 @@ def test_policies_choose_the_leaves_of_a_step_by_the_measured_curve(model: Path)
 def test_several_leaves_and_children_come_where_they_were_asked_for(model: Path) -> None:
     local = LocalDraft(model, context=256, leaves=2)
     local.open("r", PROMPT)
-    assert [len(proposal.tokens) for proposal in local.draft("r", [(3,), (4,)], 3)] == [3, 3]
+    assert [len(proposal.tokens) for proposal in local.draft([Asked("r", [(3,), (4,)], 3)])[0]] == [3, 3]
     local.shutdown()
 
 
@@ -102,11 +103,11 @@ def test_costs_are_measured_before_the_first_request_and_while_drafting(model: P
     assert local.token_s == pytest.approx(1 / 16, rel=0.1)
     local.open("r", PROMPT)
     assert local.backlog("r") == 40
-    local.draft("r", [()])
+    local.draft([Asked("r", [()])])
     assert (local.backlog("r"), local.step_s, local.spent_s) == (0, 1.0, 3.0)
     clock.tick_s = 3.0
     for _ in range(30):
-        local.draft("r", [()])
+        local.draft([Asked("r", [()])])
     assert local.step_s == pytest.approx(3.0, rel=0.01)
     for _ in range(5):
         local.commit("r", PROMPT)
@@ -119,7 +120,7 @@ def test_costs_are_measured_before_the_first_request_and_while_drafting(model: P
 def test_closed_prompts_serve_later_ones_of_their_scope(local: LocalDraft) -> None:
     for scope, shared in ((b"s", 40), (b"", 0)):
         local.open("a", PROMPT, scope)
-        local.draft("a", [()])
+        local.draft([Asked("a", [()])])
         local.close("a")
         assert local.open("b", PROMPT, scope) == shared
         local.close("b")

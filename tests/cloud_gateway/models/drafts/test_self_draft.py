@@ -21,7 +21,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from cloud_gateway.process.targets import check_models
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import TokenPath
+from edgespec.core.drafting.proposals import Asked, TokenPath
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
@@ -75,7 +75,7 @@ def test_chains_branches_and_commits_give_the_logits_of_the_kept_layers(draft: S
     rounds = [((), (5,), (5, 6), (5, 9), (7,)), ((), (8,), (8, 8)), ((), (4,))]
     for paths, taken in zip(rounds, ([5, 9, 11], [8, 8], [4]), strict=True):
         for path in paths:
-            model.draft("r", [path], 2, rank)
+            model.draft([Asked("r", [path], 2, rank)])
             np.testing.assert_allclose(rank.rows[path], twin([*committed, *path]), atol=1e-4)
         model.commit("r", taken)
         committed += taken
@@ -84,10 +84,10 @@ def test_chains_branches_and_commits_give_the_logits_of_the_kept_layers(draft: S
 def test_a_chain_takes_a_row_a_step_and_accepted_tokens_none_again(draft: SelfDraft) -> None:
     draft.open("r", PROMPT)
     assert draft.backlog("r") == 40 and draft.catch_up("r", 1000) == 23 and draft.passes == 1
-    draft.draft("r", [()])
+    draft.draft([Asked("r", [()])])
     assert draft.passes == 3, "16 more tokens, and the last eight with the step"
-    draft.draft("r", [(3,)])
-    draft.draft("r", [(3, 4)])
+    draft.draft([Asked("r", [(3,)])])
+    draft.draft([Asked("r", [(3, 4)])])
     draft.commit("r", [3, 4, 5])
     assert draft.backlog("r") == 1 and draft.passes == 5
     draft.commit("r", [6])
@@ -96,25 +96,39 @@ def test_a_chain_takes_a_row_a_step_and_accepted_tokens_none_again(draft: SelfDr
 
 def test_another_request_reuses_a_prompt_of_its_own_scope_only(draft: SelfDraft, twin: Answer) -> None:
     draft.open("a", PROMPT, b"one")
-    draft.draft("a", [()])
-    draft.draft("a", [(9,)])
+    draft.draft([Asked("a", [()])])
+    draft.draft([Asked("a", [(9,)])])
     draft.close("a")
     assert draft.open("b", [*PROMPT, 9, 9], b"two") == 0
     assert draft.open("c", [*PROMPT, 9, 9], b"one") == len(PROMPT)
     with pytest.raises(ModelError, match="as many requests"):
         draft.open("d", PROMPT)
     rank = Rows()
-    draft.draft("c", [()], 1, rank)
+    draft.draft([Asked("c", [()], 1, rank)])
     np.testing.assert_allclose(rank.rows[()], twin([*PROMPT, 9, 9]), atol=1e-4)
     draft.close("b")
     draft.close("c")
+
+
+def test_requests_share_a_pass(draft: SelfDraft, twin: Answer) -> None:
+    draft.open("a", PROMPT)
+    draft.open("b", PROMPT[3:])
+    for path in ((), (5,)):
+        for name in "ab":
+            draft.catch_up(name, 1000)
+        before, rows = draft.passes, (Rows(), Rows())
+        draft.draft([Asked("a", [path], 1, rows[0]), Asked("b", [path], 1, rows[1])])
+        assert draft.passes <= before + 3
+        for prompt, rank in zip((PROMPT, PROMPT[3:]), rows, strict=True):
+            np.testing.assert_allclose(rank.rows[path], twin([*prompt, *path]), atol=1e-4)
+    assert draft.passes == before + 1 and draft.points[-1][0] == 2
 
 
 def test_too_long_a_path_and_layers_not_there_are_one_sentence(target: TorchTarget) -> None:
     draft = SelfDraft(target, KEPT, requests=1)
     draft.open("r", [1] * target.context)
     with pytest.raises(ModelError, match="more than the target's context"):
-        draft.draft("r", [(1,) * 65])
+        draft.draft([Asked("r", [(1,) * 65])])
     for layers in ([], [0, 1, 2, 3], [1, 0], [0, 4], [0, 0]):
         with pytest.raises(ModelError, match="takes some of the target's 4 layers"):
             SelfDraft(target, layers, requests=1)

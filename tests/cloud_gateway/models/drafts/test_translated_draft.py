@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.models.drafts.translated import CUT, NEVER, TranslatedDraft, _Request
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import TokenPath, best_children
+from edgespec.core.drafting.proposals import Asked, TokenPath, best_children
 from edgespec.core.drafting.translation import CommittedText, Translator
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.tokenizer import translation
@@ -59,7 +59,7 @@ def test_rows_are_those_of_the_untranslated_draft(drafts: tuple[LocalDraft, Tran
         draft.open(1, tokens)
         for at in range(0, len(rest) - 4, 4):
             for depth in range(4):
-                draft.draft(1, [tuple(rest[at : at + depth])], 3, rank)
+                draft.draft([Asked(1, [tuple(rest[at : at + depth])], 3, rank)])
             draft.commit(1, rest[at : at + 4])
         draft.close(1)
     for plain, row in zip(*rows.values(), strict=True):
@@ -78,7 +78,7 @@ def test_any_paths_and_commits_are_answered(drafts: tuple[LocalDraft, Translated
     def walk(rounds: Sequence[tuple[Sequence[Sequence[int]], Sequence[int]]]) -> None:
         other.open(2, prompt(other))
         for leaves, tokens in rounds:
-            found = other.draft(2, [tuple(path) for path in leaves], 2)
+            (found,) = other.draft([Asked(2, [tuple(path) for path in leaves], 2)])
             assert len(found) == len(leaves)
             for one in found:
                 assert len(one.tokens) == len(one.costs) and all(0 <= token < VOCAB for token in one.tokens)
@@ -116,7 +116,7 @@ def test_a_longer_draft_token_goes_on_without_the_model() -> None:
     assert row.argmax() == word[0]
     path: tuple[int, ...] = (word[0],)
     for token in word[1:]:
-        (proposal,) = draft.draft(1, [path], 4)
+        ((proposal,),) = draft.draft([Asked(1, [path], 4)])
         assert proposal.tokens[0] == token and proposal.costs[0] == pytest.approx(0.0, abs=1e-4)
         path = (*path, token)
     assert path not in state.going_on
