@@ -28,7 +28,7 @@ from edgespec.lab.rig.stage import Rig
 from edgespec.shared.models import resolve_model
 
 INTEGRATION = Path(__file__).parents[1]
-DRAFTS, SERVE_S, LINK_S = 8, 300.0, 60.0
+DRAFTS, SERVE_S, LINK_S = 8, 900.0, 60.0
 PROMPTS = INTEGRATION.parents[1] / "edgespec" / "lab" / "demo" / "prompts.jsonl"
 
 
@@ -62,16 +62,20 @@ class Server:
     processes: Processes
     board: Path | None = None
     """The board of the link process; None: vLLM as it is."""
+    model: str = ""
+    """A folder; empty: SmolLM2."""
+    more: Sequence[str] = ()
+    """Further options of `vllm serve`."""
     port: int = field(default_factory=free_port)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Server]:
         """Until the block is left; logs in the folder of the processes."""
-        smol = self.venv / "smol"
+        model = self.model or str(self.venv / "smol")
         command = [
-            str(self.venv / "bin/vllm"), "serve", str(smol), "--served-model-name", "smol", "--host", "127.0.0.1",
+            str(self.venv / "bin/vllm"), "serve", model, "--served-model-name", "smol", "--host", "127.0.0.1",
             "--port", str(self.port), "--max-model-len", "2048", "--dtype", "float32", "--enforce-eager",
-            "--no-enable-prefix-caching", "--max-num-seqs", "8",
+            "--no-enable-prefix-caching", "--max-num-seqs", "8", *self.more,
         ]  # fmt: skip
         if self.board is not None:
             speculation = {"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": DRAFTS}
@@ -100,8 +104,8 @@ class Server:
     def counts(self) -> tuple[int, int]:
         """Draft tokens that vLLM has verified, and those that it has accepted, by its own metrics."""
         text = self.get("/metrics")[1]
-        found = [re.search(rf"^vllm:spec_decode_num_{what}_tokens_total.* (\S+)$", text, re.M) for what in WHAT]
-        drafted, accepted = (int(float(one[1])) if one else 0 for one in found)
+        found = [re.findall(rf"^vllm:spec_decode_num_{what}_tokens_total.* (\S+)$", text, re.M) for what in WHAT]
+        drafted, accepted = (int(sum(map(float, one))) for one in found)  # of all engines
         return drafted, accepted
 
     def complete(self, prompt: str, max_tokens: int, *, offload: bool) -> str:
@@ -154,6 +158,15 @@ def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[
         for way in ways:
             way()
         return completion.result()
+
+
+def variables(venv: Path, folder: Path) -> dict[str, str]:
+    """Of the processes; `folder`: of the rig, and so of the board."""
+    return {
+        "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0", "LD_PRELOAD": str(venv / "lib/libiomp5.so"),
+        "PYTHONPATH": str(INTEGRATION), "EDGESPEC_BOARD": str(folder / "rig" / "gateway" / "board.sock"),
+    }  # fmt: skip
 
 
 def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str], options: Any) -> list[Run]:
@@ -215,15 +228,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()][: options.prompts]
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
-        environment = {
-            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "0", "LD_PRELOAD": str(venv / "lib/libiomp5.so"),
-            "PYTHONPATH": str(INTEGRATION), "EDGESPEC_BOARD": str(folder / "rig" / "gateway" / "board.sock"),
-        }  # fmt: skip
         os.environ["PYTHONPATH"] = str(INTEGRATION)  # `cloud-gateway link` imports edgespec_vllm
         draft = str(resolve_model(options.draft))
         rig = LinkRig(folder / "rig", str(venv / "smol"), draft, None, rtt_ms=options.rtt_ms, cores=(None, 1))
-        with rig, Processes(folder, environment=environment) as processes:
+        with rig, Processes(folder, environment=variables(venv, folder)) as processes:
             rows = report(arms(venv, processes, rig, prompts, options))
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))

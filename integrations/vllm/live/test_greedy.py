@@ -89,6 +89,21 @@ def test_texts_are_equal_under_preemption(engine: Engine) -> None:
     assert texts == list(alone.values())
 
 
+@pytest.mark.parametrize("kind", ["good", "wrong", "hostile"])
+def test_json_is_equal_whatever_is_drafted(engine: Engine, kind: str) -> None:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    shape = {"a": {"type": "integer"}, "b": {"type": "string", "enum": ["yes", "no"]}}
+    schema = {"type": "object", "properties": shape, "required": ["a", "b"], "additionalProperties": False}
+    prompt = PROMPTS[0]
+    params = StructuredOutputsParams(json=schema, disable_any_whitespace=True)
+    alone = engine.generate([prompt], 60, offload=False, structured_outputs=params)[0]
+    engine.oracle.answer = {"good": good({tuple(prompt): alone}), "wrong": wrong, "hostile": hostile}[kind]
+    assert engine.generate([prompt], 60, structured_outputs=params)[0] == alone
+    assert engine.hook is not None
+    assert kind != "good" or engine.accepted > len(alone) // 4
+
+
 @pytest.mark.parametrize("left", [DRAFTS + 3, 3, 1])
 def test_texts_are_equal_up_to_the_end_of_the_context(engine: Engine, left: int) -> None:
     prompt = [rng.randrange(300, 40_000) for _ in range(MAX_LEN - left)]
