@@ -8,9 +8,10 @@ import { $, make, many, ms, safe, share } from "./text.js";
 import { drawTree, sentence } from "./tree.js";
 
 const LAG = 0.15; // seconds behind the gateway, so that frames are seen on their way
+const EVERY = 200; // milliseconds between drawings of figures, which nobody reads faster
 const page = {
   model: new Model(), gateway: null, player: null, dirty: new Set(), current: null, pinned: null, hovered: null,
-  shown: null, offset: null, talk: [], frames: 0,
+  shown: null, offset: null, talk: [], frames: 0, drawn: undefined, stale: true, next: 0,
 };
 const runs = new Runs($("runs"), page.model, choose);
 const strip = new Strip($("strip"), choose);
@@ -59,15 +60,15 @@ function frame() {
   page.frames += 1;
   page.player?.tick();
   if (page.dirty.size) {
-    const about = page.dirty.has(page.current);
-    for (const run of page.dirty) if (run !== "workers") runs.draw(run);
+    runs.draw([...page.dirty].filter((run) => run !== "workers"));
     page.dirty.clear();
-    if (about || page.drawn !== page.current) drawFigures(page.current);
+    page.stale = true;
+  }
+  if (page.drawn !== page.current || (page.stale && performance.now() > page.next)) {
+    drawFigures(page.current);
     drawWorkers();
     drawLegend();
-    page.drawn = page.current;
-  } else if (page.drawn !== page.current) {
-    drawFigures((page.drawn = page.current));
+    Object.assign(page, { drawn: page.current, stale: false, next: performance.now() + EVERY });
   }
   const run = page.current;
   const pass = page.hovered ?? page.pinned ?? run?.passes[run.passes.length - 1] ?? null;

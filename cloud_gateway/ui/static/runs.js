@@ -46,8 +46,14 @@ export class Runs {
     event.preventDefault();
   }
 
-  // Shows what is new of a completion.
-  draw(run) {
+  // Shows what is new of these completions; the place is measured once, since each measurement lays the page out.
+  draw(found) {
+    const atEnd = this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < 60;
+    for (const run of found) this.add(run);
+    if (atEnd) this.place.scrollTop = this.place.scrollHeight;
+  }
+
+  add(run) {
     let card = this.cards.get(run.number);
     if (!card) {
       const asked = make("p", { className: "asked" });
@@ -60,7 +66,6 @@ export class Runs {
       this.place.append(article);
       while (this.cards.size > 24) this.drop(this.cards.keys().next().value);
     }
-    const atEnd = this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < 60;
     card.asked.textContent = this.asked.has(run.id) ? safe(this.asked.get(run.id)) : `Completion ${run.number}, a prompt of ${many(run.prompt, "token")}`;
     for (; card.shown < run.passes.length; card.shown++) {
       const pass = run.passes[card.shown];
@@ -73,7 +78,6 @@ export class Runs {
     }
     card.foot.textContent = foot(run);
     card.article.classList.toggle("running", run.ended === null);
-    if (atEnd) this.place.scrollTop = this.place.scrollHeight;
   }
 
   drop(number) {
