@@ -147,7 +147,7 @@ async def test_a_preempted_completion_is_the_same(
     roomy, unhurried, _ = await texts(make, 10_000, policy, worker=worker)
     tight, engine, linked = await texts(make, 560, policy, worker=worker)
     assert (unhurried.stats.preemptions, engine.stats.faults) == (0, 0)
-    assert engine.stats.preemptions >= 8
+    assert engine.stats.preemptions >= 3
     for (tokens, logprobs, _), (again, reported, usage) in zip(roomy, tight, strict=True):
         assert (tokens, logprobs) == (again, reported)
         assert usage.completion_tokens == len(tokens) == 220

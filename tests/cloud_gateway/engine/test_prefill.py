@@ -220,4 +220,4 @@ def test_policies_receive_the_rows_of_others_that_are_ready(monkeypatch: pytest.
         submit(engine, prompt, 60)
     turn(engine, target, 30)
     assert {call[1] for call in target.calls} == {3}, "all in one pass"
-    assert [costs.other_rows for costs in verifies[:3]] == [0, 3, 6], "those that have decided"
+    assert [costs.other_rows for costs in verifies[:3]] == [2, 4, 6], "as decided, and one before"
