@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch.add_argument(
         "name",
         metavar="NAME",
-        help="OWNER/NAME, OWNER/NAME/FILE.gguf, or one of the demo's: auto:quantised, auto:requantised, auto:dropped",
+        help="OWNER/NAME, OWNER/NAME/FILE.gguf, or one of the demo's: " + ", ".join(AUTO_MODELS),
     )
     fetch.add_argument("--revision", metavar="REV", help="of a hub: a branch, tag or commit, kept from then on")
     fetch.set_defaults(run=fetch_named)
@@ -210,6 +210,8 @@ def fetch_named(options: argparse.Namespace) -> int:
 
 def _fetch_demo(name: str) -> Path:
     """The demo's model, or the draft of this name, which is made of it unless it is there."""
+    if name == "auto:gemma":
+        return fetch(models.GEMMA, Reporter())
     source = fetch(models.QUANTISED, Reporter())
     layers, fmt = {"auto:quantised": ([], None), "auto:requantised": ([], "q4_0"), "auto:dropped": ([10], None)}[name]
     path = models.model_dir() / models.draft_name(source.name, layers, fmt)

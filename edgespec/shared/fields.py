@@ -62,7 +62,7 @@ def hours(text: str) -> tuple[float, float]:
     return edges[0], edges[1]
 
 
-AUTO_MODELS = ("auto:quantised", "auto:requantised", "auto:dropped")
+AUTO_MODELS = ("auto:quantised", "auto:requantised", "auto:dropped", "auto:gemma")
 MachineName = Annotated[
     str,
     Meta(

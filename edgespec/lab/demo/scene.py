@@ -21,6 +21,8 @@ from edgespec.shared import models
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 DRAFTS = {"quantised": models.quantised, "requantised": models.requantised, "dropped": models.dropped}
+DRAFTS |= {"smollm": models.quantised, "gemma": models.gemma}
+TARGETS = {"smollm": models.quantised, "gemma": models.gemma}
 
 
 def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) -> Rig:

@@ -19,28 +19,36 @@ Prompt = str | Sequence[Mapping[str, str]]
 class ChatClient:
     """Completions of one model with one API key."""
 
-    def __init__(self, port: int, model: str, key: str) -> None:
-        self.port, self.model, self.key = port, model, key
+    def __init__(self, port: int, model: str, key: str, text: bool = False) -> None:
+        """`text`: ask for text completions of the first message, of a model without a chat template."""
+        self.port, self.model, self.key, self.text = port, model, key, text
 
     def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """One chat completion for any body without a model's name. Raises RigError with the API's sentence."""
         with self._post(body) as response:
-            answer: dict[str, Any] = json.load(response)
-            return answer
+            return self._as_chat(json.load(response), "message")
 
     def chunks(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The same as a stream, usage last."""
         with self._post({**body, "stream": True, "stream_options": {"include_usage": True}}) as response:
             for line in response:
                 if line.startswith(b"data: {"):
-                    yield json.loads(line[6:])
+                    yield self._as_chat(json.loads(line[6:]), "delta")
+
+    def _as_chat(self, answer: dict[str, Any], key: str) -> dict[str, Any]:
+        for choice in answer["choices"] if self.text else ():
+            choice[key] = {"content": choice["text"]}
+        return answer
 
     def _post(self, body: Mapping[str, Any]) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
-        whole = json.dumps({"model": self.model, **body})
+        asked = {"model": self.model, **body}
+        if self.text:
+            asked["prompt"] = asked.pop("messages")[0]["content"]
+        whole, path = json.dumps(asked), "/v1/completions" if self.text else "/v1/chat/completions"
         try:
-            connection.request("POST", "/v1/chat/completions", whole, headers)
+            connection.request("POST", path, whole, headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise RigError(f"The chat API did not answer within {ANSWER_S:g} s, or broke off ({error}).") from None

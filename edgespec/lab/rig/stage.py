@@ -58,6 +58,8 @@ class Rig:
     """`target.engine`: not left to "auto", which the figures of an arm must not depend on."""
     load_s: float = MODEL_LOAD_S
     """Maximum wait for the gateway."""
+    text: bool = False
+    """Asks for text completions: the target has no chat template."""
     key: str = ""
     """An API key."""
     ready: dict[str, Any] = field(default_factory=dict)
@@ -248,7 +250,7 @@ class Rig:
         return [] if self.by_mdns else [self._address(worker)]
 
     def _client(self, key: str = "") -> ChatClient:
-        return ChatClient(self.ready["api"]["port"], self.ready["model"], key or self.key)
+        return ChatClient(self.ready["api"]["port"], self.ready["model"], key or self.key, self.text)
 
     def _new_key(self, name: str, *groups: str) -> str:
         made: str = self.gateway_command("keys", "create", "--name", name, "--json", "--offload", *groups)["key"]
