@@ -51,7 +51,7 @@ class Pace:
     def __init__(self, units: float = 0.0, tokens: float = 0.0) -> None:
         self.units, self.tokens = units, tokens
 
-    def round(self, tokens: int, units: float, remembered: float) -> None:
+    def round(self, tokens: float, units: float, remembered: float) -> None:
         """A round ended."""
         keep = min(1.0, max(remembered - tokens, 0.0) / max(self.tokens, 1.0))
         self.units, self.tokens = self.units * keep + units, self.tokens * keep + tokens
@@ -71,7 +71,7 @@ class Guard:
         self.tuning, self._interval, self._since = tuning, tuning.probe_after, 0.0
         self._worker, self._unready = Pace(), Pace()
         """In plain decoding steps: with the worker, and before its first frame in this completion."""
-        self._alone = Pace(tuning.judged, tuning.judged)
+        self._alone = Pace(tuning.expected, tuning.expected)
         """In units of the estimate, which counts for so many tokens."""
         self._estimate, self._asked, self._reads = 1.0, 0, False
         """The tree's pace in plain decoding steps, rounds since it was estimated, and whether this one reads much."""
@@ -92,6 +92,8 @@ class Guard:
         """A round ended, as long as so many plain decoding steps. `ready`: whether the worker had read the prompt."""
         if self.mode == "normal":
             (self._worker if ready else self._unready).round(tokens, steps, self.tuning.remembered)
+            aged = tokens * self.tuning.aged
+            self._alone.round(aged, aged, self.tuning.remembered)
         else:
             self._since += tokens
             if not self._reads:
@@ -102,11 +104,11 @@ class Guard:
         """The mode for the next round, in which the completion has so many tokens to come. `shares` and `limit`: as
         `tree_s` has them."""
         tuning, plain_s = self.tuning, costs.verify_s(1 + costs.sharers)
-        if self._asked % ESTIMATED_EVERY == 0:
+        if self._asked % ESTIMATED_EVERY == 0 or self._asked & (self._asked - 1) == 0:  # the first rounds teach most
             self._estimate = min(tree_s(costs, shares, limit) / plain_s, 1.0)
         self._asked += 1
         self._reads |= costs.local_backlog_s > costs.batch_backlog_s
-        reading = costs.local_backlog_s / plain_s / remaining
+        reading = 2 * costs.local_backlog_s / plain_s / remaining  # it is sure, what it saves is expected
         alone = self._alone.over(0) * min(self._estimate + reading, 1.0)
         worker = self._worker if ready or not self._unready.over(tuning.unready) else self._unready
         lost = worker.units - alone * worker.tokens > tuning.lost * alone

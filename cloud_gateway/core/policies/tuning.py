@@ -42,6 +42,10 @@ class Tuning:
     """Tokens over which the worker's way is measured before it is judged, and those of a probe (012)."""
     lost: float = 2.5
     """Tokens that could have come meanwhile without the worker, for which it is left before that."""
+    expected: float = 24.0
+    """Tokens for which the estimate of the pace alone counts: with 8, a few tokens by chance ended it."""
+    aged: float = 0.25
+    """The same for each token with the worker, so that what was measured before does not stand for ever."""
     unready: float = 24.0
     """The same while the worker reads the prompt, which is soon over where it is well (012)."""
     remembered: float = 60.0

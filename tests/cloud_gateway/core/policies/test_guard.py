@@ -40,7 +40,7 @@ def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready:
     return guard.choose(costs, SHARES, 16, remaining, ready=ready)
 
 
-BEHIND = Costs(lambda rows: TT, TD, local_backlog_s=100 * (0.8 * TT - ALONE_S))
+BEHIND = Costs(lambda rows: TT, TD, local_backlog_s=50 * (0.8 * TT - ALONE_S))
 """What is left to read costs so much that the gateway alone would take 0.8 of plain decoding."""
 
 
@@ -126,8 +126,16 @@ def test_each_change_is_named_once_with_its_reason() -> None:
 def test_what_alone_took_counts_for_more_than_what_was_expected() -> None:
     guard = after(Guard(), 20, 1.2 * ALONE_S)
     assert choice(guard) == "alone"
-    modes = [choice(after(guard, 1, 1.5 * ALONE_S)) for _ in range(20)]
-    assert "normal" in modes[8:]
+    modes = [choice(after(guard, 1, 1.5 * ALONE_S)) for _ in range(40)]
+    assert "normal" not in modes[:8] and "normal" in modes
+
+
+def test_what_alone_took_does_not_stand_for_ever() -> None:
+    guard = after(Guard(), 20, 1.2 * ALONE_S)
+    while choice(guard) == "alone":
+        after(guard, 1, 1.5 * ALONE_S)
+    modes = [choice(after(guard, 1, 1.2 * ALONE_S)) for _ in range(400)]
+    assert modes[0] == "normal" and "alone" in modes
 
 
 def test_a_round_that_read_the_prompt_says_nothing_of_the_pace_alone() -> None:
