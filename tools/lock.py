@@ -24,16 +24,18 @@ from tools import verbs
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"
-ALL = ["worker", "gateway", "gpu", "dev"]
+ALL = ["worker", "gateway", "gpu", "shell", "dev"]
 """Resolved together, into dev.txt, so that a package has one version in all files."""
 BUILD = "pip\nsetuptools\nscikit-build-core\ncmake\nninja\n"
 """What installs the others, and compiles llama.cpp."""
 APART = {
     "llama": re.compile(r"llama-cpp-python"),
     "gpu": re.compile(r"nvidia-ml-py"),
+    "man": re.compile(r"argparse-manpage"),
     "cuda": re.compile(r"torch|nvidia-(?!ml-py).*|cuda-.*|triton"),
 }
-"""Packages in a file of their own: compiled, optional, and gigabytes of which the CPU wheel of torch needs nothing."""
+"""Packages in a file of their own: compiled, optional, not as a wheel, and gigabytes of which the CPU wheel of torch
+needs nothing."""
 CPU = "torch-cpu"
 
 

@@ -40,7 +40,7 @@ def test_bash_completes_the_commands_of_both_programs(program: str, line: str, o
 
 @pytest.mark.parametrize("program", MODULES)
 def test_a_manual_page_has_every_command_and_is_well_formed(program: str, tmp_path: Path) -> None:
-    pytest.importorskip("argparse_manpage", reason="`make setup` installs the library")
+    pytest.importorskip("argparse_manpage", reason="pip install argparse-manpage")
     page = tmp_path / f"{program}.1"
     page.write_text(typed(MODULES[program], "man"))
     plain = page.read_text().replace("\\", "")
