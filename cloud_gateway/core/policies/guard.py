@@ -2,7 +2,7 @@
 
 Seconds for the tokens that remain: `normal` is the pace measured with the worker; `alone` is what this gateway attains
 without one, the better of plain decoding and the tree that it would draft: an estimate from measured curves, times how
-long it took for each second expected, once it was tried. `normal` is left where `alone` is faster by `Tuning.margin`,
+long it took for each second expected, once it was tried. `normal` is left where `alone` is faster by `margin`,
 and tried again (probed) after an interval of tokens, which doubles each time that the probe fails.
 """
 
@@ -64,11 +64,11 @@ class Pace:
 class Guard:
     """One request's mode."""
 
-    def __init__(self, tuning: Tuning = TUNING) -> None:
+    def __init__(self, tuning: Tuning = TUNING, margin: float = TUNING.margin) -> None:
         self.mode: Mode = "normal"
         self.change: tuple[Mode, Reason] | None = None
         """What the latest choice changed."""
-        self.tuning, self._interval, self._since = tuning, tuning.probe_after, 0.0
+        self.tuning, self.margin, self._interval, self._since = tuning, margin, tuning.probe_after, 0.0
         self._worker, self._unready = Pace(), Pace()
         """In plain decoding steps: with the worker, and before its first frame in this completion."""
         self._alone = Pace(tuning.expected, tuning.expected)
@@ -113,7 +113,7 @@ class Guard:
         worker = self._worker if ready or not self._unready.over(tuning.unready) else self._unready
         lost = worker.units - alone * worker.tokens > tuning.lost * alone
         normal = worker.units / worker.tokens if lost else worker.over(tuning.judged)
-        if normal <= (1 + tuning.margin) * alone:
+        if normal <= (1 + self.margin) * alone:
             if self.mode == "normal" and normal:
                 self._interval = tuning.probe_after
             return self._enter("normal", "faster")
