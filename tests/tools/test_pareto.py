@@ -44,9 +44,12 @@ def test_near_workers_leave_the_gateway_no_drafting(rows: list[Row]) -> None:
     assert near["draft_ratio"] == 0 and near["latency_ratio"] < 0.72
 
 
-def test_at_fifty_milliseconds_half_the_passes_are_saved_at_a_gain(rows: list[Row]) -> None:
-    far = named(rows, "adaptive balanced", 50)
-    assert far["draft_ratio"] <= 0.5 and far["latency_ratio"] <= 0.95
+def test_at_fifty_milliseconds_offload_saves_the_passes_and_balanced_the_time(rows: list[Row]) -> None:
+    """The gateway's own tree is there faster than with the worker, which is thus left if time counts."""
+    spared, quick = (named(rows, f"adaptive {prefer}", 50) for prefer in ("offload", "balanced"))
+    assert spared["draft_ratio"] <= 0.1 and spared["latency_ratio"] <= 1.0
+    own = min(named(rows, f"co-located tree k={k}", 50)["latency_ratio"] for k in (3, 4))
+    assert quick["latency_ratio"] <= own + 0.01
 
 
 def test_latency_first_is_no_slower_than_the_gateways_own_tree(rows: list[Row]) -> None:

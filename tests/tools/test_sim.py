@@ -105,7 +105,8 @@ def test_a_worker_that_drafts_while_the_target_reads_the_prompt_is_ahead() -> No
             ahead_s=ahead_s)
         for ahead_s in (0.0, 0.2)
     )  # fmt: skip
-    assert ahead.rounds < cold.rounds and ahead.seconds < cold.seconds - 0.02, "the round trip at least"
+    assert ahead.seconds < cold.seconds - 0.02, "the round trip at least"
+    assert ahead.local_passes == 0 < cold.local_passes, "which drafts here until it is ready"
 
 
 def test_two_workers_that_share_the_branches_are_no_slower_than_one() -> None:

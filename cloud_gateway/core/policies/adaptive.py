@@ -77,8 +77,8 @@ class Adaptive(Policy):
 
     def __post_init__(self) -> None:
         self.completion, self.surveyor = Completion(self.tuning), Surveyor(self.tuning)
+        self.worker, self.guard = Timeline(self.tuning), Guard(self.tuning, self.settings.prefer)
         self.budget = Budget(self.settings.prefer, self.tuning)
-        self.worker, self.guard = Timeline(self.tuning), Guard(self.tuning, self.budget.margin)
 
     def resume(self, learnt: Learnt) -> None:
         """Starts with what earlier completions of the same kind taught (`state`); before the first decision."""

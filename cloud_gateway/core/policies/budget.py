@@ -12,8 +12,6 @@ class Budget:
 
     def __init__(self, prefer: Prefer, tuning: Tuning) -> None:
         self.limited = prefer != "latency"
-        self.margin = tuning.spared if self.limited else tuning.margin
-        """How much faster the gateway alone has to be for the worker to be left."""
         self._share = tuning.share if prefer == "balanced" else 0.0
         self._credit = 0.0
 

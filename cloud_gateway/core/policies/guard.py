@@ -2,8 +2,9 @@
 
 Seconds for the tokens that remain: `normal` is the pace measured with the worker; `alone` is what this gateway attains
 without one, the better of plain decoding and the tree that it would draft: an estimate from measured curves, times how
-long it took for each second expected, once it was tried. `normal` is left where `alone` is faster by `margin`,
-and tried again (probed) after an interval of tokens, which doubles each time that the probe fails.
+long it took for each second expected, once it was tried. Under `offload`, which spares passes, it is the better of
+plain decoding and co-located k = 2. `normal` is left where `alone` is faster by a margin, and tried again (probed)
+after an interval of tokens, which doubles each time that the probe fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.policies.worth import tree_s
 
@@ -64,11 +66,11 @@ class Pace:
 class Guard:
     """One request's mode."""
 
-    def __init__(self, tuning: Tuning = TUNING, margin: float = TUNING.margin) -> None:
+    def __init__(self, tuning: Tuning = TUNING, prefer: Prefer = "latency") -> None:
         self.mode: Mode = "normal"
         self.change: tuple[Mode, Reason] | None = None
         """What the latest choice changed."""
-        self.tuning, self.margin, self._interval, self._since = tuning, margin, tuning.probe_after, 0.0
+        self.tuning, self.prefer, self._interval, self._since = tuning, prefer, tuning.probe_after, 0.0
         self._worker, self._unready = Pace(), Pace()
         """In plain decoding steps: with the worker, and before its first frame in this completion."""
         self._alone = Pace(tuning.expected, tuning.expected)
@@ -111,9 +113,13 @@ class Guard:
         reading = 2 * costs.local_backlog_s / plain_s / remaining  # it is sure, what it saves is expected
         alone = self._alone.over(0) * min(self._estimate + reading, 1.0)
         worker = self._worker if ready or not self._unready.over(tuning.unready) else self._unready
+        judged, margin = tuning.judged, tuning.margin if self.prefer == "latency" else tuning.spared
+        if self.prefer == "offload":
+            alone = max(alone, min(Reference.of(costs, shares[0]).token_s / plain_s + reading, 1.0))
+            judged, margin = 2 * judged, 2 * margin
         lost = worker.units - alone * worker.tokens > tuning.lost * alone
-        normal = worker.units / worker.tokens if lost else worker.over(tuning.judged)
-        if normal <= (1 + self.margin) * alone:
+        normal = worker.units / worker.tokens if lost else worker.over(judged)
+        if normal <= (1 + margin) * alone:
             if self.mode == "normal" and normal:
                 self._interval = tuning.probe_after
             return self._enter("normal", "faster")

@@ -55,8 +55,8 @@ class Tuning:
     margin: float = 0.03
     """How much slower the worker's way has to be to be left: less is within what a pace of 40 tokens varies (012)."""
     spared: float = 0.06
-    """The same under `balanced` and `offload`, which spare this gateway's passes: with 0.03 a worker 20 ms away that
-    took 0.93 of the time alone was left for a third of the tokens (docs/results/controller.md)."""
+    """The same under `balanced`, twice that under `offload`, since passes here count: with 0.03 a worker 20 ms
+    away that took 0.93 of the time alone was left for a third of the tokens (docs/results/controller.md)."""
 
 
 TUNING = Tuning()

@@ -95,11 +95,11 @@ def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
 
 def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
-    for token in range(2):
+    for token in range(3):
         assert not isinstance(decide(policy, tree, 0.3, now=1.5 * TT * token), Draft) and policy.why is None
         tree.advance([3])
         policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 1.5 * TT * (token + 1))
-    assert isinstance(decide(policy, tree, 0.3, now=1.5 * TT * 2), Draft)
+    assert isinstance(decide(policy, tree, 0.3, now=1.5 * TT * 3), Draft)
     assert policy.why == "with the worker, 300 ms away, it was slower than without it"
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.budget import Budget
-from cloud_gateway.core.policies.guard import Guard, Mode
-from cloud_gateway.core.policies.settings import Prefer
+from cloud_gateway.core.policies.guard import Guard, Mode, Reference
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
@@ -69,11 +66,14 @@ def test_nothing_is_judged_before_it_was_measured() -> None:
     assert choice(after(Guard(), int(MIN_TOKENS), 1.2 * ALONE_S)) == "alone"
 
 
-def test_the_margin_is_what_may_be_lost_to_spare_passes() -> None:
-    assert choice(after(Guard(TUNING, 0.03), 20, 1.05 * ALONE_S)) == "alone"
-    assert choice(after(Guard(TUNING, 0.06), 20, 1.05 * ALONE_S)) == "normal"
-    margins = {prefer: Budget(prefer, TUNING).margin for prefer in get_args(Prefer)}
-    assert margins["latency"] < margins["balanced"] == margins["offload"] <= 0.06
+def test_passes_here_are_spared_as_far_as_it_is_preferred() -> None:
+    assert choice(after(Guard(TUNING, "latency"), 20, 1.05 * ALONE_S)) == "alone"
+    assert choice(after(Guard(TUNING, "balanced"), 20, 1.05 * ALONE_S)) == "normal"
+    assert choice(after(Guard(TUNING, "balanced"), 20, 1.1 * ALONE_S)) == "alone"
+    chains_s = Reference.of(COSTS, SHARES[0]).token_s
+    assert 0.9 * chains_s > ALONE_S
+    assert choice(after(Guard(TUNING, "offload"), 20, 1.1 * chains_s)) == "normal"
+    assert choice(after(Guard(TUNING, "offload"), 20, 1.15 * chains_s)) == "alone"
 
 
 def test_long_waits_are_judged_before_so_many_tokens_have_come() -> None:
