@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.core.limits.settings import QUEUE_LIMIT
 from tools.bench import map as mapped
 from tools.bench.map import cells, live, plot, theory, virtual
 from tools.bench.map.machine import TARGET_MS, Place
@@ -55,6 +56,11 @@ def test_a_lone_client_is_no_slower_with_a_far_worker(ratio: float, acceptance: 
     place = Place(ratio * TARGET_MS, acceptance, 1)
     ours, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.OURS, cells.ALONE))
     assert ours >= 0.98 * alone
+
+
+def test_more_clients_than_a_gateway_lets_wait_are_measured() -> None:
+    place = Place(0.0, 0.75, QUEUE_LIMIT + 1)
+    assert virtual.measure(cells.chain(2).setting(place), 0, place.clients, 1, 6)["tokens_per_pass"] > 1
 
 
 def test_a_cell_over_sockets_is_near_the_simulated_one() -> None:

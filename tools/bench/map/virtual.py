@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -124,8 +125,9 @@ def measure(setting: Setting, workers: int, clients: int, skipped: int, counted:
     jumps = Jumps(clock)
     target, draft = SleepingTarget(setting, 0.0, jumps), SleepingDraft(setting, jumps)
     links = VirtualWorkers(clock, setting, workers)
+    settings = replace(engine_settings(GatewaySettings(policy=setting.policy)), queue_limit=clients)
     engine = Engine(
-        target, draft, engine_settings(GatewaySettings(policy=setting.policy)), links,
+        target, draft, settings, links,
         clock=jumps.now, curve={rows: ms / 1e3 for rows, ms in setting.verify_ms.items()},
     )  # fmt: skip
     links.arrived = engine.post
