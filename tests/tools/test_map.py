@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.limits.settings import QUEUE_LIMIT
+from cloud_gateway.engine.loop import Engine
 from tools.bench import map as mapped
 from tools.bench.map import cells, live, plot, theory, virtual
 from tools.bench.map.machine import TARGET_MS, Place
@@ -61,6 +62,15 @@ def test_a_lone_client_is_no_slower_with_a_far_worker(ratio: float, acceptance: 
 def test_more_clients_than_a_gateway_lets_wait_are_measured() -> None:
     place = Place(0.0, 0.75, QUEUE_LIMIT + 1)
     assert virtual.measure(cells.chain(2).setting(place), 0, place.clients, 1, 6)["tokens_per_pass"] > 1
+
+
+def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured() -> float:
+        return virtual.measure(cells.ALONE.setting(Place(0.0, 0.75, 8)), 0, 8, 8, 40)["tokens_per_pass"]
+
+    waiting = measured()
+    monkeypatch.setattr(Engine, "_held", lambda *_: False)
+    assert waiting > 1.03 * measured()
 
 
 def test_a_cell_over_sockets_is_near_the_simulated_one() -> None:
