@@ -77,7 +77,7 @@ class Adaptive(Policy):
 
     def __post_init__(self) -> None:
         self.completion, self.surveyor = Completion(self.tuning), Surveyor(self.tuning)
-        self.worker, self.guard = Timeline(self.tuning), Guard(self.tuning, self.settings.prefer)
+        self.worker, self.guard = Timeline(self.tuning), Guard(self.settings.prefer, self.tuning)
         self.budget = Budget(self.settings.prefer, self.tuning)
 
     def resume(self, learnt: Learnt) -> None:

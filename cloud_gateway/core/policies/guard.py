@@ -66,7 +66,7 @@ class Pace:
 class Guard:
     """One request's mode."""
 
-    def __init__(self, tuning: Tuning = TUNING, prefer: Prefer = "latency") -> None:
+    def __init__(self, prefer: Prefer, tuning: Tuning = TUNING) -> None:
         self.mode: Mode = "normal"
         self.change: tuple[Mode, Reason] | None = None
         """What the latest choice changed."""

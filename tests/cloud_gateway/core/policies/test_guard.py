@@ -58,36 +58,36 @@ BEHIND = Costs(lambda rows: TT, TD, local_backlog_s=50 * (0.8 * TT - ALONE_S))
     ],
 )
 def test_the_mode_is_the_quickest_for_what_remains(pace: float, costs: Costs, remaining: float, mode: Mode) -> None:
-    assert choice(after(Guard(), 20, pace), costs, remaining) == mode
+    assert choice(after(Guard("latency"), 20, pace), costs, remaining) == mode
 
 
 def test_nothing_is_judged_before_it_was_measured() -> None:
-    assert choice(after(Guard(), int(MIN_TOKENS) - 1, 1.2 * ALONE_S)) == "normal"
-    assert choice(after(Guard(), int(MIN_TOKENS), 1.2 * ALONE_S)) == "alone"
+    assert choice(after(Guard("latency"), int(MIN_TOKENS) - 1, 1.2 * ALONE_S)) == "normal"
+    assert choice(after(Guard("latency"), int(MIN_TOKENS), 1.2 * ALONE_S)) == "alone"
 
 
 def test_passes_here_are_spared_as_far_as_it_is_preferred() -> None:
-    assert choice(after(Guard(TUNING, "latency"), 20, 1.05 * ALONE_S)) == "alone"
-    assert choice(after(Guard(TUNING, "balanced"), 20, 1.05 * ALONE_S)) == "normal"
-    assert choice(after(Guard(TUNING, "balanced"), 20, 1.1 * ALONE_S)) == "alone"
+    assert choice(after(Guard("latency"), 20, 1.05 * ALONE_S)) == "alone"
+    assert choice(after(Guard("balanced"), 20, 1.05 * ALONE_S)) == "normal"
+    assert choice(after(Guard("balanced"), 20, 1.1 * ALONE_S)) == "alone"
     chains_s = Reference.of(COSTS, SHARES[0]).token_s
     assert 0.9 * chains_s > ALONE_S
-    assert choice(after(Guard(TUNING, "offload"), 20, 1.1 * chains_s)) == "normal"
-    assert choice(after(Guard(TUNING, "offload"), 20, 1.15 * chains_s)) == "alone"
+    assert choice(after(Guard("offload"), 20, 1.1 * chains_s)) == "normal"
+    assert choice(after(Guard("offload"), 20, 1.15 * chains_s)) == "alone"
 
 
 def test_long_waits_are_judged_before_so_many_tokens_have_come() -> None:
-    assert choice(after(Guard(), 1, (0.99 + TUNING.lost) * ALONE_S)) == "normal"
-    assert choice(after(Guard(), 1, (1.01 + TUNING.lost) * ALONE_S)) == "alone"
+    assert choice(after(Guard("latency"), 1, (0.99 + TUNING.lost) * ALONE_S)) == "normal"
+    assert choice(after(Guard("latency"), 1, (1.01 + TUNING.lost) * ALONE_S)) == "alone"
 
 
 def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
-    assert choice(after(Guard(), int(UNREADY_TOKENS) - 1, TT, ready=False), ready=False) == "normal"
-    assert choice(after(Guard(), int(UNREADY_TOKENS), TT, ready=False), ready=False) == "alone"
+    assert choice(after(Guard("latency"), int(UNREADY_TOKENS) - 1, TT, ready=False), ready=False) == "normal"
+    assert choice(after(Guard("latency"), int(UNREADY_TOKENS), TT, ready=False), ready=False) == "alone"
 
 
 def test_each_failed_probe_doubles_the_interval() -> None:
-    guard = after(Guard(), 20, 2 * ALONE_S)
+    guard = after(Guard("latency"), 20, 2 * ALONE_S)
     intervals, local = list[int](), 0
     for _ in range(int(8 * FIRST_INTERVAL)):
         if choice(guard) == "alone":
@@ -100,7 +100,7 @@ def test_each_failed_probe_doubles_the_interval() -> None:
 
 
 def test_a_probe_that_succeeds_ends_the_guards_modes() -> None:
-    guard = after(Guard(), 20, 2 * ALONE_S)
+    guard = after(Guard("latency"), 20, 2 * ALONE_S)
     assert choice(guard) == "alone"
     after(guard, int(FIRST_INTERVAL), ALONE_S)
     modes = [choice(after(guard, 1, 0.5 * ALONE_S)) for _ in range(100)]
@@ -134,14 +134,14 @@ def test_each_change_is_named_once_with_its_reason() -> None:
 
 
 def test_what_alone_took_counts_for_more_than_what_was_expected() -> None:
-    guard = after(Guard(), 20, 1.2 * ALONE_S)
+    guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
     assert choice(guard) == "alone"
     modes = [choice(after(guard, 1, 1.5 * ALONE_S)) for _ in range(40)]
     assert "normal" not in modes[:8] and "normal" in modes
 
 
 def test_what_alone_took_does_not_stand_for_ever() -> None:
-    guard = after(Guard(), 20, 1.2 * ALONE_S)
+    guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
     while choice(guard) == "alone":
         after(guard, 1, 1.5 * ALONE_S)
     modes = [choice(after(guard, 1, 1.2 * ALONE_S)) for _ in range(400)]
@@ -149,7 +149,7 @@ def test_what_alone_took_does_not_stand_for_ever() -> None:
 
 
 def test_a_round_that_read_the_prompt_says_nothing_of_the_pace_alone() -> None:
-    guard, behind = after(Guard(), 20, 2 * ALONE_S), replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
+    guard, behind = after(Guard("latency"), 20, 2 * ALONE_S), replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
     for _ in range(5):
         assert choice(guard, behind) == choice(guard) == "alone", "it decides more than once in a round"
         after(guard, 1, 5 * ALONE_S)
@@ -170,7 +170,7 @@ def test_changes_are_counted_in_usage_and_metrics() -> None:
 
 
 def test_the_next_answer_goes_on_where_this_one_was() -> None:
-    guard, following = after(Guard(), 20, 2 * ALONE_S), Guard()
+    guard, following = after(Guard("latency"), 20, 2 * ALONE_S), Guard("latency")
     assert choice(guard) == "alone"
     following.resume(guard.state())
     assert choice(following) == "alone"
