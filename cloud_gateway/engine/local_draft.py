@@ -134,9 +134,8 @@ class LocalDrafting:
         group, rows = list[tuple[Active, Draft]](), 0
         for active, action in actions:
             if isinstance(action, CatchUp):
-                self.prefill(
-                    active, min(action.tokens or (1 << 30), catch_up_batch(self.verify_s, model.token_s)), "draft"
-                )
+                batch = catch_up_batch(self.verify_s, model.token_s)
+                self.prefill(active, min(action.tokens or batch, batch), "draft")
                 continue
             count = min(len(action.leaves), model.leaves)
             if rows + count > model.together:

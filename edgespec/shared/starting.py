@@ -52,10 +52,14 @@ class Starting:
         return {"state": "starting", "doing": doing, "doing_s": round(self._clock() - since, 1)}
 
     async def finished(self, work: Callable[[], T], stop: asyncio.Event) -> T:
-        """The result of `work` in a thread; the log repeats a step that takes long. Raises Stopped if `stop` is set
-        first; the work then goes on unobserved, and ends with the process.
+        """`done` for `work` in a thread; if it is stopped, the work goes on unobserved and ends with the process."""
+        return await self.done(in_thread(work), stop)
+
+    async def done(self, running: asyncio.Future[T], stop: asyncio.Event) -> T:
+        """The result of `running`; the log repeats a step that takes long. Raises Stopped, and cancels it, if `stop` is
+        set first.
         """
-        running, stopping = in_thread(work), asyncio.ensure_future(stop.wait())
+        stopping = asyncio.ensure_future(stop.wait())
         try:
             while not (running.done() or stopping.done()):
                 await asyncio.wait((running, stopping), timeout=REMIND_S, return_when=asyncio.FIRST_COMPLETED)
@@ -64,6 +68,7 @@ class Starting:
         finally:
             stopping.cancel()
         if not running.done():
+            running.cancel()
             raise Stopped
         return running.result()
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.engine.exchange import Audit, LinkEvent, NoAudit, Stream
@@ -31,8 +32,9 @@ STOPPED = "vLLM has stopped and is started again; send the request again shortly
 class Completion:
     """One request, from its arrival to its end."""
 
-    def __init__(self, request: GenerationRequest, tag: str, usage: Usage, now: float) -> None:
-        self.request, self.tag, self.usage = request, tag, usage
+    def __init__(self, request: GenerationRequest, tag: str, usage: Usage, frames: FrameLedger, now: float) -> None:
+        self.request, self.tag, self.usage, self.frames = request, tag, usage, frames
+        usage.frames = frames.counts
         self.stream = Stream(lambda: None)
         self.task: asyncio.Task[None] | None = None
         self.submitted = self.began = now
@@ -81,7 +83,7 @@ class VllmEngine(Ledger):
         why_off = "policy plain" if not self._drafts else "the request asked for it" if never else None
         usage = Usage(len(request.tokens), policy="vllm" if self._drafts else "plain", why_off=why_off)
         usage.verification = "rejection" if self._drafts else "shared-noise"
-        one = Completion(request, str(next(self._ids)), usage, time.monotonic())
+        one = Completion(request, str(next(self._ids)), usage, FrameLedger(self.stats.frames), time.monotonic())
         one.stream = Stream(lambda: self._left(one))
         self._queue.add(one)
         self._fill()
@@ -184,10 +186,9 @@ class VllmEngine(Ledger):
             self._audit.released(one.request, worker, name, why, frames)
 
     def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:
-        self.stats.frames.count("used" if useful else "stale")
-        if (one := self._running.get(tag)) is not None:
-            one.usage.frames["received"] += 1
-            one.usage.frames["used" if useful else "stale"] += 1
+        one = self._running.get(tag)
+        (self.stats.frames if one is None else one.frames).count("used" if useful else "stale")
+        if one is not None:
             _add(one.usage.by_worker.get(name, {}), {"frames": 1, "fresh": fresh})
 
     def verified(self, tag: str, name: str, drafted: int, accepted: int) -> None:

@@ -26,7 +26,6 @@ from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared import folders
 from edgespec.shared.hf_vocabulary import hf_tokenizer_digest, json_object
 from edgespec.shared.models import resolve_model
-from edgespec.shared.starting import Stopped
 from edgespec_vllm.gateway.bodies import REFUSES, SentGrammars
 from edgespec_vllm.gateway.engine import VllmEngine
 from edgespec_vllm.gateway.server import Server
@@ -100,21 +99,10 @@ class VllmGateway(Gateway):
         closing.push_async_callback(board.close)
         self.starting("starting vLLM")
         closing.push_async_callback(server.close)
-        await self._or_stopped(server.start())
+        await self.starting.done(asyncio.ensure_future(server.start()), self._stop)
         engine.name = name_of(await server.get("/v1/models"), models.served.context)
         closing.push_async_callback(engine.stop)
         return cast(Engine, engine)
-
-    async def _or_stopped(self, work: Any) -> None:
-        """Waits for `work`. Raises Stopped if a signal comes first."""
-        tasks = [asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        done = tasks[0].done()
-        for task in tasks:
-            task.cancel()
-        if not done:
-            raise Stopped
-        tasks[0].result()
 
     def _server(self, folder: Path) -> Server:
         how = self.settings.target.engine.removeprefix("vllm")
