@@ -126,6 +126,7 @@ def generations(
             sampling=_sampling(body, (seed + choice) % SEED_SPAN),
             stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
             ignore_eos=body.endless,
+            min_tokens=body.min_tokens or 0,
             speculation=speculation,
             constraint=constraint() if constraint else None,
             cache_scope=cache_scope,
@@ -149,13 +150,14 @@ def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Li
         if asked not in (None, body.max_completion_tokens):
             raise refusal("max_tokens", "it differs from 'max_completion_tokens', which means the same")
         name, asked = "max_completion_tokens", body.max_completion_tokens
-    if body.min_tokens and body.min_tokens != asked:
-        raise refusal("min_tokens", f"only 0 or as many as '{name}' are supported", "unsupported_parameter")
+    found = min(model.context - prompt_tokens, limits.api.max_tokens, limits.api.max_tokens_limit)
     if asked is not None:
         if asked > limits.api.max_tokens_limit:
             raise refusal(name, f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one answer")
-        return asked
-    return min(model.context - prompt_tokens, limits.api.max_tokens, limits.api.max_tokens_limit)
+        found = asked
+    if (body.min_tokens or 0) > found:
+        raise refusal("min_tokens", f"the completion has at most {found} tokens, by '{name}'")
+    return found
 
 
 def _sampling(body: Common, seed: int) -> Sampling:

@@ -76,7 +76,7 @@ class Common(Struct, kw_only=True):
     @property
     def endless(self) -> bool:
         """Whether an end of sequence does not end the completion."""
-        return bool(self.ignore_eos or self.min_tokens or (self.edgespec and self.edgespec.ignore_eos))
+        return bool(self.ignore_eos or (self.edgespec and self.edgespec.ignore_eos))
 
 
 class Part(Struct):
@@ -213,8 +213,9 @@ def check_chat(body: ChatBody) -> None:
     wanted = body.response_format
     if wanted is not None and wanted.type != "text":
         _check_format(wanted)
-    if wanted_of(body) is not None and body.endless:
-        raise refusal("edgespec.ignore_eos", "JSON ends where it is complete; leave it out")
+    if wanted_of(body) is not None and (body.endless or body.min_tokens):
+        name = "edgespec.ignore_eos" if body.endless else "min_tokens"
+        raise refusal(name, "JSON ends where it is complete; leave it out")
 
 
 def _check_format(wanted: ResponseFormat) -> None:

@@ -234,7 +234,7 @@ class Api:
     def _check_options(self, body: Common) -> None:
         """Raises ClientError 400 for an option that the operator has not allowed; load tools have their own names."""
         self.limits.api.check(body.edgespec)
-        if body.endless or (body.stream_options and body.stream_options.continuous_usage_stats):
+        if body.endless or body.min_tokens or (body.stream_options and body.stream_options.continuous_usage_stats):
             self.limits.api.check(Extension(ignore_eos=True))
 
     async def _schema(self, key: Key, body: Common, backend: Backend) -> Schema | None:

@@ -29,6 +29,7 @@ from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationReq
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.core.verify.at_least import at_least
 from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
 from cloud_gateway.engine.exchange import (
     Active,
@@ -196,11 +197,13 @@ class Engine:
         never = request.speculation.offload == "never"
         offload = not never and policy.asks_workers
         why_off = None if offload else "the request asked for it" if never else f"policy {policy.name}"
+        about = request.sampling, request.tokens, request.constraint
+        chosen = verification(*about, method, self.local.spread, self._rng)
         generation = Generation(
             number,
             request,
             policy,
-            verification(request.sampling, request.tokens, request.constraint, method, self.local.spread, self._rng),
+            at_least(request.min_tokens, self.target.eos, chosen),
             Bounds(self.target.context, self.target.eos, settings.verify_nodes),
             Account(self.clock(), Usage(verification=method, why_off=why_off), FrameLedger(self.stats.frames)),
             offload=offload,

@@ -52,6 +52,8 @@ class GenerationRequest:
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[str] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    """Of so many tokens none is one that ends a completion; `stop` ends it all the same."""
     speculation: Speculation = field(default_factory=Speculation)
     constraint: Constraint | None = None
     cache_scope: bytes = b""

@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `at_least`: `at_least`
 - `accept`: `at_open_end`, `Walk`, `walk`
 - `candidates`: `CandidateTree`, `COMMITTED_SPAN`, `LOCAL`, `Merged`
 - `flatten`: `flatten`, `FlatTree`

@@ -140,6 +140,7 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"response_format": JSON_OBJECT, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
     ({"response_format": JSON_OBJECT, "edgespec": {"ignore_eos": True}}, "edgespec.ignore_eos"),
+    ({"response_format": JSON_OBJECT, "min_tokens": 5}, "min_tokens"),
     ({"response_format": JSON_OBJECT}, "response_format"),
     ({"logprobs": 3}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),

@@ -94,14 +94,17 @@ async def test_what_needs_state_or_is_not_served_is_refused(echo: Echo, change: 
 
 async def test_load_tools_may_ask_for_a_length_if_the_operator_allows_it(tmp_path: Path) -> None:
     asked = {**CHAT, "max_tokens": 60, "stream": True, "stream_options": {"continuous_usage_stats": True}}
-    for change in ({"ignore_eos": True}, {"min_tokens": 60}, asked):
+    for change in ({"ignore_eos": True}, {"min_tokens": 6}, asked):
         async with echo_gateway(tmp_path / "no", request_limits(client_options=())) as echo:
             status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, **change})
             assert (status, body["error"]["code"]) == (400, "option_not_allowed")
     async with echo_gateway(tmp_path / "yes") as echo:
-        for change in ({"ignore_eos": True}, {"min_tokens": 60}):
-            status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, **change})
-            assert (status, body["choices"][0]["finish_reason"]) == (200, "length")
+        status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, "ignore_eos": True})
+        assert (status, body["choices"][0]["finish_reason"]) == (200, "length")
+        await post(echo, {**CHAT, "max_tokens": 60, "min_tokens": 6})
+        assert echo.engine.requests[-1].min_tokens == 6
+        status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, "min_tokens": 61})
+        assert (status, body["error"]["param"]) == (400, "min_tokens"), body
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key) as client:
             chunks = [one async for one in await client.chat.completions.create(**asked)]  # type: ignore[call-overload]
         counts = [chunk.usage.completion_tokens for chunk in chunks]

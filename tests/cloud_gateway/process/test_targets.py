@@ -307,6 +307,19 @@ async def test_drafts_change_no_token_of_requests_that_share_passes(
         assert await answers(loaded, policy, sampling) == plain
 
 
+@pytest.mark.parametrize("engine", ["llamacpp", "torch"])
+async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path, engine: str) -> None:
+    settings = configured(model, engine=engine, dtype="float32", context="256", threads="1")
+    models = load_models(settings)
+    ends = Sampling(temperature=1.0, seed=5, logit_bias=dict.fromkeys(models.target.eos, 100.0))
+    for policy in ("plain", "colocated"):
+        chosen = Engine(models.target, models.local, engine_settings(override(settings, "policy.name", policy)))
+        with started(chosen):
+            for length in (0, 9):
+                tokens, done = await complete(chosen, GenerationRequest(PROMPT, 24, ends, min_tokens=length))
+                assert (len(tokens), done.finish) == (length, "stop")
+
+
 def test_the_tokenizer_comes_from_the_gguf_file(loaded: tuple[Models, GatewaySettings]) -> None:
     text = loaded[0].text
     tokens = text.render_chat([{"role": "user", "content": "a cat"}])

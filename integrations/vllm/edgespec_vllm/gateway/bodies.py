@@ -89,7 +89,7 @@ def body(
         "return_token_ids": True, "add_special_tokens": False, "temperature": sampling.temperature,
         "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "ignore_eos": request.ignore_eos,
         "stop_token_ids": [] if request.ignore_eos else sorted(eos),
-        "cache_salt": request.cache_scope.hex() or secrets.token_hex(16),
+        "min_tokens": request.min_tokens, "cache_salt": request.cache_scope.hex() or secrets.token_hex(16),
     }  # fmt: skip
     found |= {key: getattr(sampling, key) for key, value in _NEUTRAL.items() if getattr(sampling, key) != value}
     if sampling.temperature and not drafted:
