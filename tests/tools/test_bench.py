@@ -47,17 +47,6 @@ def test_the_bench_of_rounds_shows_what_sharing_frames_saves(tmp_path: Path) -> 
     assert found[0]["tokens_per_round"] > 2 and found[0]["bytes_per_token"] < 0.7 * found[1]["bytes_per_token"]
 
 
-def test_json_without_a_file_only_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["frames", "--frames", "20", "--json"]) == 0
-    assert "tree_both_us" in json.loads(capsys.readouterr().out)
-
-
-def test_the_recorders_share_of_a_round_is_part_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rounds", "--traces", "--rounds", "30"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert 0 < figures["recorder_us"] < figures["round_us"]
-
-
 def test_the_bench_of_the_target_finds_trees_and_plain_decoding_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import gguf
@@ -62,18 +61,3 @@ def test_make_writes_both_forms_and_counts_what_it_compared(tmp_path: Path, monk
     assert found.equal_tokens == found.tokens > 0
     assert found.max_difference == found.gguf_max_difference == 0.0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["tiny.deep2", "tiny.deep2.gguf"]
-
-
-def test_a_model_without_llamas_blocks_is_refused(tmp_path: Path) -> None:
-    gpt2 = make_tiny_target(tmp_path / "gpt2", architecture="gpt2")
-    with pytest.raises(ModelError, match="choose a model built as Llama's"):
-        deepen_folder(gpt2, tmp_path / "deep", 2, silent)
-
-
-def test_per_layer_lists_of_the_configuration_follow_the_blocks(tmp_path: Path) -> None:
-    plain = make_tiny_target(tmp_path / "plain", layers=2, architecture="gemma3")
-    deepen_folder(plain, tmp_path / "deep", 2, silent)
-    kinds = json.loads((tmp_path / "deep" / "config.json").read_text())["layer_types"]
-    assert kinds == ["sliding_attention", "sliding_attention", "full_attention", "full_attention"]
-    one, other = load_tiny(plain), load_tiny(tmp_path / "deep")
-    assert torch.equal(plain_logits(one, TOKENS), plain_logits(other, TOKENS))

@@ -12,9 +12,7 @@ from cloud_gateway.core.policies.actions import Outcome
 from cloud_gateway.core.policies.tuning import TUNING
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.lab.link_model import LinkModel
 from tools.sim import field, tuned
-from tools.sim.process import Iid
 from tools.sim.sweep import Place
 
 PLACE = Place("q4_0", 0.1, 0.8, 20.0, tokens=90)
@@ -48,20 +46,6 @@ def test_the_fan_out_is_largest_at_both_ends_of_the_chain() -> None:
 )
 def test_every_condition_takes_another_time_than_a_steady_link(condition: field.Condition) -> None:
     assert seconds(condition, unsure=0.5) != seconds(field.CONDITIONS[0], unsure=0.5)
-
-
-def test_a_drifting_path_is_itself_again() -> None:
-    path = field.Drifting(0.020)
-    assert [path.at(now).rtt_s for now in (0.0, 2.0, 9.0)] == [0.020, 0.110, 0.020] and path.varies
-    assert not LinkModel(0.020).varies
-
-
-def test_text_changes_in_the_middle_third_only() -> None:
-    kind, other = Iid(match=0.8), Iid(match=0.4)
-    made, outer = field.Switching(kind, other, 3, 90), kind.make(3, 90)
-    assert made.targets[:30] == outer.targets[:30] and made.targets[60:] == outer.targets[60:]
-    assert [made.on_path(at) for at in (5, 70)] == [outer.on_path(at) for at in (5, 70)]
-    assert made.on_path(40) != outer.on_path(40)
 
 
 @pytest.mark.parametrize("name", ["kept", "trust", "remembered"])

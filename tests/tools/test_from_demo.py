@@ -47,16 +47,6 @@ def test_each_arm_is_compared_with_the_reference_on_its_prompt(folder: Path) -> 
         from_demo.row(every, "latency-20", times)
 
 
-def test_step_times_are_medians_over_all_arms(folder: Path) -> None:
-    every = from_demo.read(folder)[0]
-    times = from_demo.Times.of(every.values())
-    seconds = sorted(s for one in every.values() for s in one.measured.timed.get(5, []))
-    assert len(seconds) >= from_demo.MIN_SEEN, "co-located k = 4 verifies five rows"
-    assert seconds[0] <= times.verify(5) <= seconds[-1]
-    drafts = every["colocated_k2"].measured.drafts_s
-    assert min(drafts) <= times.local_s <= max(drafts)
-
-
 def fresh() -> list[Calibrator]:
     return [Calibrator() for _ in range(from_demo.FILLINGS)]
 
@@ -68,13 +58,6 @@ def test_an_arm_whose_own_passes_are_slower_differs_from_the_runs() -> None:
     of_the_run, _ = from_demo.simulated(arm, times.steps(arm), 0, fresh())
     own, _ = from_demo.simulated(arm, from_demo.own_steps(arm), 0, fresh())
     assert own > 1.2 * of_the_run
-
-
-def test_traces_of_other_texts_are_not_joined() -> None:
-    arm, other = (Traced(look(p, p.read_bytes(), None).trace) for p in (SHIPPED, TRACES / "colocated-k4.trace"))
-    before = arm.known
-    assert not arm.join(other) and arm.known == before
-    assert arm.join(arm)
 
 
 def test_the_command_prints_a_row_for_each_arm_of_the_table(

@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.rig import RigError
 from tools.bench import __main__ as bench
 from tools.bench.live import report
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import BASE, Arm, batches, chosen, turns
-from tools.bench.live.systems import Scene
+from tools.bench.live.arms import BASE, Arm, chosen, turns
 
 FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
 "system_fingerprint":"b0-unknown","object":"chat.completion.chunk","usage":{"completion_tokens":8,"prompt_tokens":37,"total_tokens":45,
@@ -69,15 +66,6 @@ def test_every_arm_is_first_and_follows_others_equally_often() -> None:
     assert before["a", "b"] == before["b", "a"] == 2
 
 
-def test_no_prompt_comes_twice_at_any_level() -> None:
-    made = batches(["0", "0", *(str(number) for number in range(20))], [1, 4], 3)
-    assert [level for level, _ in made] == [1, 1, 1, 4]
-    asked = [prompt for _, prompts in made for prompt in prompts]
-    assert len(set(asked)) == len(asked) == 7
-    with pytest.raises(ConfigError, match="need 7 different prompts and --prompts has 6"):
-        batches(["0", *map(str, range(6))], [1, 4], 3)
-
-
 def test_a_recorded_completion_of_llama_server_is_read() -> None:
     chunks = [(0.5, piece("")), (1.2, piece("A")), (1.2, piece(" b")), (1.5, piece("c")), (1.6, json.loads(FINAL))]
     found = read(chunks)
@@ -95,13 +83,6 @@ def test_a_completion_of_ours_is_read_with_all_its_sources() -> None:
     assert found.times == [0.1, 0.4] and found.decoding_ms == 90 / 4, "the first pass and its tokens count"
 
 
-def test_incomplete_completions_are_errors() -> None:
-    with pytest.raises(RigError, match="without text or without its usage"):
-        read([(0.1, piece("ab"))])
-    with pytest.raises(RigError, match="broke off"):
-        read([(0.1, piece("ab")), (0.2, {"error": {"message": "out of memory"}})])
-
-
 def test_ratios_are_paired_and_disturbed_batches_left_out() -> None:
     compared = arms("plain", "colocated", "llama-server")
     found = [batch(arm.name, number, 30.0) for arm in compared for number in range(3)]
@@ -112,37 +93,6 @@ def test_ratios_are_paired_and_disturbed_batches_left_out() -> None:
     assert max(runs.values("plain", report.whole)) == 300.0, "900 ms was disturbed"
     assert runs.same(BASE, "plain") == "4/5", "texts count, disturbed or not"
     assert report.row(runs, compared[0], 1)["undisturbed"] == "4/5"
-
-
-def test_where_every_batch_was_disturbed_all_count_and_it_is_said() -> None:
-    plain = arms("plain")
-    figures = report.summary(plain, [batch("plain", number, 30.0, others=0.5) for number in range(2)], {})
-    assert figures["rows"][0]["undisturbed"] == "0/2" and figures["rows"][0]["whole_ms"][0] == 30.0
-    assert any("busy during every batch of: plain" in line for line in report.remarks(figures))
-
-
-def test_the_best_settings_are_found_afterwards() -> None:
-    compared = arms("plain", "colocated", "llama-server")
-    speeds = {"plain": 40, "colocated k=1": 20, BASE: 30, "llama-server, 1 core": 25, "llama-server, 2 cores": 15}
-    figures = report.summary(compared, [batch(name, 0, ms) for name, ms in speeds.items()], {})
-    assert figures["bases"][1] == {
-        "plain": "plain", "k=2": BASE, "best k": "colocated k=1", "best peer": "llama-server, 2 cores",
-    }  # fmt: skip
-    text = report.markdown(figures)
-    (line,) = (line for line in text.splitlines() if line.startswith("| 1 | plain"))
-    assert line.endswith("| 1.00 (1.00–1.00) | 1.33 (1.33–1.33) | 2.00 (2.00–2.00) | 2.67 (2.67–2.67) |")
-
-
-def test_peers_get_the_draft_and_as_many_threads_as_cores() -> None:
-    files = [Path(name) for name in ("ours", "target.gguf", "draft.gguf")]
-    scene = Scene("torch", *files, 15.0, 4, 768, neighbour=True, llama_server=Path("server"))
-    one, two = arms("llama-server-draft")
-    command = scene.peer_command(two, 80)
-    given = dict(itertools.pairwise(command))
-    assert (given["--model"], given["--model-draft"], given["--spec-draft-n-max"]) == ("target.gguf", "draft.gguf", "3")
-    assert given["--spec-type"] == "draft-simple", "without it a draft model changes nothing"
-    assert (given["--threads"], given["--threads-draft"], given["--parallel"]) == ("2", "2", "4")
-    assert given["--ctx-size"] == "3072" and one.cores == 1 and one.shared and not two.shared
 
 
 @pytest.mark.parametrize(

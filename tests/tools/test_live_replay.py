@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replaced
 
-from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.world import Result
 from tools.sim.__main__ import parser
-from tools.sim.experiment import Cell, simulate
 from tools.sim.live import replay
 from tools.sim.live.gateway import Reported
 from tools.sim.live.replay import Pair, arm_of
@@ -58,20 +56,6 @@ def test_contaminated_completions_are_left_out_and_counted() -> None:
     assert "2 answers were disturbed" in replay.table([only])
 
 
-def test_the_reference_beside_a_neighbour_gives_ratios_of_its_own() -> None:
-    slower = replace(pair(0.5), base_beside=reported(1.25, 20))
-    found = row(slower, slower)
-    assert (found["neighbour_factor"], found["latency_ratio_beside"], found["latency_ratio"]) == (1.25, 0.4, 0.5)
-    assert "1.250 as long, latency to that 0.400" in replay.table([found])
-    assert "neighbour" not in replay.table([row(pair(0.5))])
-
-
-def test_the_hosts_time_makes_the_simulated_answers_slower() -> None:
-    found = row(pair(0.5))
-    idle = replay._row(ARM, SETTING, [pair(0.5)], [], 2)
-    assert float(str(found["sim_latency_ratio_with_host"])) > float(str(idle["sim_latency_ratio_with_host"]))
-
-
 def test_what_each_worker_brought_is_summed_by_its_place_in_the_answer() -> None:
     two = replace(pair(0.5), arm=reported(0.5, 6, brought(30, 14), brought(9, 3)))
     late = replace(pair(0.5), arm=reported(0.5, 5, brought(20, 12)))
@@ -91,17 +75,3 @@ def test_the_arms_of_several_workers_are_the_simulators(local: bool) -> None:
     assert (setting.workers, setting.policy.workers_per_request, setting.local) == (2, 2, local)
     assert setting.verify_ms[1] == 10.34 and setting.draft_ms[16] == 3.73, "WANSpec's steps, as `tools.sim workers`"
     assert setting.of_arm(one, 20.0, 0.0).policy.workers_per_request == 1
-
-
-def test_policies_and_numbers_of_workers_are_not_combined(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args(["replay-live", "--workers", "2", "--policy", "adaptive"])
-    assert "--policy: not allowed with argument --workers" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_simulator_reports_what_each_worker_brought(count: int) -> None:
-    (result,) = simulate(Cell(shared(count), SETTING.kind, LinkModel(0.02), SETTING.steps, 60, runs=1))
-    assert len(result.by_worker) == count and min(one["fresh"] for one in result.by_worker) > 0
-    assert sum(one["accepted"] for one in result.by_worker) == result.accepted == result.tokens - result.rounds
-    assert result.local_passes == 0

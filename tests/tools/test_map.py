@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.limits.settings import QUEUE_LIMIT
 from cloud_gateway.engine.loop import Engine
 from tools.bench import map as mapped
 from tools.bench.map import cells, live, plot, theory, virtual
@@ -43,25 +42,11 @@ def test_co_located_chains_take_what_the_closed_form_says(clients: int, gamma: i
     assert found["rate"] == pytest.approx(theory.colocated(place, gamma), rel=0.06)
 
 
-def test_near_workers_make_clients_faster_and_far_ones_do_not_slow_them() -> None:
-    def rate(rtt_ms: float, workers: int) -> float:
-        setting = cells.OURS.setting(Place(rtt_ms, 0.75, 2))
-        return virtual.measure(setting, workers, 2, 24, 60)["rate"]
-
-    assert rate(5.0, 2) > 1.1 * rate(5.0, 0)
-    assert rate(500.0, 2) > 0.9 * rate(500.0, 0)
-
-
 @pytest.mark.parametrize(("ratio", "acceptance"), [(4, 0.5), (8, 0.5), (4, 0.75), (8, 0.75), (8, 0.95)])
 def test_a_lone_client_is_no_slower_with_a_far_worker(ratio: float, acceptance: float) -> None:
     place = Place(ratio * TARGET_MS, acceptance, 1)
     ours, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.OURS, cells.ALONE))
     assert ours >= 0.98 * alone
-
-
-def test_more_clients_than_a_gateway_lets_wait_are_measured() -> None:
-    place = Place(0.0, 0.75, QUEUE_LIMIT + 1)
-    assert virtual.measure(cells.chain(2).setting(place), 0, place.clients, 1, 6)["tokens_per_pass"] > 1
 
 
 def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.MonkeyPatch) -> None:

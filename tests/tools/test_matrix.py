@@ -93,24 +93,3 @@ def test_one_different_text_is_found_and_named() -> None:
     report = table.report()
     assert not report["identical"] and [one["case"] for one in report["differences"]] == ["b"]
     assert report["differences"][0]["found"] == [("other", "length")]
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["--limit", "0"], "0 is no int from 1 to 10000"),
-        (["--seeds", "many"], "many is no int from 1 to 1000"),
-        (["--temperature", "0.7", "2.5"], "2.5 is no float from 0 to 2"),
-        (["--temperature", "nan"], "nan is no float from 0 to 2"),
-        (["--at-once", "-1"], "-1 is no int"),
-        (["--policy", "best"], "invalid choice: 'best'"),
-        (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json is a folder, or lies in none"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_said_in_one_sentence(
-    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(["matrix", *argv])
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert ended.value.code == 2 and says in last

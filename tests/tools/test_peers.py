@@ -33,21 +33,3 @@ def test_archives_that_do_not_fit_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "cut.tar.gz").write_bytes(b"\x1f\x8b\x08cut")
     with pytest.raises(ModelError, match="cannot be unpacked"):
         peers.extract(tmp_path / "cut.tar.gz", tmp_path / "out")
-
-
-def test_missing_tools_are_named_with_their_packages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert peers.main(["build"]) == ModelError.exit_code
-    assert "cmake and c++, not installed here" in (said := capsys.readouterr().err)
-    assert "apt-get install cmake build-essential" in said and said.count("\n") == 1
-
-
-def test_a_server_that_was_not_built_names_the_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert peers.main(["path"]) == ModelError.exit_code
-    assert peers.COMMAND in capsys.readouterr().err

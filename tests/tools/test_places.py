@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import Rig
@@ -20,7 +18,7 @@ from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_measure import FakeNeighbour
 from tools import places
 from tools.places.plot import plot
-from tools.places.report import interval, remarks, show, summary
+from tools.places.report import remarks, show, summary
 from tools.places.series import Asked, Place, Series, measured, save, saved
 
 PLACES = [Place(0.0), Place(80.0)]
@@ -76,16 +74,6 @@ def test_every_place_and_preference_has_a_worker_of_its_own() -> None:
     assert list(runs) == [arm.name for arm in places.arms(PLACES, [5, 8], 0)]
 
 
-def test_arms_without_a_worker_are_measured_once_for_all_places() -> None:
-    made, rig = series()
-    for number in range(places.ALONE_PROMPTS + 1):
-        made.prompt(number, str(number), 10, places.arms(PLACES, [5, 8], number))
-    local = [(prompt, asks.get("k"), active) for prompt, _, asks, active in rig.asked if asks["policy"] != "adaptive"]
-    assert len(local) == len(set(local)), "none twice under the same conditions"
-    assert {prompt for prompt, _, active in local if not active} == {"0", "1", "2"}
-    assert {(prompt, k) for prompt, k, active in local if active} == {(p, k) for p in "0123" for k in (None, 2, 5, 8)}
-
-
 def test_what_was_saved_is_continued_and_not_measured_again(tmp_path: Path) -> None:
     out, setting = tmp_path / "table.json", {"draft": "quantised", "rtt_ms": (0.0, 80.0)}
     made, rig = series()
@@ -100,16 +88,6 @@ def test_what_was_saved_is_continued_and_not_measured_again(tmp_path: Path) -> N
     assert [prompt for prompt, *_ in rig.asked] == ["a", "b"]
     assert whole[0]["plain"].text == done[0]["plain"].text != whole[1]["plain"].text
     assert whole[0]["plain"].ms_per_token == pytest.approx(30.0)
-
-
-def test_a_table_with_other_settings_is_not_continued(tmp_path: Path) -> None:
-    out = tmp_path / "table.json"
-    save(out, {"draft": "quantised"}, [])
-    with pytest.raises(ConfigError, match="another draft"):
-        saved(out, {"draft": "dropped"})
-    out.write_text("[")
-    with pytest.raises(ConfigError, match="cannot be continued"):
-        saved(out, {"draft": "dropped"})
 
 
 def figures(*remote_ms: float) -> dict[str, Any]:
@@ -136,12 +114,6 @@ def test_ratios_are_paired_and_to_the_better_of_plain_and_k2() -> None:
     assert found["local"]["none"]["plain"]["beside_to_alone"] == 1.25
 
 
-def test_the_interval_of_the_median_follows_from_the_order() -> None:
-    assert interval([float(i) for i in range(10)]) == (1.0, 8.0), "covers 97.9 % of ten values' medians"
-    assert interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
-    assert interval([float(i) for i in range(6)]) == (0.0, 5.0)
-
-
 def test_disturbed_prompts_are_left_out_and_a_compiler_is_no_disturbance() -> None:
     local = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), CONTROL: run(25.0)}
     runs = {**local, **{name: run(20.0) for name in KEYS}}
@@ -161,25 +133,3 @@ def test_the_table_has_a_row_for_each_place_and_preference(tmp_path: Path) -> No
     assert "best k = 5" in shown and "1.25 times" in " ".join(remarks(found)) and "…" not in shown
     assert [path.suffix for path in plot(found, tmp_path / "table.json")] == [".png", ".svg"]
     json.dumps(found)
-
-
-def test_arms_under_a_load_run_within_it_and_their_own_worker_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, rig = series()
-    current, stopped = list[str](), list[tuple[str, str]]()
-
-    @contextmanager
-    def working(kind: str, folder: Path, core: int | None, worker_pid: Callable[[], str]) -> Iterator[list[int]]:
-        current.append(kind)
-        rig.on_chat = lambda key: stopped.append((kind, worker_pid() if key else ""))
-        yield []
-        current.pop()
-
-    monkeypatch.setattr("tools.places.series.working", working)
-    here = [Place(20.0), Place(20.0, "stops")]
-    keys = {place.arm(name): place.arm(name) for place in here for name in places.SWEPT}
-    made.keys = keys
-    runs = made.prompt(1, "a", 10, places.arms(here, [5], places.ALONE_PROMPTS))
-    assert {("stops", arm) for arm in keys if arm.endswith("-stops")} <= set(stopped)
-    assert {("none", arm) for arm in keys if not arm.endswith("-stops")} <= set(stopped)
-    assert {"plain", "plain-stops", f"{BASE}-stops", "colocated_k5-stops"} <= set(runs)
-    assert stopped[0][0] == "stops" and not current, "the second prompt begins with the other load"

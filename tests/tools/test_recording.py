@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from edgespec.core.errors import ConfigError
 from tools.sim import record
-from tools.sim.recording import RANKS, SHIPPED, Recorded, Recording, load, save
+from tools.sim.recording import RANKS, SHIPPED, Recording, load, save
 
 SHIPPED_DRAFTS = ["quantised", "without-10", "without-14", "without-8-16"]
 
@@ -46,15 +45,6 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
         assert np.array_equal(mine, theirs)
 
 
-def test_an_answer_is_drawn_whole_and_none_comes_twice(tmp_path: Path) -> None:
-    save(tmp_path / "made.npz", small())
-    process = Recorded("near", tmp_path / "made.npz").make(3, 200)
-    tokens = list(process.targets[:200])
-    steps = [b - a for a, b in pairwise(tokens)]
-    assert sum(step != 1 for step in steps) <= 4, "answers of sixty tokens run on"
-    assert len(set(tokens)) == 200
-
-
 @pytest.mark.parametrize("content", [None, b"", b"no archive", b"PK\x03\x04 cut short"])
 def test_what_is_no_recording_is_refused_in_one_sentence(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "wrong.npz"
@@ -62,11 +52,6 @@ def test_what_is_no_recording_is_refused_in_one_sentence(content: bytes | None, 
         path.write_bytes(content)
     with pytest.raises(ConfigError, match="is no recording"):
         load(path)
-
-
-def test_an_unknown_draft_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ConfigError, match="only quantised, without-10"):
-        Recorded("without-99").make(1, 10)
 
 
 @pytest.mark.live

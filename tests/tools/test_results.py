@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import Table
 from tests.tools import test_places as test_sweep
 from tests.tools import test_worst
@@ -69,14 +68,6 @@ def test_a_result_is_kept_without_its_runs_and_shown(made: dict[str, Any], name:
     assert len({line.count("|") for line in rows if "---" in line}) <= 3
 
 
-def test_a_row_shows_the_ratio_with_its_interval() -> None:
-    made = figures()
-    shown = results.places([made])
-    low, high = (made["rows"][0]["decoding"]["k2"][end] for end in ("low", "high"))
-    assert f"| quantised | 0 ms | balanced | 1.00 ({low:.2f} to {high:.2f}) |" in shown
-    assert "16.0 (k = 5)" in shown and "--rtt-ms 0,80" in shown
-
-
 def test_the_summary_has_the_deep_target_at_its_round_trips_only() -> None:
     made = figures()
     other = figures() | {"setting": figures()["setting"] | {"target": "plain"}}
@@ -91,10 +82,3 @@ def test_the_summary_stands_between_its_marks() -> None:
     shown = results.written(text, [figures()])
     assert shown.startswith("before\n") and shown.endswith("<!-- end of results -->\nafter\n") and "old" not in shown
     assert results.written(shown, [figures()]) == shown
-
-
-def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    other.write_text("{}")
-    with pytest.raises(ConfigError, match=r"other\.json cannot be taken: it has no rows"):
-        results.take(other, tmp_path, "1234567", "two cores")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-import statistics
 from dataclasses import replace
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Wait
-from cloud_gateway.core.policies.colocated import Colocated
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests import generation
 from edgespec.lab.link_model import LinkModel
@@ -69,10 +66,6 @@ def test_colocated_chains_take_what_the_closed_form_says(k: int) -> None:
     assert results[0].local_passes == k * results[0].rounds
 
 
-def test_plain_decoding_takes_one_step_a_token() -> None:
-    assert simulate(cell(arm("plain"), runs=1))[0].seconds == pytest.approx(60 * TT)
-
-
 def test_at_no_round_trip_an_asynchronous_draft_sets_the_pace() -> None:
     """With a draft that is always right the target keeps up with it: one token a draft step, as AMUSD has it."""
     sure = Iid(match=1 - 1e-9, spread=1e6)
@@ -118,11 +111,6 @@ def test_two_workers_that_share_the_branches_are_no_slower_than_one() -> None:
     assert two["ms_per_token"] < one["ms_per_token"]
 
 
-def test_one_process_and_two_give_the_same_rows() -> None:
-    cells = [cell(arm("adaptive", TREE), rtt, runs=2) for rtt in (0, 30)]
-    assert rows_of(cells, processes=1) == rows_of(cells, processes=2)
-
-
 def test_bandwidth_delays_what_is_sent_at_once() -> None:
     pipe = Pipe(LinkModel(0.0, bandwidth_bps=1e6), random.Random(1))
     size = wire_bytes(4000)
@@ -142,27 +130,9 @@ def test_the_synthetic_process_has_the_ranks_that_it_is_given() -> None:
     assert shares == pytest.approx([0.8, 0.1, 0.05, 0.025, 0.025], abs=0.01)
 
 
-def test_confidence_and_entropy_tell_of_mismatch() -> None:
-    process = Iid().make(1, 5000)
-    right: list[list[float]] = [[], []]
-    for position in range(5000):
-        proposal = process.on_path(position)
-        right[proposal.tokens[0] == process.targets[position + 1]].append(proposal.entropy)
-    assert statistics.mean(right[0]) > 2 * statistics.mean(right[1])
-
-
 def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
     process = Iid().make(1, 10)
     state = child(process, 3, -5)
     assert state < 0 and state == child(process, 3, -5) != child(process, 3, -6)
     assert draft(process, state) is draft(process, state)
     assert child(process, 3, process.targets[4]) == 4
-
-
-def test_a_policy_that_waits_for_the_past_is_reported() -> None:
-    class Stuck(Colocated):
-        def decide(self, *_: object) -> Wait:  # type: ignore[override]
-            return Wait(0.0)
-
-    with pytest.raises(RuntimeError, match="has passed"):
-        run(Stuck(), [], KIND.make(1, 5), LinkModel(0.0), STEPS, 5, 1)

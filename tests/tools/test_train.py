@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import resource
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from edgespec.core.errors import ConfigError, ModelError
+from edgespec.core.errors import ConfigError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
-from tools.train import loop
 from tools.train.__main__ import main
-from tools.train.loop import Trainer, rate
+from tools.train.loop import Trainer
 
 PROMPTS = [f"the {word} of {place}" for word in ("name", "colour", "age") for place in ("a ship", "my house")]
 Command = Callable[..., list[str]]
@@ -70,17 +65,6 @@ def interrupted_at(patch: pytest.MonkeyPatch, step: int, how: Callable[[], objec
     patch.setattr(Trainer, "advance", advance)
 
 
-def killed() -> None:
-    raise KeyboardInterrupt
-
-
-def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
-    rates = [rate(step / 100, 2.0) for step in range(101)]
-    assert rates[:6] == pytest.approx([0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
-    assert all(a >= b for a, b in itertools.pairwise(rates[5:]))
-    assert rates[-1] == pytest.approx(0.2, abs=0.01)
-
-
 @pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
 def test_each_kind_learns_what_the_target_writes(kind: str, command: Command, tmp_path: Path) -> None:
     out, loss = tmp_path / "figures", dict[int, float]()
@@ -112,95 +96,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
         assert (whole / "draft.gguf").read_bytes() == (parts / "draft.gguf").read_bytes()
 
 
-def test_minutes_bring_the_learning_rate_down_by_their_end(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds, rates = itertools.count(), list[float]()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    monkeypatch.setattr("tools.train.run.time", SimpleNamespace(monotonic=lambda: 0.0))
-    real = Trainer.advance
-
-    def noted(self: Trainer, share: float) -> float:
-        found = real(self, share)
-        rates.append(self._optimiser.param_groups[0]["lr"])
-        return found
-
-    monkeypatch.setattr(Trainer, "advance", noted)
-    assert main(command("medusa", tmp_path / "run", "--minutes", 1, "--steps", 1000, "--rate", "1e-3")) == 0
-    assert len(rates) <= 60 and max(rates) > 0.9e-3 and rates[-1] < 0.2e-3
-    assert all(a >= b for a, b in itertools.pairwise(rates[rates.index(max(rates)) :]))
-
-
-def test_text_serves_every_kind_and_is_written_once(command: Command, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tools.train.text.write", lambda *_: killed())
-        assert main(command("medusa", run)) == 130
-    assert not list(run.glob("*.safetensors"))
-    assert main(command("medusa", run)) == 0
-    written = (run / "train-0000.safetensors").stat().st_mtime_ns
-    assert main(command("eagle", run)) == 0
-    assert (run / "train-0000.safetensors").stat().st_mtime_ns == written
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """A disk on which no file gets larger than so many bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_and_a_damaged_file_are_one_sentence(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-
-    def fails(said: str) -> None:
-        capsys.readouterr()
-        assert main(command("medusa", run)) == ModelError.exit_code
-        error = capsys.readouterr().err
-        assert said in error and error.count("\n") == 1, error
-        assert not list(run.glob("*.part"))
-
-    with largest_file(1000):
-        fails("held-0000.safetensors cannot be written")
-    with pytest.MonkeyPatch.context() as patched:
-        interrupted_at(patched, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
-        assert main(command("medusa", run)) == 130
-    kept = (run / "medusa.checkpoint").read_bytes()
-    with largest_file(len(kept) - 100):
-        fails("medusa.checkpoint cannot be written")
-    assert (run / "medusa.checkpoint").read_bytes() == kept, "the one before stays"
-    for name in ("medusa.checkpoint", "train-0000.safetensors"):
-        whole = (run / name).read_bytes()
-        (run / name).write_bytes(whole[:-100])
-        fails(f"{name} is not whole")
-        (run / name).write_bytes(whole)
-    save_file({"other": torch.zeros(1)}, run / "medusa.checkpoint")
-    fails("medusa.checkpoint is of another training")
-
-
-def test_prompts_that_the_target_makes_up_are_trained_on_and_kept(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain, more = tmp_path / "plain", tmp_path / "more"
-    assert main(command("medusa", plain)) == 0
-    given = command("medusa", more, "--made-up", 6, "--together", 4)
-    assert main(given) == 0
-    made = [one for file in sorted(more.glob("prompts-*")) for one in json.loads(file.read_text())]
-    assert 2 <= len(made) <= 6 and all(made)
-    assert (more / "held-0000.safetensors").read_bytes() == (plain / "held-0000.safetensors").read_bytes()
-    rows = [sum(len(load_file(file)["tokens"]) for file in run.glob("train-*")) for run in (plain, more)]
-    assert rows == [5, 5 + len(set(made))]
-    (more / "prompts-0001.json").write_text("[")
-    capsys.readouterr()
-    assert main(given) == ModelError.exit_code and "prompts-0001.json cannot be used" in capsys.readouterr().err
-
-
 def test_a_worker_loads_the_draft_and_its_measures_are_the_models(command: Command, gguf: Path, tmp_path: Path) -> None:
     run, figures, compared = tmp_path / "run", tmp_path / "figures", tmp_path / "compared"
     assert main(command("draft", run, "--format", "f16", "--json", figures)) == 0
@@ -228,11 +123,3 @@ def test_bad_input_is_one_sentence(
     assert main(command("draft", tmp_path / "run", *more)) == ConfigError.exit_code
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
-
-
-def test_another_training_in_the_same_folder_is_refused(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command("medusa", tmp_path / "run", "--steps", 1)) == 0
-    assert main(command("medusa", tmp_path / "run", "--steps", 1, "--rate", 0.5)) == ConfigError.exit_code
-    assert "was made with rate 0.002, not 0.5" in capsys.readouterr().err

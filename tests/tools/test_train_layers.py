@@ -12,7 +12,7 @@ from cloud_gateway.models.target_model.llama_forward import LlamaForward
 from cloud_gateway.models.target_model.torch import TorchTarget
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.train.__main__ import main
-from tools.train.layers import gain, match_rate, search
+from tools.train.layers import match_rate, search
 from tools.train.text import write
 
 PROMPTS = [[5, 9, 2], [7, 7, 30, 11], [1, 2, 3]]
@@ -44,13 +44,6 @@ def test_the_layer_without_effect_is_left_out_first(folder: Path, target: TorchT
     assert match_rate(target, target.forward.keeping(second.layers), texts) == second.match
     wrong = [([*tokens[:-count], (tokens[-count] + 1) % 64], 1) for tokens, count in texts]
     assert match_rate(target, target.forward.keeping(first.layers), wrong) == 0
-
-
-def test_the_gain_is_of_the_best_length_of_a_chain() -> None:
-    assert gain(1.0, 0.1) == (pytest.approx(9 / 1.8), 8)
-    speed, k = gain(0.5, 0.5)
-    assert speed == 1.0 and k == 1, "1.5 tokens in the time of 1.5 passes"
-    assert gain(0.1, 0.9)[0] < 1
 
 
 def test_the_command_prints_the_setting_and_refuses_what_it_cannot_use(

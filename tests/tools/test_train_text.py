@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from edgespec.core.errors import ConfigError
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
-from tools.train.text import RANKS, Pairs, lesson, pairs, split, write
+from tools.train.text import RANKS, lesson, pairs, split, write
 
 
 def test_held_back_prompts_are_in_no_batch_to_train_on() -> None:
@@ -36,16 +35,6 @@ def test_batched_text_is_what_the_target_writes_alone(tmp_path: Path) -> None:
         assert torch.allclose(expected, batch.log_probs[number, :count], atol=1e-4)
 
 
-def test_a_completion_ends_with_its_end_token_and_is_padding_from_there(tmp_path: Path) -> None:
-    model = load_tiny(make_tiny_target(tmp_path / "target"))
-    tokens, _ = next(write(model, [[9, 10]], 10, frozenset()).sequences())
-    batch = write(model, [[9, 10], [20, 21]], 10, frozenset({tokens[4]}))
-    stopped, count = next(batch.sequences())
-    assert stopped[2:] == tokens[2 : 2 + count]
-    assert stopped[-1] == tokens[4]
-    assert not batch.written[0, count:].any()
-
-
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2"])
 def test_states_are_what_the_output_embedding_was_given(architecture: Architecture, tmp_path: Path) -> None:
     model = load_tiny(make_tiny_target(tmp_path / "target", architecture=architecture))
@@ -59,12 +48,3 @@ def test_states_are_what_the_output_embedding_was_given(architecture: Architectu
             logits = model.get_output_embeddings()(text.states[first:end])
         torch.testing.assert_close(logits, plain_logits(model, tokens[:-1]), atol=0.3, rtol=0.05)
     assert text.completions().tokens.tolist() == [one for a, b in text.spans() for one in text.tokens[b - 6 : b + 1]]
-
-
-def test_the_tokens_that_the_target_chose_most_often_are_kept() -> None:
-    tokens = torch.tensor([1, 8, 5, 6, 5, 8, -1, 1, 1])
-    written = torch.tensor([False, False, True, True, True, True, True, False, False])
-    text = Pairs(torch.zeros(9, 4), tokens, written)
-    assert text.frequent(9).tolist() == [5, 6, 8] and text.frequent(1).tolist() == [5]
-    with pytest.raises(ConfigError, match="too short to learn from"):
-        text._replace(written=torch.zeros(9, dtype=torch.bool)).frequent(9)

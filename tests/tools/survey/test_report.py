@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import statistics
 import zoneinfo
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib import image
 
 from tools.survey import report
-from tools.survey.analysis import above_minimum, differences, hourly, percentile, series, summary
+from tools.survey.analysis import differences, percentile, series, summary
 from tools.survey.sample import Sample
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
@@ -39,22 +38,6 @@ def test_percentiles_equal_those_by_hand(values: list[float], q: int) -> None:
     assert percentile(np.array(values), q) == pytest.approx(quantile(values, q), abs=1e-3)
 
 
-def test_each_hour_has_its_own_samples() -> None:
-    (one,) = series([sample(h + m / 60, 10.0 * h + m) for h in (0, 5, 23, 29) for m in range(7)])
-    p50, counts = hourly(one, "ttft_ms", 50)
-    assert (p50[0], p50[23]) == (3.0, 233.0)
-    assert p50[5] == statistics.median([*range(50, 57), *range(290, 297)]), "hour 5 of both days"
-    assert (counts[0], counts[5], counts[6]) == (7, 14, 0)
-    assert np.isnan(p50[6])
-
-
-def test_a_changed_model_makes_two_labelled_series() -> None:
-    samples = [sample(1.0, 10.0), sample(2.0, 90.0, model="bigger"), sample(3.0, 30.0, "b")]
-    assert [one.label for one in series(samples)] == ["a bigger", "a m", "b"]
-    both = series([*samples, sample(1.0, source="t")])
-    assert [one.label for one in both] == ["s → a bigger", "s → a m", "s → b", "t → a m"]
-
-
 def test_hours_are_those_of_the_zone() -> None:
     (one,) = series([sample(12.0)], zoneinfo.ZoneInfo("Asia/Kolkata"))
     assert one.hour.tolist() == [17]
@@ -69,29 +52,6 @@ def test_timeouts_count_in_the_tail_and_other_failures_do_not() -> None:
     assert percentile(one.values["ttft_ms"], 95) == 60_000.0
     assert percentile(one.values["total_ms"], 50) is None
     assert (one.ok.sum(), len(one.ok)) == (18, 22)
-
-
-def test_what_a_busy_machine_may_have_added_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    samples = [sample(0, 100.0, stalled_ms=80.0)] * 3 + [sample(0, 100.0, "b", stalled_ms=0.1)] * 3
-    report.show(summary(samples, series(samples), dt.UTC))
-    shown = capsys.readouterr().out
-    assert "a: this machine was busy, and may have added up to 80 ms (p95) itself." in shown
-    assert "b: this machine" not in shown
-
-
-def test_the_wait_is_what_the_network_does_not_explain() -> None:
-    (one,) = series([sample(0, 130.0, connect_ms=30.0), sample(0, 5.0, connect_ms=9.0)])
-    assert one.values["wait_ms"].tolist() == [100.0, 0.0]
-
-
-def test_possible_gains_are_reported_by_hour_within_one_model() -> None:
-    samples = [sample(h, ttft, e) for h, a, b in ((1, 100, 60), (2, 50, 90)) for e, ttft in (("a", a), ("b", b))]
-    samples += [sample(1, 20.0, "c", model="another")]
-    above = above_minimum(series(samples))
-    assert above[0, 1:3].tolist() == [40.0, 0.0]
-    assert above[1, 1:3].tolist() == [0.0, 40.0]
-    assert np.isnan(above[2]).all()
-    assert np.isnan(above[:, 3]).all()
 
 
 def test_a_difference_is_claimed_where_there_is_one_and_not_between_equals() -> None:
@@ -110,13 +70,6 @@ def test_a_difference_is_claimed_where_there_is_one_and_not_between_equals() -> 
     lines = report.findings(list(pairs.values()))
     assert all(": c is" in line for line in lines)
     assert len(lines) == 2, "one for each endpoint that another surpasses"
-
-
-def test_a_difference_of_few_hours_has_no_interval_and_no_claim() -> None:
-    samples = [sample(h / 10, ttft, e) for h in range(50) for e, ttft in (("a", 100.0), ("b", 1.0))]
-    pairs = differences(series(samples))
-    assert {pair["ttft_p95_ms_interval"] for pair in pairs} == {None}
-    assert report.findings(pairs) == []
 
 
 def many() -> list[Sample]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import signal
 from pathlib import Path
 
 import pytest
@@ -68,39 +66,3 @@ def test_another_kind_of_file_is_refused_with_its_line_and_kept(tmp_path: Path, 
             use()
         assert error.value.exit_code == 65
     assert path.read_bytes() == content
-
-
-def test_two_surveys_do_not_write_to_one_file(tmp_path: Path) -> None:
-    with SampleFile(tmp_path / "s.jsonl"):
-        with pytest.raises(SurveyFileError, match="another survey writes to this file"):
-            SampleFile(tmp_path / "s.jsonl")
-    SampleFile(tmp_path / "s.jsonl").close()
-
-
-def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(SurveyFileError, match="No such file or directory\\); run `python -m tools.survey` first"):
-        read([tmp_path / "none.jsonl"])
-    with pytest.raises(SurveyFileError, match="Is a directory"):
-        read([tmp_path])
-    with pytest.raises(SurveyFileError, match="Is a directory"):
-        SampleFile(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SurveyFileError, match="cannot write it"):
-        SampleFile(tmp_path / "file" / "s.jsonl")
-
-
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
-    path = tmp_path / "s.jsonl"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with SampleFile(path) as file:
-        file.append(sample(1.0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 30, before[1]))
-        try:
-            with pytest.raises(SurveyFileError, match="cannot write it"):
-                file.append(sample(2.0))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, ignored)
-    assert read([path]) == [sample(1.0)]
-    assert path.read_bytes().endswith(b"\n")

@@ -28,13 +28,6 @@ def walk(schedule: Schedule, took_s: float, end: float) -> dict[str, list[tuple[
     return asked
 
 
-def test_endpoints_are_asked_once_an_interval_and_not_at_the_same_moment() -> None:
-    asked = walk(Schedule(["a", "b", "c"], 0.0, 600.0, 60.0, 0.0), 1.0, 600.0)
-    for name, shift in (("a", 0), ("b", 20), ("c", 40)):
-        assert [round(at, 6) for at, _ in asked[name]] == [60 * n + shift for n in range(10)]
-        assert not any(skipped for _, skipped in asked[name])
-
-
 @given(jitter=st.floats(0, 1), seed=st.integers(0, 99), count=st.integers(1, 4))
 def test_jitter_stays_within_the_interval_and_keeps_the_mean_rate(jitter: float, seed: int, count: int) -> None:
     names = [str(n) for n in range(count)]
@@ -45,11 +38,6 @@ def test_jitter_stays_within_the_interval_and_keeps_the_mean_rate(jitter: float,
             assert early - 1e-6 <= at <= early + 60 * jitter + 0.01
             assert skipped == 0
         assert 58 <= len(asked[name]) <= 60
-
-
-def test_slots_missed_during_a_long_request_are_skipped() -> None:
-    asked = walk(Schedule(["a"], 0.0, 600.0, 60.0, 0.0), 130.0, 600.0)
-    assert asked["a"] == [(0.0, 0), (180.0, 2), (360.0, 2), (540.0, 2)]
 
 
 def test_after_the_machine_slept_only_one_request_follows() -> None:
@@ -91,16 +79,3 @@ def test_a_refusing_endpoint_is_asked_more_rarely_until_it_answers() -> None:
     schedule.due(now)
     schedule.finished("a", now)
     assert schedule.wake_at(now) == now + 60
-
-
-def test_a_count_includes_what_an_earlier_run_did() -> None:
-    schedule = Schedule(["a", "b"], 0.0, 1e6, 60.0, 0.5, count=5, done={"a": 3, "b": 9})
-    asked = walk(schedule, 1.0, 1e6)
-    assert {name: len(times) for name, times in asked.items()} == {"a": 2}
-
-
-def test_nothing_is_asked_at_or_after_the_end() -> None:
-    schedule = Schedule(["a"], 0.0, 100.0, 60.0, 0.0)
-    assert schedule.due(100.0) == []
-    assert schedule.is_over(100.0)
-    assert Schedule(["a"], 0.0, 0.0, 60.0, 0.0).is_over(0.0)

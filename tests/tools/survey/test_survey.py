@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
 from tools.survey.clock import Clock
 from tools.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
 from tools.survey.runner import Survey, api_key
-from tools.survey.sample import SampleFile, read
+from tools.survey.sample import SampleFile
 
 SECRET = "sk-very-secret"
 
@@ -29,25 +28,9 @@ def settings_for(*servers: ChatEndpoint, key: str = "", timeout_s: float = 5.0, 
     return SurveySettings(schedule=ScheduleSection(**times), request=request, endpoints=endpoints)
 
 
-MIDNIGHT = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
-
-
 async def survey(settings: SurveySettings, path: Path, clock: Clock | None = None, watch: Callable[..., None] = print):
     with SampleFile(path) as file:
         return await Survey(settings, file, clock).run(watch)
-
-
-async def test_the_duration_counts_from_the_first_sample_in_the_file(tmp_path: Path) -> None:
-    server, path = ChatEndpoint(Reply), tmp_path / "s.jsonl"
-    async with serving(server):
-        now = Clock(36_000.0, MIDNIGHT)  # an hour is 0.1 s
-        settings = settings_for(server, duration_h=30.0, interval_s=3600.0)
-        await survey(settings, path, now, lambda _: None)
-        before = len(read([path]))
-        assert 2 <= before <= 31
-        later = Clock(36_000.0, MIDNIGHT + 31 * 3600)
-        assert (await survey(settings, path, later, lambda _: None)).samples == 0
-    assert len(read([path])) == before
 
 
 @pytest.mark.claim("keys-and-prompts-are-in-no-sample")

@@ -73,27 +73,6 @@ async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(h
     assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png", "s-regions.png"]
 
 
-async def test_a_survey_without_any_reply_ends_with_69(home: Path) -> None:
-    server = ChatEndpoint(lambda: Reply(status=500))
-    async with serving(server):
-        process = await started("--config", str(configuration(home, server)), "--count", "1")
-        _, errors = await process.communicate()
-    assert process.returncode == 69
-    assert b"No endpoint gave an answer" in errors
-    assert b"Traceback" not in errors
-    assert read([home / "samples.jsonl"])
-
-
-def test_the_table_names_failures_and_samples(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = '{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"%s","connect_ms":3.0,"ttft_ms":12.5}\n'
-    (home / "s.jsonl").write_text("".join(line % outcome for outcome in ("ok", "ok", "ok", "rate-limited")))
-    assert main(["report", str(home / "s.jsonl"), "--no-plots"]) == 0
-    shown = capsys.readouterr().out
-    for part in ("4 requests", "25.0%", "12.5", "e failed: rate-limited 1."):
-        assert part in shown
-    assert list(home.iterdir()) == [home / "s.jsonl"], "no plots were asked for"
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
