@@ -25,7 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Jobs that a shell starts in the background ignore it, and so would the commands on which tests press Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("edgespec", deadline=None, print_blob=True)
+# Each run draws other cases; `make fuzz` and `make test-busy` draw many.
+settings.register_profile("edgespec", deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("edgespec")
 
 

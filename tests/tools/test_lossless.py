@@ -152,3 +152,8 @@ def test_the_first_tokens_of_the_real_target_fit() -> None:
     for case, scene in jobs[2:6]:
         result = cases.run(case, scene, RULES[case.rule], 4096, seed=3)
         assert result.fit.p > 1e-5 and result.mismatches == 0
+
+
+def test_what_cannot_happen_gives_p_zero() -> None:
+    assert chi_square(np.array([1000, 1]), np.array([1.0, 0.0])).p == 0
+    assert chi_square(np.array([1000, 0]), np.array([1.0, 0.0])).p == 1

@@ -16,7 +16,7 @@ WANT: dict[str, Any] = CONFIG["run"] | {"rtt_ms": [10, 50], "loss": [0.0, 0.05],
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    cells = pareto.cells_of(WANT, {"iid": tokens_of(CONFIG)}, steps_of(CONFIG), runs=8)
+    cells = pareto.cells_of(WANT, {"iid": tokens_of(CONFIG)}, steps_of(CONFIG), runs=4)
     return rows_of(cells, processes=1)
 
 

@@ -18,7 +18,7 @@ from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_measure import FakeNeighbour
 from tools import places
 from tools.places.plot import plot
-from tools.places.report import remarks, show, summary
+from tools.places.report import interval, remarks, show, summary
 from tools.places.series import Asked, Place, Series, measured, save, saved
 
 PLACES = [Place(0.0), Place(80.0)]
@@ -133,3 +133,9 @@ def test_the_table_has_a_row_for_each_place_and_preference(tmp_path: Path) -> No
     assert "best k = 5" in shown and "1.25 times" in " ".join(remarks(found)) and "…" not in shown
     assert [path.suffix for path in plot(found, tmp_path / "table.json")] == [".png", ".svg"]
     json.dumps(found)
+
+
+def test_the_interval_of_the_median_follows_from_the_order() -> None:
+    assert interval([float(i) for i in range(10)]) == (1.0, 8.0), "covers 97.9 % of ten values' medians"
+    assert interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert interval([float(i) for i in range(6)]) == (0.0, 5.0)

@@ -79,3 +79,8 @@ def test_the_forest_learns_what_separates_and_no_more() -> None:
     train = np.arange(200) % 2 == 0
     assert (Forest(signal[train], labels[train]).predict(signal[~train]) == labels[~train]).mean() > 0.95
     assert (Forest(noise[train], labels[train]).predict(noise[~train]) == labels[~train]).mean() < 0.4
+
+
+def test_the_interval_is_wilsons() -> None:
+    assert interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert interval(0, 100)[0] == pytest.approx(0.0)

@@ -69,3 +69,11 @@ def test_a_local_step_pays_for_all_that_it_has_not_evaluated() -> None:
     tree.advance([8, 9])
     local.committed([], tree)
     assert local.draft(tree, [tree.root]) == pytest.approx(1.02), "7 and 8 were not evaluated"
+
+
+def test_a_step_of_the_target_follows_from_the_ratio() -> None:
+    place = sweep.Place("q4_0", 0.1, 0.75, 20, slower=10.0)
+    steps = sweep.steps_at(place, CONFIG)
+    assert steps.local is not None and steps.local(1) / steps.verify(1) == pytest.approx(0.1)
+    assert steps.worker(1) == pytest.approx(10 * steps.local(1)), "what it takes"
+    assert steps.worker_says == steps.local, "what it reports"

@@ -39,7 +39,7 @@ def run(body: Common) -> None:
         assert 0 <= request.sampling.seed < 2**63
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(PARAMETERS) | st.text(max_size=3), values, max_size=4), st.booleans())
 def test_any_object_is_a_request_or_a_refusal(change: dict[str, Any], chat: bool) -> None:
     base = {"model": "m", **({"messages": [{"role": "user", "content": "x"}]} if chat else {"prompt": "x"})}
@@ -50,7 +50,7 @@ def test_any_object_is_a_request_or_a_refusal(change: dict[str, Any], chat: bool
         assert len(str(error)) < 400
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_refused_in_one_sentence(data: bytes) -> None:
     with pytest.raises(ClientError) as error:

@@ -93,7 +93,7 @@ async def test_a_collector_is_sent_the_span_and_no_token_of_it(monkeypatch: pyte
         def log_message(self, *_: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         monkeypatch.setenv(spans.ENDPOINTS[0], f"http://127.0.0.1:{server.server_port}")
         provider = spans.provider()

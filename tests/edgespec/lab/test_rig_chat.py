@@ -29,7 +29,7 @@ class Completions(BaseHTTPRequestHandler):
 @pytest.fixture
 def client() -> Any:
     server = HTTPServer(("127.0.0.1", 0), Completions)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield ChatClient(server.server_port, "m", "k", text=True)
     server.shutdown()
     server.server_close()

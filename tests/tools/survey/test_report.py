@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import statistics
 import zoneinfo
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from matplotlib import image
 
 from tools.survey import report
-from tools.survey.analysis import differences, percentile, series, summary
+from tools.survey.analysis import differences, hourly, percentile, series, summary
 from tools.survey.sample import Sample
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
@@ -103,3 +104,12 @@ def test_markup_in_samples_is_printed_as_it_stands(capsys: pytest.CaptureFixture
     report.show(summary(samples, series(samples), dt.UTC))
     out = capsys.readouterr().out
     assert "[/]" in out and "from [red]s[/]" in out
+
+
+def test_each_hour_has_its_own_samples() -> None:
+    (one,) = series([sample(h + m / 60, 10.0 * h + m) for h in (0, 5, 23, 29) for m in range(7)])
+    p50, counts = hourly(one, "ttft_ms", 50)
+    assert (p50[0], p50[23]) == (3.0, 233.0)
+    assert p50[5] == statistics.median([*range(50, 57), *range(290, 297)]), "hour 5 of both days"
+    assert (counts[0], counts[5], counts[6]) == (7, 14, 0)
+    assert np.isnan(p50[6])

@@ -66,3 +66,10 @@ def test_another_kind_of_file_is_refused_with_its_line_and_kept(tmp_path: Path, 
             use()
         assert error.value.exit_code == 65
     assert path.read_bytes() == content
+
+
+def test_two_surveys_do_not_write_to_one_file(tmp_path: Path) -> None:
+    with SampleFile(tmp_path / "s.jsonl"):
+        with pytest.raises(SurveyFileError, match="another survey writes to this file"):
+            SampleFile(tmp_path / "s.jsonl")
+    SampleFile(tmp_path / "s.jsonl").close()

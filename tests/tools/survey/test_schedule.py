@@ -79,3 +79,10 @@ def test_a_refusing_endpoint_is_asked_more_rarely_until_it_answers() -> None:
     schedule.due(now)
     schedule.finished("a", now)
     assert schedule.wake_at(now) == now + 60
+
+
+def test_nothing_is_asked_at_or_after_the_end() -> None:
+    schedule = Schedule(["a"], 0.0, 100.0, 60.0, 0.0)
+    assert schedule.due(100.0) == []
+    assert schedule.is_over(100.0)
+    assert Schedule(["a"], 0.0, 0.0, 60.0, 0.0).is_over(0.0)

@@ -85,7 +85,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(requests, st.integers(1, 8))
 def test_every_request_ends_whatever_others_ask_for(asked: list[tuple[str, int, int, int]], step: int) -> None:
     gateway, todo = Gateway(), sorted(asked, key=lambda one: one[3])
@@ -98,7 +98,7 @@ def test_every_request_ends_whatever_others_ask_for(asked: list[tuple[str, int, 
     raise AssertionError(f"{len(asked) - len(gateway.ended)} never end")
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(requests, st.integers(1, 8))
 def test_with_one_key_the_oldest_request_is_never_preempted(asked: list[tuple[str, int, int, int]], step: int) -> None:
     """So it goes on with every pass, and a preemption is paid for by a whole step of an older request."""

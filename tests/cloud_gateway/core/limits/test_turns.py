@@ -57,7 +57,7 @@ class SlowTwin:
 
 
 @pytest.mark.claim("turns-are-those-of-the-slow-twin")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(STEPS, st.none() | st.integers(1, 3))
 def test_turns_are_those_of_the_slow_twin(steps: list[tuple[str, str | int]], most: int | None) -> None:
     turns: Turns[int] = Turns()

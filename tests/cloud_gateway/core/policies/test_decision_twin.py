@@ -82,7 +82,7 @@ class Twin:
         return (Draft if values[Draft] > 0 else Wait if values[Wait] > 0 else Verify), 1.0
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(0.05, 0.95)), max_size=8),
     st.floats(0.0, 0.002), st.floats(0.001, 0.03), st.floats(0.0, 0.1), st.floats(0.002, 0.02), st.floats(0.0, 1.2),

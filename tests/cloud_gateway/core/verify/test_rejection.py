@@ -136,7 +136,7 @@ class Rows:
 
 def test_candidates_of_a_worker_in_the_same_tree_change_nothing() -> None:
     """Two tokens by walk, with one local sibling and one of a worker: the exact joint distribution."""
-    rng, n, vocab = np.random.default_rng(5), 20_000, 4
+    rng, n, vocab = np.random.default_rng(5), 8_000, 4
     target = rng.normal(size=(vocab + 1, vocab)).astype(np.float32)
     draft_logits = rng.normal(size=vocab).astype(np.float32)
     chooser = RejectionChooser(Sampling(temperature=1.0), [0], np.random.default_rng(6))

@@ -33,7 +33,7 @@ def test_an_exact_target_gives_the_same_bits_for_a_row_in_any_company(
 ) -> None:
     target = TorchTarget(load_tiny(make_tiny_target(tmp_path, vocab=VOCAB), dtype), slots=4, threads=1, kernels=kernels)
 
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(prompt=prompts, tree=flat_trees(VOCAB, 24), chunk=st.integers(1, 9))
     def check(prompt: list[int], tree: FlatTree, chunk: int) -> None:
         with opened(target, [*prompt, tree.tokens[0]], chunk) as slot:
@@ -73,7 +73,7 @@ def holds_where_claimed(target: TorchTarget, check: Callable[[], None]) -> None:
 def in_batches_as_alone(target: TorchTarget) -> Callable[[], None]:
     """Whether requests that share a pass have the logits that they have alone."""
 
-    @settings(max_examples=10)
+    @settings(max_examples=5)
     @given(requests=st.lists(st.tuples(prompts, flat_trees(VOCAB, 16)), min_size=2, max_size=12))
     def check(requests: list[tuple[list[int], FlatTree]]) -> None:
         works = [Work(begin(target, [*prompt, tree.tokens[0]]), tree) for prompt, tree in requests]

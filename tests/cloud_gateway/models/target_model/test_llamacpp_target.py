@@ -30,7 +30,7 @@ VOCAB = 64
 EOS = frozenset({EOS_ID})
 SCOPE = b"scope"
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
-slow = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from tests.support.trees import flat_trees, path_to
 
 VOCAB = 64
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
-slow = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Folders = Callable[[Architecture], Path]
 

@@ -99,7 +99,7 @@ def pair_of(target: str, draft: str) -> Translator:
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_whatever_way_a_text_is_committed_the_tokens_sent_are_its_own(
     target: str, draft: str, data: st.DataObject
@@ -123,7 +123,7 @@ def test_whatever_way_a_text_is_committed_the_tokens_sent_are_its_own(
     assert pair.draft.encode(read) == worker.read
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data(), kinds=st.sampled_from(PAIRS))
 def test_any_proposals_and_commits_keep_the_tree_whole(data: st.DataObject, kinds: tuple[str, str]) -> None:
     pair = pair_of(*kinds)
