@@ -173,6 +173,8 @@ class Answer:
         self._take_usage(done.usage)
         if done.finish == "error":
             self.failed = True
+            if done.refusal is not None:
+                raise done.refusal
             raise internal(done.error or "the engine failed without a reason")
         if done.finish == "cancelled" and done.error:
             raise unavailable(done.error, code="engine_stopped")

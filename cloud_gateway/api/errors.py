@@ -18,7 +18,12 @@ from edgespec.shared.log_text import places
 log = logging.getLogger(__name__)
 
 ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
-TYPES: Mapping[int, ErrorType] = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+TYPES: Mapping[int, ErrorType] = {
+    429: "rate_limit_error",
+    500: "server_error",
+    502: "server_error",
+    503: "server_error",
+}
 """OpenAI's `type` by status; every other status is an `invalid_request_error`."""
 
 HTTP_ERRORS: Mapping[int, tuple[str, str]] = {

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
 from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
+from edgespec.core.errors import ClientError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
 
@@ -148,6 +149,8 @@ class DoneEvent(Struct, frozen=True):
     finish: Finish
     usage: Usage
     error: str | None = None
+    refusal: ClientError | None = None
+    """With `finish` `error`: what the client gets in the place of a 500."""
 
 
 Event = TokensEvent | DoneEvent

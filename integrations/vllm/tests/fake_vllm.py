@@ -1,7 +1,9 @@
 """`python fake_vllm.py serve FOLDER --uds PATH ...`: a server of vLLM's `/v1/completions` stream, without a model.
 
 It writes each body that it is sent to `$FAKE_BODIES`. A completion is the letters after the prompt's last one; a prompt
-that ends with the token `$FAKE_DYING` ends the process in the middle of the stream.
+that ends with the token `$FAKE_DYING` ends the process in the middle of the stream. A `top_k` of 400 or more is the
+status of an error, as a response, and from 1400 on in the stream. With `--port` it is a vLLM
+that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from tokenizers import Tokenizer
 
 EOS, LENGTH = 2, 10
+QUOTED = "top_k is too large; the prompt was: my secret"
 KEY = os.environ["VLLM_API_KEY"]
 BODIES = Path(os.environ["FAKE_BODIES"]).open("a")  # noqa: SIM115  until the process ends
 
@@ -32,8 +36,20 @@ async def completions(request: web.Request) -> web.StreamResponse:
     body = await request.json()
     BODIES.write(json.dumps(body) + "\n")
     BODIES.flush()
+    size = int(os.environ.get("FAKE_VOCABULARY", "320"))
+    if max(body["prompt"]) >= size:
+        return web.json_response(refusal(400, f"Token id {max(body['prompt'])} is out of vocabulary"), status=400)
+    if not body.get("stream"):
+        return web.json_response({"choices": [{"text": ""}]})
+    asked = max(body["top_k"], 0) % 1000
+    if body["top_k"] == asked >= 400:
+        shown = {"error": "Unauthorized"} if asked == 401 else refusal(asked, QUOTED)
+        return web.json_response(shown, status=asked, headers={"Retry-After": "7"})
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
+    if asked >= 400:
+        await response.write(f"data: {json.dumps(refusal(asked, QUOTED))}\n\n".encode())
+        return response
     made: list[int] = []
     reason = None
     while reason is None:
@@ -56,6 +72,18 @@ async def completions(request: web.Request) -> web.StreamResponse:
     return response
 
 
+def refusal(status: int, why: str) -> dict[str, Any]:
+    """In vLLM's form."""
+    return {"error": {"message": why, "type": "BadRequestError", "param": None, "code": status}}
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """By the tokenizer of the folder that is served."""
+    body = await request.json()
+    tokens = Tokenizer.from_file(f"{sys.argv[2]}/tokenizer.json").encode(body["prompt"], add_special_tokens=False).ids
+    return web.json_response({"tokens": tokens, "count": len(tokens), "max_model_len": 1024})
+
+
 async def health(request: web.Request) -> web.Response:
     """No key is needed."""
     return web.Response()
@@ -71,9 +99,17 @@ def main() -> None:
     if "--broken" in sys.argv:
         sys.exit("no such option: --broken")
     app = web.Application()
-    routes = [web.post("/v1/completions", completions), web.get("/health", health), web.get("/v1/models", models)]
+    routes = [
+        web.post("/v1/completions", completions),
+        web.post("/tokenize", tokenize),
+        web.get("/health", health),
+        web.get("/v1/models", models),
+    ]
     app.add_routes(routes)
-    web.run_app(app, path=sys.argv[sys.argv.index("--uds") + 1], print=lambda _: None, handle_signals=True)
+    where: dict[str, Any] = {"path": sys.argv[sys.argv.index("--uds") + 1]} if "--uds" in sys.argv else {
+        "host": "127.0.0.1", "port": int(sys.argv[sys.argv.index("--port") + 1])
+    }  # fmt: skip
+    web.run_app(app, **where, print=lambda _: None, handle_signals=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,12 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +41,16 @@ class Served:
         self.folder, self.gateway, self.url = folder, gateway, url
         self.headers = {"Authorization": f"Bearer {gateway.keys.create('test', offload=True)[1]}"}
 
-    async def post(self, status: int = 200, path: str = "chat/completions", **body: Any) -> Any:
-        """The response of a request with this status."""
+    async def post(
+        self, status: int = 200, path: str = "chat/completions", after: str | None = None, **body: Any
+    ) -> Any:
+        """The response of a request with this status, and this `Retry-After`."""
         usual = {"model": "tiny", "max_tokens": 6, "temperature": 0} | ({} if "prompt" in body else {"messages": ASK})
         async with aiohttp.ClientSession(headers=self.headers) as session:
             async with session.post(f"{self.url}/v1/{path}", json=usual | body) as response:
                 text = await response.text()
                 assert response.status == status, text
+                assert after is None or response.headers["Retry-After"] == after
                 return json.loads(text) if not body.get("stream") else text
 
     async def text(self, **body: Any) -> Any:
@@ -56,6 +63,27 @@ class Served:
 
 
 Make = Callable[..., Any]
+
+
+@contextmanager
+def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch, vocabulary: int = 320) -> Iterator[str]:
+    """The URL of a server with its own port and API key."""
+    monkeypatch.setenv("VLLM_API_KEY", "key of the other machine")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    environment = os.environ | {"FAKE_VOCABULARY": str(vocabulary)}
+    child = subprocess.Popen([sys.executable, FAKE, "serve", folder, "--port", str(port)], env=environment)
+    try:
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert child.poll() is None
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        child.kill()
+        child.wait()
 
 
 @pytest.fixture
@@ -181,6 +209,28 @@ def _child(server: Any) -> int:
     return next(int(one) for one in found if socket in Path(f"/proc/{one}/cmdline").read_text())
 
 
+async def test_what_vllm_refuses_reaches_the_client_with_its_status(
+    serve: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await serve()
+    for status in (400, 422):
+        for top_k in (status, 1000 + status):
+            error = (await served.post(status, top_k=top_k))["error"]
+            assert (error["type"], error["code"]) == ("invalid_request_error", "engine_refused")
+            assert error["message"].startswith("vLLM refuses this request: top_k is too large")
+    assert "top_k is too large" in (await served.post(400, top_k=400, stream=True))
+    limited = await served.post(429, top_k=429, after="7")
+    assert (limited["error"]["type"], limited["error"]["code"]) == ("rate_limit_error", "engine_busy")
+    assert (await served.post(503, top_k=503, after="5"))["error"]["code"] == "engine_stopped"
+    for status in (401, 404, 500, 504, 1500):
+        error = (await served.post(502, top_k=status))["error"]
+        assert (error["type"], error["code"]) == ("server_error", "engine_failed")
+        assert "secret" not in error["message"]
+    await served.post()
+    assert "vLLM answered with status 422" in caplog.text
+    assert "secret" not in caplog.text
+
+
 async def test_one_key_does_not_keep_another_waiting(serve: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_STEP_S", "0.05")
     served = await serve(**{"target.slots": 2})
@@ -205,9 +255,29 @@ async def test_a_client_that_leaves_ends_its_request(serve: Make, monkeypatch: p
 async def test_a_vllm_elsewhere_is_reached_by_its_url(
     serve: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("VLLM_API_KEY", "key of the other machine")
     with pytest.raises(ModelError, match="does not answer at http://127.0.0.1:1"):
         await serve(**{"target.engine": "vllm+http://127.0.0.1:1"})
+    with elsewhere(tmp_path / "tiny", monkeypatch) as url:
+        served = await serve(**{"target.engine": f"vllm+{url}"})
+        await served.post()
+        await served.post(400, top_k=400)
+
+
+async def test_a_vllm_elsewhere_with_another_model_is_refused(
+    serve: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = make_tiny_target(tmp_path / "other", vocab=280)
+    made = json.loads((tmp_path / "tiny" / "tokenizer.json").read_text())
+    vocabulary = made["model"]["vocab"]
+    (first, low), *_, (last, high) = sorted(vocabulary.items(), key=lambda pair: pair[1])[40:60]
+    vocabulary |= {first: high, last: low}
+    (other / "tokenizer.json").write_text(json.dumps(made))
+    with elsewhere(other, monkeypatch) as url, pytest.raises(ModelError, match="has another tokenizer than"):
+        await serve(**{"target.engine": f"vllm+{url}"})
+    for size in (319, 321):
+        with elsewhere(tmp_path / "tiny", monkeypatch, size) as url:
+            with pytest.raises(ModelError, match=f"another vocabulary .*{'400' if size == 319 else '200'} for token"):
+                await serve(**{"target.engine": f"vllm+{url}"})
 
 
 async def test_a_child_that_cannot_start_is_named_with_its_last_words(
@@ -243,7 +313,7 @@ def test_the_grammar_for_vllm_is_one_that_its_library_takes(lark: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"data: {", b'data: {"choices": 1}', b'data: {"error": {"message": "x"}}',
+        b"data: {", b'data: {"choices": 1}',
         b'data: {"choices": [{"token_ids": [320]}]}', b'data: {"choices": [{"token_ids": [-1]}]}',
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ Prompts go as token ids, and tokens come back as ids: no text of a client passes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -22,6 +23,8 @@ from cloud_gateway.models.grammar import LAYOUT, Grammars
 from edgespec.core.errors import ClientError, refusal
 from edgespec_vllm.hook import CONSENT, TAG
 
+RETRY_S = 5.0
+"""After which a client may try again, if vLLM names no time."""
 _RULE = re.compile(r"@(\w+)")
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
 REFUSES: Mapping[str, str] = {
@@ -33,8 +36,22 @@ REFUSES: Mapping[str, str] = {
 """Parameters of requests that vLLM cannot serve while it verifies drafts; `seed` only if a worker may draft."""
 
 
+PASSED_ON = (400, 413, 422, 429)
+"""Statuses of vLLM that are about the client's request. The others are about this gateway's: its key, its address."""
+SHOWN = 300
+"""Characters of a sentence of vLLM's."""
+
+
 class UpstreamError(Exception):
     """vLLM sent what is no completion."""
+
+
+class RefusedError(Exception):
+    """vLLM serves this request not; `error` is what the client gets. Its text may quote the request: log `status`."""
+
+    def __init__(self, status: int, error: ClientError) -> None:
+        super().__init__(f"status {status} for a request")
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +137,44 @@ class Choice(Struct):
     finish_reason: str | None = None
 
 
+class Fault(Struct):
+    """Why there is no completion, in a stream with the status as `code`."""
+
+    message: str = ""
+    code: int | str | None = None
+
+
 class Chunk(Struct):
-    """One event of the stream."""
+    """One event of the stream, or the body of a response with an error."""
 
     choices: list[Choice] = []
-    error: Any = None
+    error: Fault | None = None
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
 
 
+def refused(status: int, body: bytes, retry_after: str | None = None) -> RefusedError:
+    """What a response with an error means for the client; `body` may be anything."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return _refused(status, _decode(body).error or Fault(), retry_after)
+    return _refused(status, Fault(), retry_after)
+
+
+def _refused(status: int, fault: Fault, retry_after: str | None = None) -> RefusedError:
+    wait_s = float(retry_after) if retry_after and retry_after.isdecimal() else RETRY_S
+    if status == 503:
+        return RefusedError(status, away("vLLM takes no requests at present"))
+    if status not in PASSED_ON:
+        return RefusedError(status, failed())
+    why = " ".join(fault.message.split())[:SHOWN] or f"status {status}"
+    code, after = ("engine_busy", wait_s) if status == 429 else ("engine_refused", None)
+    error = ClientError(f"vLLM refuses this request: {why}", status=status, code=code, retry_after_s=after)
+    return RefusedError(status, error)
+
+
 def choice_of(line: bytes, vocab_size: int) -> Choice | None:
-    """What a line of the stream brings; None for one without tokens. Raises UpstreamError."""
+    """What a line of the stream brings; None for one without tokens. Raises UpstreamError, RefusedError."""
     if not line.startswith(b"data:") or line.rstrip() == b"data: [DONE]":
         return None
     try:
@@ -139,7 +182,7 @@ def choice_of(line: bytes, vocab_size: int) -> Choice | None:
     except msgspec.MsgspecError:
         raise UpstreamError("an event that cannot be read") from None
     if chunk.error is not None:
-        raise UpstreamError("an error in the stream")
+        raise _refused(chunk.error.code if isinstance(chunk.error.code, int) else 500, chunk.error)
     found = chunk.choices[0] if chunk.choices else None
     if found is not None and not all(0 <= token < vocab_size for token in found.token_ids or ()):
         raise UpstreamError("a token outside the vocabulary")
@@ -176,6 +219,14 @@ def finish_of(reason: str | None) -> Finish:
     raise UpstreamError("the stream ended early" if reason is None else f"it ended with {reason[:20]!r}")
 
 
+def failed() -> ClientError:
+    """502 for what is no completion, and no fault of the client's."""
+    sentence = "vLLM, which computes this gateway's model, failed on the request; please try again."
+    return ClientError(sentence, status=502, code="engine_failed")
+
+
 def away(why: str = "vLLM has stopped and is started again") -> ClientError:
     """503 while there is no vLLM."""
-    return ClientError(f"{why}; send the request again shortly.", status=503, code="engine_stopped", retry_after_s=5.0)
+    return ClientError(
+        f"{why}; send the request again shortly.", status=503, code="engine_stopped", retry_after_s=RETRY_S
+    )

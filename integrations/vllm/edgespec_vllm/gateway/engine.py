@@ -20,12 +20,14 @@ from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationReq
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.engine.exchange import Audit, LinkEvent, NoAudit, Stream
 from cloud_gateway.engine.slots import Waiting
+from edgespec.core.errors import ClientError
 from edgespec_vllm.gateway import bodies
-from edgespec_vllm.gateway.bodies import UpstreamError
+from edgespec_vllm.gateway.bodies import RefusedError, UpstreamError
 from edgespec_vllm.gateway.server import Server
 from edgespec_vllm.link.streams import Ledger, Streams
 
 log = logging.getLogger("edgespec_vllm.gateway.engine")
+MAX_ERROR_BYTES = 1 << 16
 STOPPED = "vLLM has stopped and is started again; send the request again shortly."
 
 
@@ -117,28 +119,32 @@ class VllmEngine(Ledger):
         """A task of its own; its end frees the place."""
         finish: Finish = "cancelled"
         error: str | None = None
+        refusal: ClientError | None = None
         one.began = time.monotonic()
         try:
             finish = await self._generate(one)
         except asyncio.CancelledError:  # the client left, or the gateway stops
             pass
+        except RefusedError as problem:
+            log.warning("vLLM answered with %s", problem)
+            finish, refusal = "error", problem.error
         except UpstreamError as problem:
             log.error("vLLM sent %s", problem)
-            finish, error = "error", f"vLLM sent {problem}"
+            finish, refusal = "error", bodies.failed()
         except (aiohttp.ClientError, OSError, ValueError) as problem:  # it has ended
             log.warning("a completion ended with its connection to vLLM: %s", type(problem).__name__)
             error = STOPPED
-        self._ended(one, finish, error)
+        self._ended(one, DoneEvent(finish, one.usage, error, refusal))
 
     async def _generate(self, one: Completion) -> Finish:
-        """Raises UpstreamError, aiohttp.ClientError."""
+        """Raises RefusedError, UpstreamError, aiohttp.ClientError."""
         request, reason = one.request, None
         drafted = self._drafts and request.speculation.offload != "never" and bool(request.groups)
         sent = bodies.body(request, self._model, self.name, self._eos, drafted=drafted, tag=one.tag)
         async with self._server.post("/v1/completions", sent) as response:
             if response.status != 200:
-                await response.read()
-                raise UpstreamError(f"status {response.status} for a request")
+                why = await response.content.read(MAX_ERROR_BYTES)
+                raise bodies.refused(response.status, why, response.headers.get("Retry-After"))
             async for line in response.content:
                 found = bodies.choice_of(line, self._model.vocab_size)
                 if found is None:
@@ -162,7 +168,7 @@ class VllmEngine(Ledger):
         one.usage.completion_tokens += tokens
         self.stats.tokens += tokens
 
-    def _ended(self, one: Completion, finish: Finish, error: str | None) -> None:
+    def _ended(self, one: Completion, done: DoneEvent) -> None:
         now, times = time.monotonic(), one.usage.times
         del self._running[one.tag]
         self._queue.ended(one)
@@ -170,7 +176,7 @@ class VllmEngine(Ledger):
         times.queued_s, times.prefill_s = one.began - one.submitted, first - one.began
         times.decode_s, times.total_s = now - first, now - one.began
         self.stats.add(one.usage)
-        one.stream.push(DoneEvent(finish, one.usage, error))
+        one.stream.push(done)
         self._fill()
 
     # --- from the board ----------------------------------------------------------------------------------------------

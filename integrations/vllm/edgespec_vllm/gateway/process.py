@@ -28,6 +28,7 @@ from edgespec.shared.hf_vocabulary import hf_tokenizer_digest, json_object
 from edgespec.shared.models import resolve_model
 from edgespec_vllm.gateway.bodies import REFUSES, SentGrammars
 from edgespec_vllm.gateway.engine import VllmEngine
+from edgespec_vllm.gateway.same import check_same
 from edgespec_vllm.gateway.server import Server
 from edgespec_vllm.hook import BOARD
 from edgespec_vllm.link.process import BOARD as BOARD_FILE
@@ -79,7 +80,7 @@ class VllmGateway(Gateway):
         config, tokenizer, digest = json_object(path / "config.json"), load_tokenizer(path), hf_tokenizer_digest(path)
         text_config = config.get("text_config")
         vocab_size = int((text_config if isinstance(text_config, dict) else config)["vocab_size"])
-        self._eos = ends(path, config)
+        self._eos, self._tokenizer = ends(path, config), tokenizer
         made_by = fingerprint(folder_digest(path), digest.hex(), settings.target.engine, *choices(settings))
         served = ServedModel(path.name, int(path.stat().st_mtime), settings.target.context, vocab_size, made_by)
         grammars = cast(Grammars, SentGrammars(Grammars(tokenizer, vocab_size, self._eos)))
@@ -101,6 +102,8 @@ class VllmGateway(Gateway):
         closing.push_async_callback(server.close)
         await self.starting.done(asyncio.ensure_future(server.start()), self._stop)
         engine.name = name_of(await server.get("/v1/models"), models.served.context)
+        if not server.is_child:
+            await check_same(server, engine.name, self._tokenizer, models.served.vocab_size)
         closing.push_async_callback(engine.stop)
         return cast(Engine, engine)
 

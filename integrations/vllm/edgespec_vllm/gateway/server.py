@@ -75,6 +75,11 @@ class Server:
         if self._session is not None:
             await self._session.close()
 
+    @property
+    def is_child(self) -> bool:
+        """Whether the gateway starts it, with `target.model`."""
+        return bool(self._command)
+
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """The response, as a context manager of aiohttp."""
         assert self._session is not None
@@ -88,6 +93,16 @@ class Server:
                 response.raise_for_status()
                 return await response.json()
         except (aiohttp.ClientError, ValueError) as error:
+            raise ModelError(f"vLLM does not answer {path} as expected ({type(error).__name__}).") from error
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Status and JSON of a short response; None for what is no JSON. Raises ModelError."""
+        try:
+            async with self.post(path, body) as response:
+                with contextlib.suppress(ValueError, aiohttp.ContentTypeError):
+                    return response.status, await response.json()
+                return response.status, None
+        except (aiohttp.ClientError, OSError) as error:
             raise ModelError(f"vLLM does not answer {path} as expected ({type(error).__name__}).") from error
 
     async def _keep_running(self) -> None:
