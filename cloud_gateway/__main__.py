@@ -72,18 +72,18 @@ def _add_workers(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         dest="what", required=True, metavar="COMMAND"
     )
     _verb(workers, "list", commands.list_workers, "show the paired workers and their links")
-    revoke = _verb(
-        workers, "revoke", commands.revoke_worker, "end a worker's pairing and its link, until it is paired again"
-    )
-    revoke.add_argument("id", help="its id, or the beginning of it, as `workers list` shows it")
-    release = _verb(workers, "release", commands.release_worker, "end a worker's quarantine")
-    release.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
-    expire = _verb(workers, "expire", commands.expire_worker, "limit how long a worker's pairing is valid")
-    expire.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
-    expire.add_argument("when", type=commands.expiry, metavar="WHEN", help="from now on 12h or 90d, a date, or `never`")
-    group = _verb(workers, "group", commands.group_worker, "put a worker into these groups, and into no others")
-    group.add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
-    group.add_argument("group", nargs="+", metavar="GROUP", help="such as `default`, `physics` or `trusted-2`")
+    made = {}
+    for verb, change, text in (
+        ("revoke", "revoke", "end a worker's pairing and its link, until it is paired again"),
+        ("release", "release", "end a worker's quarantine"),
+        ("expire", "expire", "limit how long a worker's pairing is valid"),
+        ("group", "regroup", "put a worker into these groups, and into no others"),
+    ):
+        made[verb] = _verb(workers, verb, partial(commands.change_worker, change), text)
+        made[verb].add_argument("id", metavar="WORKER", help="its id, the beginning of it, or its name")
+    when = "from now on 12h or 90d, a date, or `never`"
+    made["expire"].add_argument("value", type=commands.expiry, metavar="WHEN", help=when)
+    made["group"].add_argument("value", nargs="+", metavar="GROUP", help="such as `default`, `physics` or `trusted-2`")
 
 
 def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -17,6 +17,8 @@ from edgespec.shared.log_text import places
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 5.0
+"""After which a client is to try again."""
 ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
 TYPES: Mapping[int, ErrorType] = {
     429: "rate_limit_error",
@@ -35,9 +37,9 @@ HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
 """Code and sentence for requests that the HTTP library itself refuses."""
 
 
-def unavailable(why: str, *, code: str, retry_after_s: float = 5.0) -> ClientError:
+def unavailable(why: str, *, code: str) -> ClientError:
     """503: the gateway cannot serve any request at present."""
-    return ClientError(why, status=503, code=code, retry_after_s=retry_after_s)
+    return ClientError(why, status=503, code=code, retry_after_s=RETRY_S)
 
 
 def internal(error: BaseException | str) -> ClientError:
@@ -52,7 +54,6 @@ def internal(error: BaseException | str) -> ClientError:
 
 
 def as_client_error(error: Exception, request: web.Request) -> ClientError:
-    """The error that a client gets for any exception."""
     if isinstance(error, ClientError):
         return error
     if isinstance(error, web.RequestPayloadError):

@@ -19,8 +19,7 @@ class Idle(Protocol):
 class IdleConnections:
     """The idle connections of one listener. Beyond the bound, the oldest of a key is closed."""
 
-    def __init__(self, most: int = MAX_IDLE_PER_KEY) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._by_key: dict[str, OrderedDict[Idle, None]] = {}
         """Only keys with idle connections."""
 
@@ -31,7 +30,7 @@ class IdleConnections:
         """A request has ended. Closes the oldest connection of this key where there are too many."""
         mine = self._by_key.setdefault(key, OrderedDict())
         mine[connection] = None
-        if len(mine) > self._most:
+        if len(mine) > MAX_IDLE_PER_KEY:
             oldest, _ = mine.popitem(last=False)
             oldest.close_idle()
 

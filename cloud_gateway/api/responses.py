@@ -199,23 +199,28 @@ class TokenCounts(Closed):
     edgespec: Speculated | UnsetType = UNSET
 
 
-class Response(Closed, kw_only=True):
+class Stateless(Closed, kw_only=True):
+    """Fields of a response that mean nothing without state, or before it can fail."""
+
+    error: None = None
+    metadata: None = None
+    previous_response_id: None = None
+    store: bool = False
+
+
+class Response(Stateless, kw_only=True):
     """`POST /v1/responses`."""
 
     id: str
     object: Literal["response"] = "response"
     created_at: int
     status: Literal["in_progress", "completed", "incomplete"] = "in_progress"
-    error: None = None
     incomplete_details: dict[str, str] | None = None
     instructions: str | None
     max_output_tokens: int | None
-    metadata: None = None
     model: str
     output: Sequence[OutputMessage | OutputCall] = ()
     parallel_tool_calls: bool
-    previous_response_id: None = None
-    store: bool = False
     temperature: float
     text: TextOptions
     tool_choice: Any

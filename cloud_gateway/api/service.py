@@ -162,7 +162,6 @@ class Api:
         return _json(Models(data=[Model(id=name, created=backend.model.created) for name in self._names(backend)]))
 
     async def model(self, request: web.Request) -> web.StreamResponse:
-        """The model by its id, or 404."""
         name = request.match_info["model"]
         return _json(Model(id=name, created=self._named(name).model.created))
 
@@ -201,11 +200,9 @@ class Api:
         return _json(Tokens(len(tokens), backend.model.context, tokens))
 
     async def welcome(self, request: web.Request) -> web.StreamResponse:
-        """`GET /`."""
         return _json(Welcome())
 
     async def version(self, request: web.Request) -> web.StreamResponse:
-        """`GET /version`."""
         return _json(Version(__version__))
 
     # --- common --------------------------------------------------------------------------------------------------

@@ -67,7 +67,6 @@ class EventStream:
         await self._write(b": keep-alive\n\n")
 
     async def send(self, item: object) -> None:
-        """One event with a JSON object."""
         await self._write(event(item))
 
     async def end(self, last: bytes = DONE) -> None:

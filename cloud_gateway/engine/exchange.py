@@ -189,8 +189,6 @@ class Declined(Struct, frozen=True):
 
 
 class ClientLeft(Struct, frozen=True):
-    """The client left, or has enough."""
-
     active: Active
 
 

@@ -172,7 +172,6 @@ class LocalDrafting:
                 self._draft(model, [one])
 
     def costs(self, active: Active) -> Costs:
-        """Costs for the controller."""
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)

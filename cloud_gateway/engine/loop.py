@@ -87,7 +87,6 @@ class Engine:
         settings: EngineSettings,
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        rng: Callable[[], np.random.Generator] = np.random.default_rng,
         recorder: Recording | None = None,
         curve: Mapping[int, float] | None = None,
         heads: Mapping[str, HeadsModel] | None = None,
@@ -95,14 +94,12 @@ class Engine:
         on_failure: Callable[[], None] = lambda: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rng` makes the fresh randomness of one answer, for `rejection`; the default is seeded by the system.
-
-        `curve`: seconds of a target pass by its rows, as measured before (process/measure.py). `heads`: over the
+        """`curve`: seconds of a target pass by its rows, as measured before (process/measure.py). `heads`: over the
         target's hidden states, by the name of their source. `on_failure` is called on the event loop when the engine
         gave up: the target fails for every request (requests.py). `on_idle` is called on the engine's thread at least
         every IDLE_S while no request is in a slot or waits for one.
         """
-        self.target, self.settings, self.clock, self._rng = target, settings, clock, rng
+        self.target, self.settings, self.clock = target, settings, clock
         self.recorder, self.on_failure, self.on_idle = recorder, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
@@ -198,7 +195,7 @@ class Engine:
         offload = not never and policy.asks_workers
         why_off = None if offload else "the request asked for it" if never else f"policy {policy.name}"
         about = request.sampling, request.tokens, request.constraint
-        chosen = verification(*about, method, self.local.spread, self._rng)
+        chosen = verification(*about, method, self.local.spread, np.random.default_rng)
         generation = Generation(
             number,
             request,

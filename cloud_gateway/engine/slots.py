@@ -26,8 +26,6 @@ log = logging.getLogger("cloud_gateway.engine.slots")
 
 
 class Queued(Protocol):
-    """What waits."""
-
     @property
     def request(self) -> GenerationRequest: ...
 

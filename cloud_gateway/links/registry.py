@@ -68,7 +68,6 @@ class WorkerInfo:
         return self.probation or self.paused_because is not None
 
     def view(self) -> LinkedWorker:
-        """As it is now, for the engine."""
         return LinkedWorker(
             self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups,
             self.shares, self.draft_points, self.answers,

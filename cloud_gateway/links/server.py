@@ -59,8 +59,6 @@ FAULTS = frozenset(
 
 
 class Links:
-    """All links of one gateway."""
-
     def __init__(
         self,
         me: GatewayIdentity,

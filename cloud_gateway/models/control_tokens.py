@@ -57,7 +57,6 @@ class ControlTokens:
         return tokens
 
     def among(self, tokens: Sequence[int]) -> list[int]:
-        """The control tokens among these, in their order."""
         return [token for token in tokens if token in self._steering]
 
     def of(self, written: Sequence[Span]) -> list[int]:

@@ -58,7 +58,6 @@ class Lane:
         self._allowance = Allowance()
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Queues a job."""
         return self._jobs.submit(job)
 
     def done(self, job: Future[T]) -> bool:

@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -64,26 +64,26 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 class AuditLog:
     """Writes entries in a thread, from construction until `close`. If the disk is full, entries are dropped."""
 
-    def __init__(self, folder: Path, max_bytes: int, keep: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, max_bytes: int, keep: int) -> None:
         """`max_bytes`: of one file; `keep`: number of full files kept. Raises KeyStoreError for the folder."""
         private_folder(folder)
-        self._folder, self._max_bytes, self._keep, self._clock = folder, max_bytes, keep, clock
+        self._folder, self._max_bytes, self._keep = folder, max_bytes, keep
         self._pending: queue.Queue[Entry | None] = queue.Queue(MAX_PENDING)
         self._throttle, self._lost = Throttle(), 0
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
     def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        self._put(Entry(self._clock(), "assigned", request.id, request.key, request.key_name, worker, name))
+        self._put(Entry(time.time(), "assigned", request.id, request.key, request.key_name, worker, name))
 
     def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
         event: Kind = "declined" if reason == "declined" else "moved" if reason == "moved" else "released"
         ended = reason if event == "released" else ""
         who = request.id, request.key, request.key_name, worker, name
-        self._put(Entry(self._clock(), event, *who, ended, frames))
+        self._put(Entry(time.time(), event, *who, ended, frames))
 
     def worker(self, event: Literal["quarantined", "lifted"], worker: str, name: str, why: str) -> None:
-        self._put(Entry(self._clock(), event, "", "", "", worker, name, why))
+        self._put(Entry(time.time(), event, "", "", "", worker, name, why))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Writes the queued entries and ends the thread."""

@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import msgspec
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.process import config, report
 from cloud_gateway.process.audit import entries
-from cloud_gateway.process.views import key_row, worker_row
+from cloud_gateway.process.views import CHANGED, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.shared import control, folders, logs, unit
@@ -137,47 +137,16 @@ def list_workers(args: argparse.Namespace) -> int:
     return _print_table(head, table)
 
 
-def revoke_worker(args: argparse.Namespace) -> int:
-    def said(row: Row) -> str:
-        return f"Worker {_named(row)} is revoked and its link ended; pairing it again undoes that."
-
-    return _change_worker(args, "revoke", said)
-
-
-def release_worker(args: argparse.Namespace) -> int:
-    def said(row: Row) -> str:
-        return f"Worker {_named(row)} is released from quarantine; it is linked within two minutes if it runs."
-
-    return _change_worker(args, "release", said)
-
-
-def expire_worker(args: argparse.Namespace) -> int:
-    def said(row: Row) -> str:
-        until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
-        return f"The pairing of worker {_named(row)} {until}."
-
-    return _change_worker(args, "expire", said, at=args.when)
-
-
-def group_worker(args: argparse.Namespace) -> int:
-    def said(row: Row) -> str:
-        return f"Worker {_named(row)} is now in: {' '.join(row['groups'])}."
-
-    return _change_worker(args, "group", said, groups=args.group)
-
-
-def _change_worker(args: argparse.Namespace, change: str, said: Callable[[Row], str], **values: Any) -> int:
-    """Changes a record of `PairedWorkers`, by the running gateway or in its file, and prints what was done."""
+def change_worker(change: str, args: argparse.Namespace) -> int:
+    """Changes a worker by the running gateway or in its file; the value, if it takes one, is `args.value`."""
+    values = [args.value] if hasattr(args, "value") else []
     if _is_running(path := _socket(args)):
-        row = control.call(path, f"{change}_worker", id=args.id, **values)
+        row = control.call(path, f"{change}_worker", id=args.id, values=values)
     else:
-        method = getattr(_paired(args), {"group": "regroup"}.get(change, change))
-        row = worker_row(method(args.id, *values.values()), None)
-    return _print_json(row) if args.json else _print(said(row))
-
-
-def _named(row: Row) -> str:
-    return f"{row['name']} ({row['id']})"
+        row = worker_row(getattr(_paired(args), change)(args.id, *values), None)
+    until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
+    said = CHANGED[change].format(**row, until=until, listed=" ".join(row["groups"]))
+    return _print_json(row) if args.json else _print(said)
 
 
 def _workers(args: argparse.Namespace) -> list[Row]:
@@ -291,10 +260,10 @@ def show_audit(args: argparse.Namespace) -> int:
         if args.json:
             _print_json(row)
             continue
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
         who, worker = f"{row['key_name'] or '-'} ({row['key']})", f"{row['worker_name']} ({row['worker']})"
         frames = row.get("frames", "-")
-        line = AUDIT_LINE.format(when, row["request"], who, row["event"], worker, frames, row.get("reason", "-"))
+        line = AUDIT_LINE.format(at, row["request"], who, row["event"], worker, frames, row.get("reason", "-"))
         print(line.rstrip())
     return 0
 

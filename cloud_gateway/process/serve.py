@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -19,12 +18,9 @@ from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.connection import Times
 from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import CONNECTIONS as LINK_CONNECTIONS
-from cloud_gateway.links.port import LinkLimits, link_admission
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, metrics_app
 from cloud_gateway.process import spans
@@ -32,25 +28,24 @@ from cloud_gateway.process.audit import AuditLog
 from cloud_gateway.process.collector import spare_rounds, sweep
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
+from cloud_gateway.process.link_port import LinkPort, reachable_host
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from cloud_gateway.process.measure import measure
 from cloud_gateway.process.own_worker import OwnWorker
 from cloud_gateway.process.recorder import Recorder, RecorderSettings
 from cloud_gateway.process.targets import Plan, check_models
+from edgespec import __version__
 from edgespec.core.admission import share_descriptors
-from edgespec.core.errors import AddressError, ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.pairing.groups import OWN_GROUP
-from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
-from edgespec.shared.advertise import Advertiser
 from edgespec.shared.control import ControlServer
-from edgespec.shared.fields import machine_name, pin
+from edgespec.shared.fields import pin
 from edgespec.shared.installed import another
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
 if TYPE_CHECKING:
@@ -88,24 +83,18 @@ class Gateway:
         self.settings, self.starting, self._ready_file = settings, starting, ready_file
         store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         store.note_credentials()
-        self.identity, self.tls = store.identity(), store.tls_identity()
-        self.name = machine_name(settings.link.name)
-        self.paired = PairedWorkers(store.folder)
+        self.port = LinkPort(settings.link, store)
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
         self.api = Api(Limits.of(settings.api, settings.limits, settings.target.slots), self.metrics)
-        self.recorder = _recorder(settings, self.identity)
-        self.audit_folder = folders.audit_dir(settings.daemon.state_dir)
-        self.audit = _audit(settings, self.audit_folder)
+        self.recorder = _recorder(settings, self.port.key)
+        audits, keep = folders.audit_dir(settings.daemon.state_dir), settings.audit.keep
+        self.audit = AuditLog(audits, AUDIT_FILE_BYTES, keep) if keep else None
+        self.commands = Commands(self.port, self.keys, self.status, audits, self.audit)
         self.pages = _pages(settings, self.keys)
-        self.desk = PairingListener(self.identity, self.name, self.tls.spki_hash, self.paired)
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
-        self.engine: Engine | None = None
-        self.links: Links | None = None
-        self.advertiser: Advertiser | None = None
         self._listeners: dict[str, Listener] = {}
-        self.link_port = 0
         self._shares = connection_shares()
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._failed = False
@@ -142,7 +131,7 @@ class Gateway:
     async def _open(self, closing: AsyncExitStack) -> Plan:
         """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
-        control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), Commands(self).handlers())
+        control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), self.commands.handlers())
         await control.start()
         closing.push_async_callback(control.close)
         self.starting("checking the models")
@@ -177,7 +166,7 @@ class Gateway:
         if (provider := spans.provider()) is not None:
             recorder = spans.Spans(provider, models.served.id, recorder)
         if self.pages is not None:
-            recorder = self.pages.show(models.text, Commands(self).worker_rows, recorder)
+            recorder = self.pages.show(models.text, self.commands.worker_rows, recorder)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
@@ -192,42 +181,28 @@ class Gateway:
         draft = self.settings.local_draft
         if draft.mode != "async-local":
             return None
-        worker = OwnWorker(draft, folder, self.identity, self.name, self.tls.spki_hash)
-        worker.pair(self.paired)
+        worker = OwnWorker(draft, folder, self.port.key, self.port.name, self.port.tls.spki_hash)
+        worker.pair(self.port.paired)
         return worker
 
     async def _start(self, models: Models, closing: AsyncExitStack) -> None:
-        settings = self.settings
-        digests = self.tls.spki_hash, models.tokenizer_digest
-        me = GatewayIdentity(self.identity, self.name, *digests, tokenizer_file=models.tokenizer_file)
-        links = Links(
-            me,
+        links = self.port.make_links(
+            models.tokenizer_digest,
             models.served.vocab_size,
-            self.paired,
-            self.metrics.rejected,
-            pair=self.desk.handle,
-            limits=LinkLimits(link_admission(self._shares["link"])),
-            conduct=Conduct(settings.link.quarantine_keys),
+            self._shares["link"],
+            tokenizer_file=models.tokenizer_file,
+            refused=self.metrics.rejected,
             quarantined=self._note_quarantine,
         )
         if self.audit is not None:
             closing.push_async_callback(asyncio.to_thread, self.audit.close)
         if self.recorder is not None:
             closing.push_async_callback(asyncio.to_thread, self.recorder.close)
-        engine = await self.make_engine(models, links, closing)
-        try:
-            self.link_port = await links.start(settings.link.host, settings.link.port, self.tls.context())
-        except AddressError as error:
-            raise AddressError(f"{error} Change `link.port` in the configuration.") from error
-        closing.push_async_callback(links.stop)
+        self.commands.engine = engine = await self.make_engine(models, links, closing)
+        await self.port.open(links, closing)
         links.start_s = self.starting.seconds
-        if settings.link.mdns:
-            where = settings.link.host, self.link_port
-            advertiser = self.advertiser = Advertiser(self.name, self.identity.public, self.tls.spki_hash, *where)
-            advertiser.start()
-            closing.push_async_callback(advertiser.close)
-        self.models, self.engine, self.links = models, engine, links
-        self.metrics.watch(engine, links.workers, self.paired.quarantined)
+        self.models = models
+        self.metrics.watch(engine, links.workers, self.port.paired.quarantined)
         own = await self._start_own_worker(closing)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
 
@@ -239,8 +214,7 @@ class Gateway:
         """Starts it if one is configured; returns the groups that every request may use because of it."""
         if self.own_worker is None:
             return frozenset()
-        host = self.settings.link.host
-        self.own_worker.start(Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self.link_port))  # noqa: S104
+        self.own_worker.start(self.port.local)
         closing.push_async_callback(self.own_worker.close)
         return frozenset({OWN_GROUP})
 
@@ -255,16 +229,45 @@ class Gateway:
         print(f"metrics  {found['metrics']}/metrics", flush=True)
         if self._ready_file is not None:
             ports = {name: {"port": listener.port, "url": listener.url} for name, listener in self._listeners.items()}
-            link = {"port": self.link_port, "url": found["link"]}
+            link = {"port": self.port.number, "url": found["link"]}
             _write_atomically(self._ready_file, {"pid": os.getpid(), "model": model, "link": link, **ports})
         sdnotify.notify("READY=1", f"STATUS=serving {model}")
 
-    def addresses(self) -> dict[str, str]:
-        found = {name: listener.url for name, listener in self._listeners.items()}
-        return found | {"link": self.worker_address()} if self.links is not None else found
+    def status(self) -> dict[str, object]:
+        """The state and totals that `cloud-gateway status` shows."""
+        engine, links = self.commands.engine, self.port.links
+        found: dict[str, object] = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "state": self.api.state,
+            "uptime_s": round(self.starting.seconds),
+            **self.addresses(),
+        }
+        if self.models is None or engine is None or links is None:
+            return found | self.starting.status()
+        linked, stats = links.workers(), engine.stats
+        return found | {
+            "model": self.models.served.id,
+            "policy": self.settings.policy.name,
+            "workers_linked": len(linked),
+            "workers_paused": sum(worker.paused for worker in linked),
+            "workers_quarantined": self.port.paired.quarantined(),
+            "requests_active": engine.active,
+            "requests_queued": engine.queued,
+            "requests": stats.requests,
+            "tokens": stats.tokens,
+            "rounds": stats.rounds,
+            "drafted": dict(stats.drafted),
+            "accepted": dict(stats.accepted),
+            "local_draft_passes": stats.local_passes,
+            "frames": dict(stats.frames.counts),
+            "refused": dict(links.rejected),
+        }
 
-    def worker_address(self) -> str:
-        return f"wss://{Address(reachable_host(self.settings.link.host), self.link_port)}"
+    def addresses(self) -> dict[str, str]:
+        """URLs of the ports that are open."""
+        found = {name: listener.url for name, listener in self._listeners.items()}
+        return found | {"link": self.port.url} if self.port.links is not None else found
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
@@ -341,29 +344,6 @@ def _pages(settings: GatewaySettings, keys: KeyRing) -> Pages | None:
     from cloud_gateway.ui.pages import Pages
 
     return Pages(keys)
-
-
-def _audit(settings: GatewaySettings, folder: Path) -> AuditLog | None:
-    audit = settings.audit
-    return AuditLog(folder, AUDIT_FILE_BYTES, audit.keep) if audit.keep else None
-
-
-def reachable_host(configured: str) -> str:
-    """The configured host, or for a wildcard this machine's address on its route out."""
-    if configured not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return configured
-    return _outgoing_address(socket.AF_INET6 if configured == "::" else socket.AF_INET) or socket.gethostname()
-
-
-def _outgoing_address(family: socket.AddressFamily) -> str | None:
-    """This machine's source address for packets to other networks; nothing is sent."""
-    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # documentation addresses, RFC 3849 and 5737
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((target, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return None
 
 
 def _write_atomically(path: Path, value: object) -> None:

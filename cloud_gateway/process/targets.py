@@ -51,8 +51,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
-    """The target and what was loaded with it."""
-
     target: TorchTarget | LlamaCppTarget
     tokenizer: Any
     """transformers' fast one."""

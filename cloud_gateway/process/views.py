@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from cloud_gateway.links.paired import PairedWorker
     from cloud_gateway.links.registry import WorkerInfo
 
+CHANGED: Mapping[str, str] = {
+    "revoke": "Worker {name} ({id}) is revoked and its link ended; pairing it again undoes that.",
+    "release": "Worker {name} ({id}) is released from quarantine; it is linked within two minutes if it runs.",
+    "expire": "The pairing of worker {name} ({id}) {until}.",
+    "regroup": "Worker {name} ({id}) is now in: {listed}.",
+}
+"""Methods of `PairedWorkers` that change a worker, and the sentence about the row that results."""
+
 
 def key_row(key: Key, used: int | None = None) -> dict[str, object]:
     """`used`: when the running gateway last accepted it."""

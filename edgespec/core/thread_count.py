@@ -45,7 +45,6 @@ class ThreadCount:
 
     @property
     def count(self) -> int:
-        """Threads to use now."""
         return self._counts[self._at]
 
     @property

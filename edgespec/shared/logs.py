@@ -120,7 +120,6 @@ class JsonLines(logging.Formatter):
     """Time, level, logger and text, and the figures of lines that have some (`extra={"figures": ...}`)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         found = {"time": at, "level": record.levelname.lower(), "logger": record.name, "text": record.getMessage()}
         return msgspec.json.encode(found | getattr(record, "figures", {})).decode()

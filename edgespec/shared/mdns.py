@@ -75,7 +75,6 @@ class Wakes:
         self._before_s = suspended_s()
 
     def happened(self) -> bool:
-        """Also forgets it."""
         before_s, self._before_s = self._before_s, suspended_s()
         return self._before_s - before_s > MIN_SUSPEND_S
 

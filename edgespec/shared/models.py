@@ -25,8 +25,6 @@ PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A file as it was fetched."""
-
     commit: str
     sha256: str
 
@@ -83,14 +81,14 @@ def gemma() -> Path:
     return _present(model_dir() / GEMMA.file, GEMMA.fetch_command, GEMMA.sha256)
 
 
-def requantised(fmt: str = "q4_0") -> Path:
-    """`quantised()` with its weights in another format, as `edgespec models make` makes it.
+def requantised() -> Path:
+    """`quantised()` with its weights in Q4_0, as `edgespec models make` makes it.
 
-    In Q4_0, whose weights llama.cpp lays out for batches, a draft step takes half the time and a prompt a third, and
-    the draft tokens are right about 80 % of the time.
+    llama.cpp lays out such weights for batches: a draft step takes half the time and a prompt a third, and the draft
+    tokens are right about 80 % of the time.
     """
-    path = model_dir() / requantised_name(QUANTISED.file, fmt)
-    return _present(path, f"edgespec models make --format {fmt}")
+    path = model_dir() / requantised_name(QUANTISED.file, "q4_0")
+    return _present(path, "edgespec models make --format q4_0")
 
 
 def requantised_name(file: str, fmt: str) -> str:

@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, Purpose, State
+from edgespec.core.pairing.exchange import GatewayExchange, Party, Purpose, State
 from edgespec.core.pairing.groups import parse_groups
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
@@ -81,12 +81,11 @@ class PairingListener:
         name: str,
         spki_hash: bytes,
         workers: Store,
-        entropy: Entropy = os.urandom,
         purpose: Purpose = "link",
     ) -> None:
         """`spki_hash`: of the TLS key that this machine serves with; `workers`: the list of paired ones."""
         self._command, self._who = COMMANDS[purpose]
-        self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, new_code, entropy)
+        self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, new_code, os.urandom)
         self._workers = workers
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None

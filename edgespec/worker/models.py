@@ -58,7 +58,6 @@ def fetched_translation(settings: WorkerSettings, drafter: Drafter, data: bytes)
 
 
 def translated(me: WorkerIdentity, drafter: Drafter, translation: Translation | None) -> WorkerIdentity:
-    """The worker with this translation, or none."""
     spoken = drafter if translation is None else translation.tokenizer
     return replace(me, tokenizer_digest=spoken.tokenizer_digest, vocab_size=spoken.vocab_size)
 

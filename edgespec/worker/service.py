@@ -74,8 +74,9 @@ class Service:
         self._gateways = PairedGateways(store.folder)
         self.gateway = paired_gateway(self._gateways)
         draft = settings.draft
-        self._load, self._doing = load or load_drafter, doing
-        drafter, curve = priority.run_lowered(self._load_and_time) if self._lowered else self._load_and_time()
+        self._load = load or load_drafter
+        started = partial(self._load_and_time, doing)
+        drafter, curve = priority.run_lowered(started) if self._lowered else started()
         rule = self._rule = draft_rule(draft, curve)
         translation = load_translation(settings, drafter)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
@@ -260,10 +261,10 @@ class Service:
     def _loaded_soon(self) -> None:
         self._loop.call_soon_threadsafe(self._announce)
 
-    def _load_and_time(self) -> tuple[Drafter, dict[int, float]]:
-        self._doing(f"checking and loading the draft model {self.settings.draft.model}")
+    def _load_and_time(self, doing: Callable[[str], None]) -> tuple[Drafter, dict[int, float]]:
+        doing(f"checking and loading the draft model {self.settings.draft.model}")
         drafter = self._load(self.settings)
-        self._doing("timing draft steps")
+        doing("timing draft steps")
         return drafter, step_curve(drafter)
 
     def _reload(self) -> Drafter:

@@ -23,7 +23,6 @@ class Probation:
         self._points: dict[str, tuple[float, float]] = {}
 
     def ended(self, worker: str, now: float, *, by_its_fault: bool) -> None:
-        """One of its links has ended."""
         self._points[worker] = (self._now(worker, now) + (FAULT if by_its_fault else END), now)
 
     def renamed(self, worker: str, to: str) -> None:

@@ -34,7 +34,6 @@ class Turns(Generic[T]):
         return itertools.chain.from_iterable(self._waiting.values())
 
     def waiting(self, key: str) -> int:
-        """Items of this key that wait."""
         return len(self._waiting.get(key, ()))
 
     def add(self, key: str, item: T, most: int | None = None) -> None:

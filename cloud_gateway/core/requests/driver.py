@@ -29,7 +29,6 @@ class Driver(Generic[R]):
             self.apply(request, effect)
 
     def apply(self, request: R, effect: Effect) -> None:
-        """One effect."""
         match effect:
             case FrameTaken():
                 self.frame_taken(request, effect)

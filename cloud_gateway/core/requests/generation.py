@@ -221,7 +221,6 @@ class Generation:
         return chosen
 
     def flatten(self, nodes: Sequence[Node]) -> FlatTree:
-        """The tree to verify."""
         return flatten(self.tree.root, nodes)
 
     def _read(self, now: float) -> None:

@@ -60,7 +60,6 @@ class Merit:
         self._requests = 0
 
     def of(self, worker: str) -> Record:
-        """What is known of a worker."""
         return self._records.get(worker) or Record()
 
     def explores(self) -> bool:

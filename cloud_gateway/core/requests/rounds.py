@@ -42,7 +42,6 @@ class RoundBudget:
         return action
 
     def verified(self) -> None:
-        """The round has ended."""
         self._began, self.passes = None, 0
 
 

@@ -35,8 +35,6 @@ class Asked(NamedTuple):
 
 
 class Sources:
-    """The sources of one request."""
-
     def __init__(self, sources: Sequence[DraftSource], room: int) -> None:
         """`room`: candidates of one source after one commit."""
         self._sources, self._room, self._taken = sources, room, 0

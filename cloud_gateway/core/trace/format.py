@@ -148,8 +148,6 @@ class Header(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Trace(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One request."""
-
     header: Header
     entries: list[Entry]
 
@@ -167,7 +165,6 @@ _decode = msgspec.msgpack.Decoder(Trace, dec_hook=_no_curve).decode
 
 
 def seal(trace: Trace, key: SigningKey) -> bytes:
-    """The trace as a signed file."""
     body = zlib.compress(encode(trace), 9)
     return b"".join((MAGIC, key.public, key.sign(KIND, key.public + body), body))
 

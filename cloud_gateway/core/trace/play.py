@@ -95,7 +95,6 @@ class Recorded:
         return 0 if tuple(path) in self.left_out else len(path)
 
     def forced(self, path: Sequence[int]) -> Sequence[int]:
-        """What it forced there."""
         return self.to_force
 
     def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
@@ -103,7 +102,6 @@ class Recorded:
         return None
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """Not in a trace."""
         raise NotImplementedError("a trace has no logits")
 
     def rank(self, logits: object, path: Sequence[int], width: int) -> Proposal:

@@ -139,7 +139,6 @@ class LocalDraft:
         return fitted
 
     def idle(self) -> None:
-        """As `Drafter.idle`."""
         self._drafter.idle()
 
     def shutdown(self) -> None:

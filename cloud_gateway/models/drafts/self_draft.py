@@ -35,8 +35,6 @@ STEP_ROWS = 8
 
 @dataclass(slots=True)
 class _Line:
-    """One request."""
-
     slot: int
     tokens: list[int]
     """Committed."""

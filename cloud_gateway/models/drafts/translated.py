@@ -63,7 +63,6 @@ class TranslatedDraft(LocalDraft):
         return super().open(request, certain, scope)
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
-        """As `LocalDraft`."""
         if request is self:
             return super().commit(request, tokens)
         state = self._open[request]
@@ -74,7 +73,6 @@ class TranslatedDraft(LocalDraft):
         return super().commit(request, certain) if certain else 0
 
     def close(self, request: Hashable) -> None:
-        """As `LocalDraft`."""
         self._open.pop(request, None)
         super().close(request)
 

@@ -131,7 +131,6 @@ class LlamaForward:
         self.exact, self.kv_dtype = False, self.dtype
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
-        """See `Forward`."""
         spans = self._spans(parts)
         rows = spans[-1].end
         spare = self._rows.padded(rows) - rows if self.exact else 0

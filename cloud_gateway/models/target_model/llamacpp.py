@@ -105,15 +105,13 @@ class LlamaCppTarget:
         context: int = DEFAULTS.context,
         kv_tokens: int | None = None,
         tree_nodes: int = 64,
-        prefill_chunk: int = PREFILL_CHUNK,
         threads: int = 0,
         gpu_layers: int = 0,
         exact: bool = False,
     ) -> None:
         """`kv_tokens`: cells of all slots together, None for all that they can use; `tree_nodes`: maximum candidates of
-        one tree; `prefill_chunk`: maximum tokens of one `prefill`;
-        `threads`: 0 for as many as are fastest, beside whatever else runs here; `exact`: on a CPU, gives a row the same
-        logits in any company, at a price (docs/numerics.md).
+        one tree; `threads`: 0 for as many as are fastest, beside whatever else runs here; `exact`: on a CPU, gives a
+        row the same logits in any company, at a price (docs/numerics.md).
 
         Raises ModelError where llama.cpp cannot load the file or the model cannot verify trees, ConfigError where
         slots and trees need too many sequences.
@@ -132,7 +130,7 @@ class LlamaCppTarget:
             cells=self.kv_tokens + spare,
             sequences=ids,
             outputs=self._pass_rows + 1,
-            batch=MAX_EXACT_ROWS if self.exact else max(prefill_chunk, self._pass_rows),
+            batch=MAX_EXACT_ROWS if self.exact else max(PREFILL_CHUNK, self._pass_rows),
             threads=threads or 1,  # until it is measured: others may use the cores
             gpu_layers=gpu_layers,
             exact=self.exact,
@@ -163,7 +161,6 @@ class LlamaCppTarget:
         return claim.slot, claim.reused
 
     def resize(self, slot: int, room: int) -> None:
-        """See `Target.resize`."""
         for evicted in self._table.resize(slot, room):
             self._drop(evicted, 0)
 

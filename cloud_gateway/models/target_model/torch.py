@@ -161,7 +161,6 @@ class TorchTarget:
         return claim.slot, claim.reused
 
     def resize(self, slot: int, room: int) -> None:
-        """See `Target.resize`."""
         self._forget(self._table.resize(slot, room))
         self._kv[slot].limit = room
 
@@ -351,7 +350,6 @@ def _argmax(logits: Tensor) -> list[int]:
 
 
 def argmax_on_device(logits: Tensor) -> list[int]:
-    """The same on the logits' device."""
     found: list[int] = logits.float().max(dim=-1).indices.tolist()
     return found
 
@@ -363,7 +361,6 @@ def _entropy(logits: Tensor) -> float:
 
 
 def entropy_on_device(logits: Tensor) -> float:
-    """The same on the logits' device."""
     scores = logits.float()
     below = (scores - scores.max()).clamp_min_(MIN_LOGIT)
     weights = below.exp()

@@ -45,7 +45,6 @@ class Row:
     """Of the milliseconds per token, to the recorded policy in the same simulation."""
 
     def cells(self) -> list[str]:
-        """One row of the table."""
         said = {"recorded": " as it ran", "simulated": " simulated", "tried": ""}[self.kind]
         return [
             self.policy + said,
@@ -74,8 +73,6 @@ class Compared:
     """Simulated; the recorded policy first."""
 
     def row(self) -> dict[str, Any]:
-        """For `--json`."""
-
         figures = {"tokens": self.tokens, "skipped": self.skipped, "known": round(self.known, 4)}
         return {"file": str(self.looked.path), **figures, "rows": [asdict(row) for row in (self.ran, *self.rows)]}
 

@@ -43,7 +43,6 @@ class Looked:
         return sum(isinstance(event, trace.Verified) for _, event in self.trace.entries)
 
     def row(self) -> dict[str, Any]:
-        """For `--json`."""
         header = self.trace.header
         return {
             "file": str(self.path),

@@ -48,10 +48,6 @@ class Rig:
     """Further workers by name, and their draft models; `worker` itself takes `draft`."""
     by_mdns: bool = False
     """The worker finds the gateway on the network, rather than at a known address through the proxy."""
-    programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Workers that another program than `edgespec run` stands for, and its command without `--config`."""
-    link_options: Sequence[str] = ()
-    """Further options of `python -m edgespec.lab.wan`, such as `--loss 0.05`."""
     checkout: Path | None = None
     """Another checkout whose code gateway and workers run; settings that it does not have are left out."""
     engine: str = "torch"
@@ -116,8 +112,9 @@ class Rig:
     def add_worker(self, name: str, rtt_ms: float, link: Sequence[str] = (), program: Sequence[str] = ()) -> str:
         """A further worker behind a link of its own, in a group of its own; returns the API key of that group.
 
-        `link` and `program` are as `link_options` and `programs`. What the gateway learns of a worker from one
-        completion to the next is then of this link alone.
+        `link`: further options of `python -m edgespec.lab.wan`, such as `--loss 0.05`; `program`: the command without
+        `--config` of what stands for `edgespec run`. What the gateway learns of a worker from one completion to the
+        next is then of this link alone.
         """
         self._start_proxy(name, f"proxy-{name}", rtt_ms, link)
         self._processes.last.append(f"proxy-{name}")
@@ -127,9 +124,9 @@ class Rig:
 
     def start_proxy(self) -> None:
         """The delayed link, through which the worker dials."""
-        self._start_proxy("worker", "proxy", self.rtt_ms, self.link_options)
+        self._start_proxy("worker", "proxy", self.rtt_ms)
 
-    def _start_proxy(self, worker: str, name: str, rtt_ms: float, more: Sequence[str]) -> None:
+    def _start_proxy(self, worker: str, name: str, rtt_ms: float, more: Sequence[str] = ()) -> None:
         link = f"127.0.0.1:{self.link_port}"
         command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms), *more]
         self._processes.start(name, command, piped=True)
@@ -154,8 +151,7 @@ class Rig:
 
     def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
         """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked."""
-        program = command or self.programs.get(worker) or [*self._worker(), "run"]
-        command = [*program, "--config", str(self._worker_config(worker))]
+        command = [*(command or [*self._worker(), "run"]), "--config", str(self._worker_config(worker))]
         self._processes.start(worker, command, self.cores[1])
         self.wait_linked(worker=worker)
 

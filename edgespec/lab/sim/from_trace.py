@@ -348,7 +348,6 @@ class _Reader:
         return median(self._slopes) if self._slopes else 0.0
 
     def measured(self) -> Measured:
-        """The times."""
         reported = dict(self._links[-1].points) if self._links else {}
         return Measured(self.passes_s, self.drafts_s, self.token_s, dict(self._player.points), reported, self.spent_s)
 

@@ -36,7 +36,6 @@ def draft(process: TokenProcess, state: int) -> Proposal:
 
 
 def child(process: TokenProcess, state: int, token: int) -> int:
-    """The state one token on."""
     if state >= 0 and process.targets[state + 1] == token:
         return state + 1
     return -1 - (hash((state, token)) & 0xFFFFFFFFFFFF)  # integers hash alike in every Python process

@@ -27,7 +27,6 @@ class ProcessVerification:
         return lambda row: targets[position + flat.depths[row] + 1]
 
     def rank(self, logits: object, path: Sequence[int], width: int) -> Proposal:
-        """A process proposes by itself."""
         raise NotImplementedError("a token process has no logits")
 
     def committed(self, tokens: Sequence[int]) -> None:
@@ -51,5 +50,4 @@ class ProcessRows:
         return self._process.target_entropies[self._position + self._flat.depths[row] + 1]
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """A process has none."""
         raise NotImplementedError("a token process has no logits")

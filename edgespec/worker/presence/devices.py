@@ -47,7 +47,6 @@ class InputDevices(Source):
         self._devices: list[Path] = []
 
     async def open(self) -> None:
-        """Finds the devices."""
         self._growth = Growth()
         self._scan()
         if not self._counts():

@@ -50,7 +50,7 @@ async def test_the_process_serves_engines_workers_and_commands(model: Path) -> N
     with pytest.raises(Exception, match="keys"):
         await asyncio.to_thread(control.call, state / "gateway.sock", "keys")
     with pytest.raises(Exception, match="CERTIFICATE"):  # TLS with a key that workers know from pairing
-        await connect(process.worker_address() + "/link")
+        await connect(process.port.url + "/link")
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(running, 30)
     assert not (state / "board.sock").exists()

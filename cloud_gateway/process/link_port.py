@@ -1,0 +1,101 @@
+"""The port for workers: this machine's identity, its list of workers, pairing, and the links once it is open."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from cloud_gateway.core.limits.conduct import Conduct
+from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.links.port import LinkLimits, link_admission
+from cloud_gateway.links.server import Links
+from cloud_gateway.process.config import LinkSection
+from edgespec.core.errors import AddressError
+from edgespec.core.protocol.handshake import GatewayIdentity
+from edgespec.shared.address import Address
+from edgespec.shared.advertise import Advertiser
+from edgespec.shared.fields import machine_name
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.pairing_listener import PairingListener
+
+
+class LinkPort:
+    """Lives on the event loop; open from `open` until its stack is left."""
+
+    def __init__(self, settings: LinkSection, store: KeyStore) -> None:
+        """Raises KeyStoreError."""
+        self._settings = settings
+        self.key, self.tls = store.identity(), store.tls_identity()
+        self.name = machine_name(settings.name)
+        self.paired = PairedWorkers(store.folder)
+        self.pairing = PairingListener(self.key, self.name, self.tls.spki_hash, self.paired)
+        self.links: Links | None = None
+        """None until the port is open."""
+        self.advertiser: Advertiser | None = None
+        self.number = 0
+
+    def make_links(
+        self,
+        tokenizer_digest: bytes,
+        vocab_size: int,
+        connections: int,
+        *,
+        tokenizer_file: bytes = b"",
+        refused: Callable[[str], None] = lambda reason: None,
+        quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
+    ) -> Links:
+        """The links for a target with this tokenizer; the rest is as of `Links`."""
+        return Links(
+            GatewayIdentity(self.key, self.name, self.tls.spki_hash, tokenizer_digest, tokenizer_file=tokenizer_file),
+            vocab_size,
+            self.paired,
+            refused,
+            pair=self.pairing.handle,
+            limits=LinkLimits(link_admission(connections)),
+            conduct=Conduct(self._settings.quarantine_keys),
+            quarantined=quarantined,
+        )
+
+    async def open(self, links: Links, closing: AsyncExitStack) -> None:
+        """Listens for workers, and announces that by mDNS unless it is off. Raises AddressError."""
+        settings = self._settings
+        try:
+            self.number = await links.start(settings.host, settings.port, self.tls.context())
+        except AddressError as error:
+            raise AddressError(f"{error} Change `link.port` in the configuration.") from error
+        closing.push_async_callback(links.stop)
+        self.links = links
+        if settings.mdns:
+            where = settings.host, self.number
+            self.advertiser = Advertiser(self.name, self.key.public, self.tls.spki_hash, *where)
+            self.advertiser.start()
+            closing.push_async_callback(self.advertiser.close)
+
+    @property
+    def url(self) -> str:
+        return f"wss://{Address(reachable_host(self._settings.host), self.number)}"
+
+    @property
+    def local(self) -> Address:
+        """Its address for a worker on this machine."""
+        host = self._settings.host
+        return Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self.number)  # noqa: S104
+
+
+def reachable_host(configured: str) -> str:
+    """The configured host, or for a wildcard this machine's address on its route out."""
+    if configured not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return configured
+    return _outgoing_address(socket.AF_INET6 if configured == "::" else socket.AF_INET) or socket.gethostname()
+
+
+def _outgoing_address(family: socket.AddressFamily) -> str | None:
+    """This machine's source address for packets to other networks; nothing is sent."""
+    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # documentation addresses, RFC 3849 and 5737
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return None
