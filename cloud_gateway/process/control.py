@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,7 @@ class Commands(WorkerCommands):
         self,
         port: LinkPort,
         ring: KeyRing,
-        status: Callable[[], dict[str, object]],
+        status: Handler,
         audit_dir: Path,
         audit: AuditLog | None,
     ) -> None:
@@ -109,15 +109,12 @@ class Commands(WorkerCommands):
 
     def handlers(self) -> dict[str, Handler]:
         return super().handlers() | {
-            "status": self.status,
+            "status": self._status,
             "create_key": self.create_key,
             "keys": self.keys,
             "revoke_key": self.revoke_key,
             "audit": self.audit,
         }
-
-    async def status(self) -> dict[str, object]:
-        return self._status()
 
     async def create_key(
         self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = (), operator: bool = False

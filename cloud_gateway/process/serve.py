@@ -233,7 +233,7 @@ class Gateway:
             _write_atomically(self._ready_file, {"pid": os.getpid(), "model": model, "link": link, **ports})
         sdnotify.notify("READY=1", f"STATUS=serving {model}")
 
-    def status(self) -> dict[str, object]:
+    async def status(self) -> dict[str, object]:
         """The state and totals that `cloud-gateway status` shows."""
         engine, links = self.commands.engine, self.port.links
         found: dict[str, object] = {
