@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.proposals import Asked
 from edgespec.core.errors import EdgespecError
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.starting import Starting
@@ -45,19 +46,20 @@ class BadDrafter:
         self._stalled.discard(request)
         return self._drafter.open(request, *arguments, **options)
 
-    def step(self, request: Hashable, *arguments: Any, **options: Any) -> list[Proposal]:
+    def step_together(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """The drafter's proposals: late, or with other tokens."""
-        if self.bad and self._case == "stalls" and request in self._stalled:
+        requests = {one.request for one in asked}
+        if self.bad and self._case == "stalls" and requests & self._stalled:
             self._stalled = set()
             time.sleep(STALL_S)
         began = time.monotonic()
-        proposals = self._drafter.step(request, *arguments, **options)
+        found = self._drafter.step_together(asked)
         if not self.bad:
-            return proposals
-        self._stalled.add(request)
+            return found
+        self._stalled |= requests
         if self._case == "slow":
             time.sleep((SLOWNESS - 1) * (time.monotonic() - began))
-        return [self._wrong(one) for one in proposals] if self._case == "wrong" else proposals
+        return [[self._wrong(one) for one in proposals] for proposals in found] if self._case == "wrong" else found
 
     def _wrong(self, proposal: Proposal) -> Proposal:
         """Neighbours of the proposed tokens in the vocabulary, at the same costs."""

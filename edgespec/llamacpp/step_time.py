@@ -6,9 +6,12 @@ evaluates eight leaves in about three times the time of one, and a GPU sixteen i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
+from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 
 WIDTHS = (2, 4, 8, 16)
@@ -19,35 +22,43 @@ _REPEATS = 3
 
 
 def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
-    """Seconds of one step by the number of its leaves, up to `drafter.sequences`; runs some hundred draft steps."""
-    vocabulary = drafter.vocab_size
-    drafter.open("calibration", [token % vocabulary for token in range(1, _PROMPT)])
-    drafter.step("calibration", [()], 1)  # reads the prompt, and the weights for the first time
-    widths = [1, *(width for width in WIDTHS if width < drafter.sequences), drafter.sequences]
+    """Seconds of one step by the number of its leaves, up to what one request may have and up to what all may have
+    together; runs some hundred draft steps."""
+    vocabulary, own = drafter.vocab_size, drafter.sequences
+    most = min(drafter.together, own * drafter.requests)
+    names = [f"calibration {number}" for number in range(math.ceil(most / own))]
+    for name in names:
+        drafter.open(name, [token % vocabulary for token in range(1, _PROMPT)], b"calibration")  # in the same cells
+        drafter.step(name, [()], 1)  # reads the prompt, and the weights for the first time
+    widths = [1, *(width for width in WIDTHS if width < own), own, most]
     curve = {}
     for number, leaves in enumerate(dict.fromkeys(widths)):
-        curve[leaves] = _step_s(drafter, leaves, 100 * number, clock)
-    drafter.close("calibration", keep=False)
+        shares = [min(own, leaves - before) for before in range(0, leaves, own)]
+        curve[leaves] = _step_s(drafter, dict(zip(names, shares)), 100 * number, clock)
+    for name in names:
+        drafter.close(name, keep=False)
     return curve
 
 
 def affordable_leaves(curve: Mapping[int, float]) -> int:
-    """The largest number of leaves up to which a step costs at most CHEAP single ones."""
+    """The largest number of one request's leaves up to which a step costs at most CHEAP single ones."""
     best = 1
     for leaves in sorted(curve):
-        if curve[leaves] > CHEAP * curve[1]:
+        if curve[leaves] > CHEAP * curve[1] or leaves > MAX_STEP_LEAVES:
             break
         best = leaves
     return best
 
 
-def _step_s(drafter: Drafter, leaves: int, first: int, clock: Callable[[], float]) -> float:
-    """The minimum time of a few steps over this many new leaves."""
+def _step_s(drafter: Drafter, shares: Mapping[str, int], first: int, clock: Callable[[], float]) -> float:
+    """The minimum time of a few steps over so many new leaves of each request."""
     times = []
     for repeat in range(_REPEATS):
-        start = first + repeat * leaves
-        paths = [((start + leaf) % drafter.vocab_size,) for leaf in range(leaves)]
+        asked = [
+            Asked(name, [((first + repeat * leaves + leaf) % drafter.vocab_size,) for leaf in range(leaves)])
+            for name, leaves in shares.items()
+        ]
         began = clock()
-        drafter.step("calibration", paths, 1)
+        drafter.step_together(asked)
         times.append(clock() - began)
     return min(times)

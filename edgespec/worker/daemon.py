@@ -1,5 +1,6 @@
 """The worker's loop: apply commits, draft one step, send new nodes. One thread owns the model.
 
+A step evaluates leaves of all requests in one pass of the model (edgespec/core/drafting/together.py).
 A failure while serving one request ends only that request: it is declined, and the others continue. The loop itself
 ends when the model fails, which is checked with a request of the worker's own.
 
@@ -9,6 +10,7 @@ While the link is busy, unsent nodes stay in their tree, where a commit still pr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -16,17 +18,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import methodcaller
 from typing import TypeVar
 
-from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
-from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
-from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.algorithm2 import Drafting, Proposal
+from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.drafting.ranking import Ranker, Spread
-from edgespec.core.drafting.settings import DEFAULTS, PREFILL_BATCH
+from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Ranker
+from edgespec.core.drafting.reading import MAX_BATCH_S, Reading
+from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.drafting.shares import Part
+from edgespec.core.drafting.starts import Starts
+from edgespec.core.drafting.together import shared
 from edgespec.core.drafting.tree import Node
-from edgespec.core.drafting.turns import Turns
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
 from edgespec.core.protocol.messages import FRAME_NODES, Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
@@ -43,10 +49,9 @@ FAILED = "drafting for it failed at this worker"
 """The reason sent to the gateway for any unexpected failure."""
 MAX_MODEL_FAILURES = 3
 """Consecutive failed checks of the model, without a successful step between them, after which the loop ends."""
-MAX_BATCH_S = 0.1
-"""Of one batch of catch-up, as the latest was measured: for so long other requests and commits wait."""
-FIRST_BATCH = 16
-"""Tokens of the first batch, which measures; 75 ms with the slowest format of the demo's draft."""
+Work = Sequence[tuple[Drafting, Sequence[Node]]]
+"""Requests and their leaves for one pass; one without leaves: a batch of its prompt."""
+Found = tuple[Drafting, Sequence[Node], Sequence[Proposal]]
 _CHECK = "check of the model"
 _CHECK_TOKENS = (0,)
 
@@ -70,7 +75,7 @@ class WorkerStats:
 
 @dataclass(slots=True)
 class Outlet:
-    """Callbacks to the link, supplied by the service and called on the drafting thread."""
+    """The link as the drafting thread sees it: callbacks, supplied by the service, and what may be sent when."""
 
     send: Callable[[Sequence[Tree | StepTimes | Decline]], None]
     """Passes messages of one frame to the event loop. After a `Tree` no more are sent until `Daemon.writable()`."""
@@ -78,26 +83,30 @@ class Outlet:
     """Ends the link because the gateway violated the protocol."""
     loaded: Callable[[], None] = lambda: None
     """The model was loaded after it had been freed."""
+    rtt_s: float = 0.0
+    """Round trip time of the link."""
+    writable: bool = True
+    rate: Bucket = field(default_factory=lambda: Bucket(TREES_PER_S, TREES_BURST))
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until the rate limit admits the next trees."""
+        return max(self.rate.free_at - now, 0.0)
 
 
 @dataclass(slots=True)
 class Daemon:
-    """Drafts for every open request in turn."""
+    """Drafts for all open requests."""
 
     drafter: Drafter
-    rule: DraftRule
+    starts: Starts
     outlet: Outlet
     max_requests: int = DEFAULTS.requests
-    prefill_batch: int = PREFILL_BATCH
-    """Most committed tokens evaluated in one batch; other requests and commits are served between batches."""
+    reading: Reading = field(default_factory=Reading)
+    """Of prompts, in batches; other requests and commits are served between them."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
-    translated: Callable[..., Drafting] | None = None
-    """Makes a request's state if the draft model has other tokens (`Translator.drafting`); None: they are the same."""
     load: Callable[[], Drafter] | None = None
     """Loads the model after it was freed; None: it is never freed."""
-    rtt_s: float = 0.0
-    """Round trip time of the link."""
     clock: Callable[[], float] = time.perf_counter
     stats: WorkerStats = field(default_factory=WorkerStats)
     paused: bool = False
@@ -106,16 +115,8 @@ class Daemon:
     _keep: bool = True
     _requests: dict[int, Drafting] = field(default_factory=dict)
     _rankers: dict[int, Ranker] = field(default_factory=dict)
-    """Order draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
-    _spread: Spread = field(default_factory=Spread)
-    _calibrator: Calibrator = field(default_factory=Calibrator)
-    _turns: Turns = field(default_factory=Turns)
-    _token_s: float = 0.0
-    """Seconds to read a token in the latest batch of catch-up; 0 before the first."""
     _inbox: deque[ToWorker | None] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
-    _sendable: bool = True
-    _tree_rate: Bucket = field(default_factory=lambda: Bucket(TREES_PER_S, TREES_BURST))
     _stopping: bool = False
     _model_failures: int = 0
     _lines: LimitedLog = field(default_factory=lambda: LimitedLog(log))
@@ -135,11 +136,11 @@ class Daemon:
 
     def round_trip(self, rtt_s: float) -> None:
         """One measured round trip; smoothed as in RFC 6298."""
-        self.rtt_s += (rtt_s - self.rtt_s) / (8 if self.rtt_s else 1)
+        self.outlet.rtt_s += (rtt_s - self.outlet.rtt_s) / (8 if self.outlet.rtt_s else 1)
 
     def writable(self) -> None:
         """The link can take another delta."""
-        self._sendable = True
+        self.outlet.writable = True
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
@@ -170,15 +171,15 @@ class Daemon:
             began, modelled = self.clock(), self.stats.drafting_s
             self._take_in()
             self._free_or_load()
-            work = None if self.paused else self._next()
-            self._send_due(math.inf if work is None else began + self._expected_s(*work))
-            if work is None:
+            work = () if self.paused else self._next()
+            self._send_due(began + self._expected_s(work) if work else math.inf)
+            if not work:
                 if self.loaded and not self.paused and not self._requests:
                     self.drafter.idle()
-                self._wake.wait(self._rate_wait_s())
+                self._wake.wait(self.outlet.wait_s(self.clock()) or None if self._requests else None)
                 self._wake.clear()
                 continue
-            self._draft(*work)
+            self._draft(work)
             self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
 
     def _free_or_load(self) -> None:
@@ -195,73 +196,86 @@ class Daemon:
             self.loaded = True
             self.outlet.loaded()
 
-    def _rate_wait_s(self) -> float | None:
-        """Seconds until the next tree may be sent, where the rate limit holds one back; None: no time limit."""
-        wait_s = self._tree_rate.free_at - self.clock()
-        return wait_s if wait_s > 0 and self._requests else None
+    def _next(self) -> Work:
+        """What the model does next: a batch of a prompt, or the best leaves of the requests that can draft."""
+        batch = room = self.reading.batch
+        parts, behind = list[tuple[Drafting, Sequence[Node]]](), list[Drafting]()
+        for number, drafting in list(self._requests.items()):
+            if not drafting.ready:
+                continue
+            pending = self.drafter.backlog(number)
+            if pending > batch:
+                behind.append(drafting)
+            elif pending <= room and (leaves := self._isolated(drafting, lambda drafting: drafting.candidates())):
+                room -= pending
+                parts.append((drafting, leaves))
+        if behind and (self.reading.due or not parts):
+            number = behind[0].request
+            self._requests[number] = self._requests.pop(number)  # the next batch is another's
+            return [(behind[0], ())]
+        if not isinstance(self.starts.rule, BestFirstRule):
+            return shared(parts, self.starts.rule.sequences, None, self.clock(), self.outlet.rtt_s)
+        return shared(parts, self.drafter.together, self.curve, self.clock(), self.outlet.rtt_s)
 
-    def _next(self) -> tuple[Drafting, list[Node]] | None:
-        """The next request that can draft, and its leaves; without leaves it has to catch up first."""
-        for number in self._turns.order(self._requests):
-            drafting = self._requests[number]
-            leaves = self._isolated(drafting, self._leaves)
-            if leaves is not None:
-                return drafting, leaves
-        return None
-
-    @property
-    def _batch(self) -> int:
-        """Tokens of a batch of catch-up."""
-        return max(min(int(MAX_BATCH_S / self._token_s), self.prefill_batch), 1) if self._token_s else FIRST_BATCH
-
-    def _expected_s(self, drafting: Drafting, leaves: Sequence[Node]) -> float:
+    def _expected_s(self, work: Work) -> float:
         """Seconds until the next chance to send."""
-        return MAX_BATCH_S if not leaves else self.curve(len(leaves)) if self.curve else 0.0
+        leaves = sum(len(leaves) for _, leaves in work)
+        return MAX_BATCH_S if not leaves else self.curve(leaves) if self.curve else 0.0
 
-    def _leaves(self, drafting: Drafting) -> list[Node] | None:
-        """The leaves to evaluate next; empty where it has to catch up first, None where there is nothing to do."""
-        if not drafting.ready:
-            return None
-        if self.drafter.backlog(drafting.request) > self._batch:
-            return []
-        return drafting.candidates() or None
-
-    def _draft(self, drafting: Drafting, leaves: Sequence[Node]) -> None:
-        """One batch of catch-up, or one step over the most probable leaves (Algorithm 2)."""
+    def _draft(self, work: Work) -> None:
+        """One batch of a prompt, or one step over the most probable leaves (Algorithm 2)."""
         began, before = self.clock(), self.drafter.rows
-        proposals = self._isolated(drafting, lambda drafting: self._evaluate(drafting, leaves))
-        took = self.clock() - began
+        if not work[0][1]:
+            self._isolated(work[0][0], self._read)
+            self.stats.drafting_s += self.clock() - began
+            return
+        found = self._evaluate(work)
+        took, leaves = self.clock() - began, sum(len(proposals) for *_, proposals in found)
         self.stats.drafting_s += took
-        self._turns.used(drafting.request, took)
-        if not proposals:
+        self.reading.drafted(took)
+        if not found:
             return
         self.stats.steps += 1
-        if self.curve is not None and self.drafter.rows - before == len(leaves):  # nothing but leaves was evaluated
-            self.curve.sample(len(leaves), took)
+        if self.curve is not None and self.drafter.rows - before == leaves:  # nothing but leaves was evaluated
+            self.curve.sample(leaves, took)
             if (report := self.curve.changed(self.clock())) is not None:
                 self.outlet.send([report])
         self._take_in()
-        self._isolated(drafting, lambda drafting: drafting.record(leaves, proposals))
+        for drafting, *results in found:
+            self._isolated(drafting, methodcaller("record", *results))
 
-    def _evaluate(self, drafting: Drafting, leaves: Sequence[Node]) -> Sequence[Proposal]:
-        """The model's part of `_draft`; a catch-up returns no proposals."""
-        proposals: Sequence[Proposal] = ()
-        if leaves:
-            rank = self._rankers[drafting.request]
-            proposals = self.drafter.step(drafting.request, drafting.paths(leaves), drafting.rule.branching, rank)
-        else:
-            began, before = self.clock(), self.drafter.rows
-            self.drafter.catch_up(drafting.request, self._batch)
-            self._token_s = (self.clock() - began) / max(self.drafter.rows - before, 1)
+    def _read(self, drafting: Drafting) -> None:
+        began, before = self.clock(), self.drafter.rows
+        self.drafter.catch_up(drafting.request, self.reading.batch)
+        self.reading.read(self.drafter.rows - before, self.clock() - began)
         self._model_failures = 0
-        return proposals
+
+    def _evaluate(self, work: Work) -> list[Found]:
+        """The model's part of a step. If a pass for several fails, each has one of its own, so that only those are
+        declined that fail alone."""
+        if len(work) > 1:
+            with contextlib.suppress(Exception):
+                return self._step(work)
+        alone = (self._isolated(drafting, partial(self._step_of, leaves)) for drafting, leaves in work)
+        return [one for one in alone if one is not None]
+
+    def _step_of(self, leaves: Sequence[Node], drafting: Drafting) -> Found:
+        return self._step([(drafting, leaves)])[0]
+
+    def _step(self, work: Work) -> list[Found]:
+        found = self.drafter.step_together([
+            Asked(one.request, one.paths(leaves), one.rule.branching, self._rankers[one.request])
+            for one, leaves in work
+        ])  # fmt: skip
+        self._model_failures = 0
+        return [(*part, proposals) for part, proposals in zip(work, found, strict=True)]
 
     def _send_due(self, end: float) -> None:
         """Sends the deltas that should not wait until `end`, in one frame, those that waited longest first."""
         now, nodes, trees = self.clock(), 0, list[Tree]()
-        if not self._sendable or self._tree_rate.free_at > now:
+        if not self.outlet.writable or self.outlet.wait_s(now):
             return
-        for number in [number for number, one in self._requests.items() if one.due(now, end, self.rtt_s)]:
+        for number in [number for number, one in self._requests.items() if one.due(now, end, self.outlet.rtt_s)]:
             if nodes >= FRAME_NODES:
                 break
             tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
@@ -270,10 +284,10 @@ class Daemon:
                 trees.append(tree)
                 nodes += len(tree.tokens)
         if trees:
-            self._sendable = False
+            self.outlet.writable = False
             self.stats.frames += 1
             self.stats.nodes += nodes
-            self._tree_rate.take(1, self.clock())
+            self.outlet.rate.take(1, self.clock())
             self.outlet.send(trees)
 
     def _take_in(self) -> None:
@@ -352,25 +366,14 @@ class Daemon:
         if len(self._requests) >= self.max_requests:
             self._decline(message.request, message.epoch, f"{self.max_requests} requests are open already")
             return
-        if message.prompt_len + self.rule.max_depth >= self.drafter.context:
+        if message.prompt_len + self.starts.rule.max_depth >= self.drafter.context:
             self._decline(message.request, message.epoch, f"the draft model's context is {self.drafter.context} tokens")
             return
-        drafting = self._drafting(message)
-        drafting.commit(0, message.tokens)
+        drafting = self.starts.drafting(message)
         self.drafter.open(message.request, drafting.to_read, message.cache_scope)
         self._requests[message.request] = drafting
-        ranked_by, read, noise = drafting.ranked_by(message.sampling), drafting.to_read, drafting.noise
-        self._rankers[message.request] = Ranker(ranked_by, read, spread=self._spread, resolved=True, noise=noise)
+        self._rankers[message.request] = self.starts.ranker(message, drafting)
         self.stats.requests += 1
-
-    def _drafting(self, message: Open) -> Drafting:
-        """The state for the rule's kind; calibration and spread are shared by all requests."""
-        of = message.request, message.epoch, message.prompt_len
-        if not isinstance(self.rule, BestFirstRule):
-            return Drafting(*of, self.rule)
-        if self.translated is not None:
-            return self.translated(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
-        return BestFirst(*of, self.rule, calibrator=self._calibrator, step_s=self.curve)
 
     def _commit(self, message: Commit) -> None:
         drafting = self._requests.get(message.request)
@@ -394,5 +397,4 @@ class Daemon:
         """`keep` is False after a failure that may have left the model's memory in an unknown state."""
         if self._requests.pop(number, None) is not None:
             self._rankers.pop(number, None)
-            self._turns.drop(number)
             self.drafter.close(number, keep=keep)

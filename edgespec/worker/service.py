@@ -19,6 +19,7 @@ from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
+from edgespec.core.drafting.starts import Starts
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin
@@ -82,9 +83,9 @@ class Service:
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = identity(settings, store, drafter, translation, rule.sequences)
         self.daemon = Daemon(
-            drafter, rule, Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
+            drafter, Starts(rule, None if translation is None else translation.translator.drafting),
+            Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
             curve=DraftCurve(curve), load=self._reload,
-            translated=None if translation is None else translation.translator.drafting,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
@@ -171,7 +172,7 @@ class Service:
         self._fetched = data
         translation = await asyncio.to_thread(fetched_translation, self.settings, drafter, data)
         self.identity = translated(self.identity, drafter, translation)
-        self.daemon.translated = None if translation is None else translation.translator.drafting
+        self.daemon.starts.translated = None if translation is None else translation.translator.drafting
 
     def _follow(self, pin: Pin) -> None:
         """The gateway has rotated its identity, and has proven the new one."""
@@ -193,7 +194,7 @@ class Service:
     def on_up(self, link: Link) -> None:
         self._link, self._notice = link, ""
         self._reached(link)
-        self.daemon.rule = replace(self._rule, branching=min(link.branching, self._rule.branching))
+        self.daemon.starts.rule = replace(self._rule, branching=min(link.branching, self._rule.branching))
         self.daemon.writable()
         ids = key_id(self.gateway.key), key_id(self.identity.key.public)
         log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)
@@ -333,7 +334,7 @@ class Service:
             "linked": self._link is not None,
             "address": str(self._link.address) if self._link is not None else None,
             "through": self._link.address.peer if self._link and isinstance(self._link.address, Relayed) else None,
-            "rtt_ms": round(self.daemon.rtt_s * 1e3, 1) if self._link is not None else None,
+            "rtt_ms": round(self.daemon.outlet.rtt_s * 1e3, 1) if self._link is not None else None,
             "refused": self._notice or None,
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,

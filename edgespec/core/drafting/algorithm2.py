@@ -122,6 +122,10 @@ class Drafting:
         leaves = self.tree.most_probable(count * part.count, deepest)
         return leaves if part.count == 1 else part.best(leaves, self.tree.root, count)
 
+    def chance(self, leaf: Node) -> float:
+        """Probability that a leaf's path is the target's, as far as the draft says."""
+        return math.exp(self.tree.root.cost - leaf.cost)
+
     def ranked_by(self, sampling: Sampling) -> Sampling:
         """How the draft model's tokens are ranked for a request."""
         return sampling

@@ -8,13 +8,28 @@ rather than two. docs/policies.md has the figures; preferring shallow or deep le
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.drafting.tree import Node
+
+
+def paced(worths: Iterable[float], step_s: Callable[[int], float]) -> int:
+    """How many leaves, of these worths in their order, maximise the progress that is expected in a second.
+
+    Progress is the number of levels that get ahead on the target's path, and so the sum of the probabilities of the
+    leaves: those of their paths, by the calibrated match rates of each rank.
+    """
+    best, count, gained = 0.0, 1, 0.0
+    for size, worth in enumerate(worths, 1):
+        gained += worth
+        pace = gained / step_s(size)
+        if pace > best:
+            best, count = pace, size
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +80,9 @@ class BestFirst(Drafting):
         return matched
 
     def candidates(self) -> list[Node]:
-        """The most probable leaves; their number maximises the progress that is expected in a second.
-
-        Progress is the number of levels that get ahead on the target's path, and so the sum of the probabilities of the
-        leaves: those of their paths, by the calibrated match rates of each rank.
-        """
+        """The most probable leaves; with `step_s` as many as `paced` says."""
         leaves = super().candidates()
-        if self.step_s is None or len(leaves) < 2:
-            return leaves
-        best, count, gained = 0.0, 1, 0.0
-        for size, leaf in enumerate(leaves, 1):
-            gained += math.exp(self.tree.root.cost - leaf.cost)
-            pace = gained / self.step_s(size)
-            if pace > best:
-                best, count = pace, size
-        return leaves[:count]
+        return leaves[: paced(map(self.chance, leaves), self.step_s)] if self.step_s else leaves
 
     def record(self, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
         """Grows the tree by a step's results; those of nodes that a commit has pruned meanwhile are dropped."""

@@ -35,6 +35,10 @@ class Rhythm:
         """When a frame must leave to arrive before the pass that began with the last commit ends."""
         return self._at + self.pass_s - rtt_s
 
+    def in_time(self, end: float, rtt_s: float) -> bool:
+        """Whether what leaves at `end` arrives before the next pass begins; nothing is late while no pass is known."""
+        return not self.pass_s or end <= self.last_call(rtt_s)
+
     def holds(self, since: float, end: float, rtt_s: float) -> bool:
         """Whether nodes that have waited since then may wait until `end`, when the next draft step is over."""
         return end <= min(since + MAX_HOLD * self.pass_s, self.last_call(rtt_s))

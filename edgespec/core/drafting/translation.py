@@ -276,6 +276,10 @@ class TranslatedDrafting(Drafting):
         self.drafts.part = self.part
         return self.drafts.candidates()
 
+    def chance(self, leaf: Node) -> float:
+        """That of a node of the draft tree."""
+        return self.drafts.chance(leaf)
+
     def ranked_by(self, sampling: Sampling) -> Sampling:
         """Without penalties and biases, which belong to the target's token numbers."""
         return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed=sampling.seed)

@@ -12,6 +12,9 @@ import pytest
 
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import DraftRule
+from edgespec.core.drafting.best_first import BestFirstRule
+from edgespec.core.drafting.reading import Reading
+from edgespec.core.drafting.starts import Starts
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
@@ -68,8 +71,8 @@ def start(model: Path) -> Iterator[Callable[..., Desk]]:
     def begin(rule: DraftRule = RULE, **options: object) -> Desk:
         desk = Desk()
         drafter = Drafter(model, context=2048, sequences=4, prefill_batch=128)
-        options.setdefault("prefill_batch", 64)
-        desk.daemon = Daemon(drafter, rule, Outlet(desk.send, desk.broken.put), _wake=desk.wake, **options)  # type: ignore[arg-type]
+        outlet = Outlet(desk.send, desk.broken.put)
+        desk.daemon = Daemon(drafter, Starts(rule), outlet, reading=Reading(64), _wake=desk.wake, **options)  # type: ignore[arg-type]
         thread = threading.Thread(target=desk.daemon.run)
         thread.start()
         running.append((desk, thread))
@@ -130,13 +133,23 @@ def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Calla
     assert second.first == first.first + len(first.tokens), "what was pruned never got a number"
 
 
-def test_several_requests_share_the_model_step_by_step(start: Callable[..., Desk]) -> None:
-    desk = start()
-    for number in range(1, 5):
-        desk.daemon.take(opened(number, [number, *PROMPT]))
-    order = [frame.request for frame in desk.settle() if isinstance(frame, Tree)]
-    assert set(order) == {1, 2, 3, 4}
-    assert max(order.index(number) for number in (2, 3, 4)) <= 8, order
+def test_several_requests_share_each_pass_of_the_model(start: Callable[..., Desk]) -> None:
+    rule, numbers = BestFirstRule(sequences=4, max_depth=8), (1, 2, 3, 4)
+    together, alone = start(rule), start(rule)
+    together.daemon.pause(True)
+    for number in numbers:
+        together.daemon.take(opened(number, [number, *PROMPT]))
+    together.daemon.pause(False)
+    first: dict[int, Sequence[int]] = {}
+    for frame in together.settle():
+        assert isinstance(frame, Tree)
+        first.setdefault(frame.request, frame.tokens)
+    for number in numbers:
+        alone.daemon.take(opened(number, [number, *PROMPT]))
+        frame = alone.settle()[0]
+        assert isinstance(frame, Tree) and first[number] == frame.tokens
+        alone.daemon.take(Close(number, 1, "stop"))
+    assert together.daemon.stats.steps * 2 < alone.daemon.stats.steps
 
 
 def test_a_sampled_request_is_ranked_with_the_targets_own_noise(start: Callable[..., Desk]) -> None:
@@ -346,7 +359,7 @@ def test_a_token_that_the_draft_does_not_have_declines_the_request(start: Callab
 def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) -> None:
     desk = Desk()
     drafter = Drafter(model, context=2048, sequences=4)
-    desk.daemon = Daemon(drafter, RULE, Outlet(desk.send, desk.broken.put))
+    desk.daemon = Daemon(drafter, Starts(RULE), Outlet(desk.send, desk.broken.put))
     context = drafter._llama
     decode, calls = context.decode, itertools.count()
 
@@ -360,5 +373,6 @@ def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) 
         desk.daemon.take(opened(number))
     with pytest.raises(ModelError, match="could not evaluate"):
         desk.daemon.run()
-    assert next(calls) == 3 + 2 * MAX_MODEL_FAILURES
+    shared = 2
+    assert next(calls) == shared + 2 + 2 * MAX_MODEL_FAILURES, "a request and its check each, beside shared passes"
     drafter.shutdown()

@@ -11,12 +11,14 @@ from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.draft_curve import DraftCurve
+from edgespec.core.drafting.reading import FIRST_BATCH, MAX_BATCH_S
 from edgespec.core.drafting.shares import Part
+from edgespec.core.drafting.starts import Starts
 from edgespec.core.protocol.inflow import Bucket
 from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Share, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.worker.daemon import FIRST_BATCH, MAX_BATCH_S, Daemon, Outlet
+from edgespec.worker.daemon import Daemon, Outlet
 from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -35,33 +37,27 @@ def by_hand(model: Path, **options: object) -> tuple[Daemon, list[Tree | StepTim
     """A daemon without a thread, to be stepped; each row that its model evaluates takes 1/256 s."""
     drafter, sent = Drafter(model, context=2048, sequences=4, prefill_batch=256), []  # type: ignore[var-annotated]
     rule = BestFirstRule(sequences=4, max_depth=16)
-    daemon = Daemon(
-        drafter,
-        rule,
-        Outlet(sent.extend, sent.append),
-        prefill_batch=256,
-        clock=lambda: drafter.rows / 256,
-        **options,
-    )  # type: ignore[arg-type]
+    outlet, clock = Outlet(sent.extend, sent.append), lambda: drafter.rows / 256
+    daemon = Daemon(drafter, Starts(rule), outlet, clock=clock, **options)  # type: ignore[arg-type]
     return daemon, sent
 
 
-def step(daemon: Daemon) -> tuple[int, int, int]:
-    """One turn: whose, its leaves, and the rows that it evaluated."""
+def step(daemon: Daemon) -> tuple[dict[int, int], int]:
+    """One turn: the leaves of each request, and the rows that it evaluated."""
     daemon._take_in()
     work, before = daemon._next(), daemon.drafter.rows
-    assert work is not None
-    daemon._draft(*work)
-    return work[0].request, len(work[1]), daemon.drafter.rows - before
+    assert work
+    daemon._draft(work)
+    return {drafting.request: len(leaves) for drafting, leaves in work}, daemon.drafter.rows - before
 
 
 def test_a_long_prompt_is_read_in_batches_of_a_tenth_of_a_second(model: Path) -> None:
     daemon, _ = by_hand(model)
     daemon.take(opened(1, [token % 60 for token in range(300)]))
     turns = [step(daemon) for _ in range(16)]
-    reading = [rows for _, leaves, rows in turns if not leaves]
+    reading = [rows for leaves, rows in turns if leaves == {1: 0}]
     assert reading[0] == FIRST_BATCH and set(reading[1:]) == {int(MAX_BATCH_S * 256)}
-    assert 0 < sum(reading) <= 300 and turns[-1][1]
+    assert 0 < sum(reading) <= 300 and turns[-1][0][1]
     daemon.drafter.shutdown()
 
 
@@ -72,7 +68,7 @@ def test_while_a_prompt_is_read_the_other_request_gets_half_the_model(model: Pat
         step(daemon)
     daemon.take(opened(2, [token % 60 for token in range(400)]))
     turns = [step(daemon) for _ in range(40)]
-    first, second = (sum(rows for request, _, rows in turns if request == number) for number in (1, 2))
+    first, second = (sum(rows for leaves, rows in turns if number in leaves) for number in (1, 2))
     assert 0.7 < first / second < 1.4
     daemon.drafter.shutdown()
 
@@ -111,7 +107,8 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
 
 
 def test_frames_beyond_the_rate_wait_and_their_nodes_share_the_next(model: Path) -> None:
-    daemon, sent = by_hand(model, _tree_rate=Bucket(1.0, 2))
+    daemon, sent = by_hand(model)
+    daemon.outlet.rate = Bucket(1.0, 2)
     daemon.take(opened())
     for _ in range(6):
         step(daemon)

@@ -157,7 +157,7 @@ class SleepingDraft:
 class SleepingDrafter:
     """Stands in for the worker's llama.cpp (`edgespec.llamacpp.drafter.Drafter`)."""
 
-    vocab_size, context, prefill_batch, requests = VOCABULARY, CONTEXT, 8192, 8
+    vocab_size, context, prefill_batch, requests, together = VOCABULARY, CONTEXT, 8192, 8, CONTEXT
 
     def __init__(self, setting: Setting) -> None:
         self.sequences = setting.sequences
@@ -197,9 +197,13 @@ class SleepingDrafter:
     def step(
         self, request: Hashable, paths: Sequence[TokenPath], width: int, rank: Rank = best_children
     ) -> list[Proposal]:
+        """As `step_together`."""
+        return self.step_together([Asked(request, paths, width)])[0]
+
+    def step_together(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """As `SleepingDraft.draft`."""
-        self.rows += len(paths)
-        return self._model.draft([Asked(request, paths, width)])[0]
+        self.rows += sum(len(one.paths) for one in asked)
+        return self._model.draft(asked)
 
 
 def _first(proposal: Proposal, width: int) -> Proposal:

@@ -73,7 +73,7 @@ def test_catching_up_is_cut_into_limited_passes_and_each_counts(local: LocalDraf
 
 def test_policies_choose_the_leaves_of_a_step_by_the_measured_curve(model: Path) -> None:
     local = LocalDraft(model, context=256, clock=Ticking())
-    assert [leaves for leaves, _ in local.points] == [1, 2, 4, 8, 16] and local.leaves == 16
+    assert [leaves for leaves, _ in local.points] == [1, 2, 4, 8, 16, local.together] and local.leaves == 16
     assert len({seconds for _, seconds in local.points}) == 1, "on this clock every pass takes the same time"
     local.shutdown()
 

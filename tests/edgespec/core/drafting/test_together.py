@@ -1,0 +1,68 @@
+"""Leaves of several requests in one pass: the most probable, as many as pay, first those that are still in time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.best_first import BestFirst
+from edgespec.core.drafting.together import LATE, shared
+from edgespec.core.drafting.tree import Node
+
+
+def drafting(number: int, *chances: float, steps: int = 1) -> BestFirst:
+    """A request whose draft names these children at each leaf."""
+    machine = BestFirst(number, 1, 2)
+    machine.commit(0, [7, 8])
+    for step in range(steps):
+        leaves = machine.candidates()
+        found = Proposal([10 * step + i for i in range(len(chances))], [-math.log(p) for p in chances], 1.0)
+        machine.record(leaves, [found] * len(leaves))
+    return machine
+
+
+def parts(*machines: BestFirst) -> list[tuple[BestFirst, list[Node]]]:
+    return [(one, one.candidates()) for one in machines]
+
+
+def counts(*machines: BestFirst, most: int = 44, **how: object) -> dict[int, int]:
+    return {one.request: len(leaves) for one, leaves in shared(parts(*machines), most, **how)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("leaf_s", [0.0, 0.1, 0.3, 1.0])
+def test_a_lone_request_gets_the_leaves_that_it_would_choose(leaf_s: float) -> None:
+    def step_s(leaves: int) -> float:
+        return 1 + leaf_s * (leaves - 1)
+
+    machine, same = drafting(1, 0.5, 0.2, 0.15, 0.1, steps=3), drafting(1, 0.5, 0.2, 0.15, 0.1, steps=3)
+    same.step_s = step_s
+    ((_, leaves),) = shared(parts(machine), 44, step_s)
+    assert [leaf.path(machine.tree.root) for leaf in leaves] == [
+        leaf.path(same.tree.root) for leaf in same.candidates()
+    ]
+
+
+def test_the_most_probable_leaves_of_all_fill_a_pass() -> None:
+    sure, unsure = drafting(1, 0.9, 0.05), drafting(2, 0.4, 0.3, 0.2)
+    assert counts(sure, unsure, most=1) == {1: 1}
+    assert counts(sure, unsure, most=3) == {1: 1, 2: 2}
+    assert counts(sure, unsure) == {1: 2, 2: 3}
+
+
+def test_a_pass_is_filled_up_to_where_its_time_bends() -> None:
+    machines = [drafting(number, 0.6, 0.3) for number in range(1, 5)]
+    assert sum(counts(*machines, step_s=lambda leaves: 1.0).values()) == 8
+    assert sum(counts(*machines, step_s=lambda leaves: max(leaves, 4) / 4).values()) == 4
+    assert sum(counts(*machines, step_s=float).values()) == 1
+
+
+def test_of_equal_leaves_those_that_arrive_in_time_come_first() -> None:
+    late, timely, unknown = (drafting(number, 0.6, 0.5) for number in (1, 2, 3))
+    late.rhythm.committed(1.0, 0.0)
+    timely.rhythm.committed(1.0, 0.5)
+    how = {"step_s": lambda leaves: 0.1, "now": 0.9, "rtt_s": 0.2}
+    assert counts(late, timely, most=2, **how) == {2: 2}
+    assert counts(late, unknown, most=2, **how) == {3: 2}, "nothing is known of its passes"
+    assert counts(late, drafting(4, 0.6 * LATE - 0.01), most=1, **how) == {1: 1}, "a better leaf, though late"
