@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tools import verbs
 
 NAMES = ("frames", "rounds", "target")
-LONG = ("live", "map", "worst")
+LONG = ("live", "map", "serving", "worst")
 """Only when asked for by name."""
 
 

@@ -134,7 +134,7 @@ def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Calla
 
 
 def test_several_requests_share_each_pass_of_the_model(start: Callable[..., Desk]) -> None:
-    rule, numbers = BestFirstRule(sequences=4, max_depth=8), (1, 2, 3, 4)
+    rule, numbers = BestFirstRule(sequences=4, max_depth=3), (1, 2, 3, 4)
     together, alone = start(rule), start(rule)
     together.daemon.pause(True)
     for number in numbers:
