@@ -145,7 +145,7 @@ def _peers(args: argparse.Namespace) -> int:
 
 
 def _invite(args: argparse.Namespace) -> int:
-    from edgespec.shared import control
+    from edgespec.shared import control_client as control
 
     settings = config.given(args)
     for event in control.stream(folders.find_socket("worker", settings.daemon.state_dir), "invite"):
@@ -212,7 +212,7 @@ def _rotate(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     if not args.watch:
         return _ask(args, "status")
-    from edgespec.shared import control
+    from edgespec.shared import control_client as control
 
     settings = config.given(args)
     states = control.stream(folders.find_socket("worker", settings.daemon.state_dir), "watch")
@@ -270,7 +270,7 @@ def _uninstall(args: argparse.Namespace) -> int:
 
 def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str] = report.text, **params: str) -> int:
     """Calls the running worker over its control socket and prints the result."""
-    from edgespec.shared import control
+    from edgespec.shared import control_client as control
 
     settings = config.given(args)
     answer = control.call(folders.find_socket("worker", settings.daemon.state_dir), method, timeout_s=10.0, **params)

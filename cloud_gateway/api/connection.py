@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from cloud_gateway.api.errors import error_response, internal
-from cloud_gateway.api.idle import IdleConnections
 from cloud_gateway.api.request_id import HEADER, new_id
 from edgespec.core.errors import ClientError
 from edgespec.shared.acceptor import Acceptor
@@ -34,6 +34,8 @@ VERSIONS = HttpVersion10, HttpVersion11
 """Of HTTP that are spoken here; aiohttp's parser also passes 0.9 and 2.0, and answers in the request's version."""
 SERVER = "edgespec"
 """The header `Server` of every response; aiohttp's names the versions of Python and aiohttp."""
+MAX_IDLE_PER_KEY = 64
+"""Pools of HTTP clients keep 10 to 20; without a bound one key could hold every connection of the port."""
 
 lines = LimitedLog(logging.getLogger("cloud_gateway.api"))
 
@@ -48,6 +50,32 @@ class Times:
     """Between two requests; longer than the 60 s of common proxies, so that they close first."""
     unread_s: float = 20.0
     """For a client that does not read its response to take any of it, once the buffers are full."""
+
+
+class IdleConnections:
+    """The idle connections of one listener. Beyond the bound, the oldest of a key is closed."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, OrderedDict[Connection, None]] = {}
+        """Only keys with idle connections."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_key.values()))
+
+    def add(self, key: str, connection: Connection) -> None:
+        """A request has ended. Closes the oldest connection of this key where there are too many."""
+        mine = self._by_key.setdefault(key, OrderedDict())
+        mine[connection] = None
+        if len(mine) > MAX_IDLE_PER_KEY:
+            oldest, _ = mine.popitem(last=False)
+            oldest.close_idle()
+
+    def discard(self, key: str, connection: Connection) -> None:
+        """A request has begun, or the connection has ended."""
+        mine = self._by_key.get(key, OrderedDict())
+        mine.pop(connection, None)
+        if not mine:
+            self._by_key.pop(key, None)
 
 
 class Connection(RequestHandler):

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from cloud_gateway.api.connection import SERVER, Connection, Times
-from cloud_gateway.api.idle import IdleConnections
+from cloud_gateway.api.connection import SERVER, Connection, IdleConnections, Times
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError
 from edgespec.shared.acceptor import Acceptor

@@ -32,8 +32,9 @@ SCHEMAS = "#/components/schemas/"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A route: its body, its response, and the events of its stream."""
+    """A route: its method of `Api`, its body, its response, and the events of its stream."""
 
+    endpoint: str
     summary: str
     response: Any
     body: type[Struct] | None = None
@@ -41,19 +42,23 @@ class Operation:
     public: bool = False
 
 
-HEALTH = Operation("Whether requests are accepted; 503 if not.", Health, public=True)
+HEALTH = Operation("healthz", "Whether requests are accepted; 503 if not.", Health, public=True)
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/healthz"): HEALTH,
     ("GET", "/health"): HEALTH,
-    ("GET", "/openapi.json"): Operation("This document.", dict[str, Any]),
-    ("GET", "/v1/models"): Operation("The one model that is served.", Models),
-    ("GET", "/v1/models/{model}"): Operation("A model by its id.", Model),
-    ("POST", "/v1/chat/completions"): Operation("A chat completion.", ChatCompletion, ChatBody, ChatChunk),
-    ("POST", "/v1/responses"): Operation("A response, without state.", Response, ResponsesBody, ResponseEvent),
-    ("POST", "/tokenize"): Operation("The tokens of a prompt.", Tokens, TokenizeBody),
-    ("GET", "/version"): Operation("The gateway's version.", Version),
-    ("GET", "/"): Operation("Paths to begin with.", Welcome, public=True),
-    ("POST", "/v1/completions"): Operation("Text that continues a prompt.", TextCompletion, CompletionBody, TextChunk),
+    ("GET", "/openapi.json"): Operation("openapi", "This document.", dict[str, Any]),
+    ("GET", "/v1/models"): Operation("models", "The one model that is served.", Models),
+    ("GET", "/v1/models/{model}"): Operation("model", "A model by its id.", Model),
+    ("POST", "/v1/chat/completions"): Operation("chat", "A chat completion.", ChatCompletion, ChatBody, ChatChunk),
+    ("POST", "/v1/responses"): Operation(
+        "responses", "A response, without state.", Response, ResponsesBody, ResponseEvent
+    ),
+    ("POST", "/tokenize"): Operation("tokenize", "The tokens of a prompt.", Tokens, TokenizeBody),
+    ("GET", "/version"): Operation("version", "The gateway's version.", Version),
+    ("GET", "/"): Operation("welcome", "Paths to begin with.", Welcome, public=True),
+    ("POST", "/v1/completions"): Operation(
+        "completions", "Text that continues a prompt.", TextCompletion, CompletionBody, TextChunk
+    ),
 }
 
 

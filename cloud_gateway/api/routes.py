@@ -14,6 +14,7 @@ from aiohttp import web
 from cloud_gateway.api import report
 from cloud_gateway.api.connection import Connection
 from cloud_gateway.api.errors import as_client_error, error_response, unavailable
+from cloud_gateway.api.openapi import OPERATIONS
 from cloud_gateway.api.request_id import ID, TRACE_PARENT, new_id, show
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
@@ -37,18 +38,9 @@ class Route:
     endpoint: Endpoint
 
 
-ROUTES = (
-    Route("GET", "/healthz", "public", Api.healthz),
-    Route("GET", "/health", "public", Api.healthz),
-    Route("GET", "/openapi.json", "key", Api.openapi),
-    Route("GET", "/v1/models", "key", Api.models),
-    Route("GET", "/v1/models/{model:.+}", "key", Api.model),
-    Route("POST", "/v1/chat/completions", "key", Api.chat),
-    Route("POST", "/v1/completions", "key", Api.completions),
-    Route("POST", "/v1/responses", "key", Api.responses),
-    Route("POST", "/tokenize", "key", Api.tokenize),
-    Route("GET", "/version", "key", Api.version),
-    Route("GET", "/", "public", Api.welcome),
+ROUTES = tuple(
+    Route(method, path.replace("{model}", "{model:.+}"), "public" if one.public else "key", getattr(Api, one.endpoint))
+    for (method, path), one in OPERATIONS.items()
 )
 
 

@@ -24,7 +24,8 @@ from cloud_gateway.links.offer import Offer, Sending
 from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity, standing_error
+from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
+from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.messages import (
     Bye,
     Close,
@@ -42,7 +43,7 @@ from edgespec.core.protocol.messages import (
 )
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
-from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, GatewaySession, Linked, RttSample, Timers
+from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog

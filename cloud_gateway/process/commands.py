@@ -26,7 +26,8 @@ from cloud_gateway.process.audit import entries
 from cloud_gateway.process.views import CHANGED, key_row, worker_row
 from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.shared import control, folders, logs, unit
+from edgespec.shared import control_client as control
+from edgespec.shared import folders, logs, unit
 from edgespec.shared.installed import another
 from edgespec.shared.starting import Starting
 
@@ -235,9 +236,9 @@ def rotate_identity(args: argparse.Namespace) -> int:
     """`cloud-gateway identity rotate`: a running gateway has the new keys once it is restarted."""
     from edgespec.core.protocol.names import key_id  # cryptography
     from edgespec.core.protocol.rotation import GRACE_S
-    from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.server_keys import ServerKeyStore
 
-    made = KeyStore(_key_folder(args).parent).rotate_gateway()
+    made = ServerKeyStore(_key_folder(args).parent).rotate_gateway()
     old, new = key_id(made.old_key), key_id(made.new_key)
     if args.json:
         return _print_json({"old": old, "new": new})
@@ -315,7 +316,7 @@ def _is_running(path: Path) -> bool:
 
 
 def _key_folder(args: argparse.Namespace) -> Path:
-    """The folder of KeyStore, without loading its libraries."""
+    """The folder of ServerKeyStore, without loading its libraries."""
     return folders.state_dir("gateway", config.given(args).daemon.state_dir) / "keys"
 
 

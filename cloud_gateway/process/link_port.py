@@ -16,14 +16,14 @@ from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.fields import machine_name
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.pairing_listener import PairingListener
+from edgespec.shared.server_keys import ServerKeyStore
 
 
 class LinkPort:
     """Lives on the event loop; open from `open` until its stack is left."""
 
-    def __init__(self, settings: LinkSection, store: KeyStore) -> None:
+    def __init__(self, settings: LinkSection, store: ServerKeyStore) -> None:
         """Raises KeyStoreError."""
         self._settings = settings
         self.key, self.tls = store.identity(), store.tls_identity()

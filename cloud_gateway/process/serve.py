@@ -45,7 +45,7 @@ from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import pin
 from edgespec.shared.installed import another
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, starting: Starting, ready_file: Path | None = None) -> None:
         """Reads keys and lists. Raises KeyStoreError, ConfigError."""
         self.settings, self.starting, self._ready_file = settings, starting, ready_file
-        store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
+        store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         store.note_credentials()
         self.port = LinkPort(settings.link, store)
         self.keys = KeyRing(store.folder)

@@ -19,21 +19,14 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edgespec.core import errors
-from edgespec.core.errors import (
-    UNDECODABLE,
-    AddressError,
-    ConfigError,
-    EdgespecError,
-    LocalProtocolError,
-    RemoteProtocolError,
-)
+from edgespec.core.errors import UNDECODABLE, AddressError, ConfigError, EdgespecError, LocalProtocolError
 
 log = logging.getLogger("edgespec.control")
 
@@ -41,7 +34,6 @@ MAX_LINE_BYTES = 64 * 1024
 MAX_PATH_BYTES = 103
 """107 fit into a socket address (unix(7)), and the socket is first made under a name four bytes longer."""
 _REQUEST_S = 10.0
-_STARTS = {"gateway": "cloud-gateway serve", "worker": "edgespec run"}
 
 Handler = Callable[..., Awaitable[object] | AsyncIterator[object]]
 """Takes the request's parameters as keywords; returns one result, or yields events."""
@@ -67,7 +59,7 @@ class ControlServer:
 
         Raises ConfigError for a path that is too long.
         """
-        _check_length(self._path)
+        check_length(self._path)
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -122,9 +114,9 @@ class ControlServer:
                 return
             reply = await self._run(_decode_request(line), reader, writer)
         except EdgespecError as error:
-            reply = _line({"error": {"type": _public_name(error), "message": str(error)}})
+            reply = encoded({"error": {"type": _public_name(error), "message": str(error)}})
         except ValueError:  # a line longer than the limit
-            reply = _line({"error": {"type": "LocalProtocolError", "message": "The request is too long."}})
+            reply = encoded({"error": {"type": "LocalProtocolError", "message": "The request is too long."}})
         writer.write(reply)
         await writer.drain()
 
@@ -156,12 +148,12 @@ class ControlServer:
         try:
             outcome = handler(**request.params)
             if not isinstance(outcome, AsyncIterator):
-                return _line({"result": await outcome})
+                return encoded({"result": await outcome})
             async with contextlib.aclosing(outcome) as events:  # type: ignore[type-var]
                 async for event in events:
-                    writer.write(_line({"event": event}))
+                    writer.write(encoded({"event": event}))
                     await writer.drain()
-            return _line({"result": None})
+            return encoded({"result": None})
         except (EdgespecError, ConnectionError):
             raise
         except Exception:  # a bug in one handler must not end the control socket
@@ -169,59 +161,6 @@ class ControlServer:
             raise LocalProtocolError(
                 f"The running {self._path.stem} failed at `{request.method}`; see its log."
             ) from None
-
-
-def call(path: Path, method: str, /, *, timeout_s: float = 10.0, **params: object) -> Any:
-    """Calls the daemon at `path` and returns its result, as JSON types.
-
-    Raises AddressError if none runs or responds, and the EdgespecError that the daemon's handler raised.
-    """
-    events = _converse(path, method, params, timeout_s)
-    while True:
-        try:
-            next(events)
-        except StopIteration as end:
-            return end.value
-
-
-def stream(path: Path, method: str, /, **params: object) -> Iterator[Any]:
-    """Calls the daemon and yields its events as they arrive, without a time limit. Raises as `call` does."""
-    yield from _converse(path, method, params, None)
-
-
-def _converse(path: Path, method: str, params: dict[str, object], timeout_s: float | None) -> Iterator[Any]:
-    with _connect(path, timeout_s) as connection, connection.makefile("rb") as lines:
-        try:
-            connection.sendall(_line({"method": method, "params": params}))
-            for line in lines:
-                reply = msgspec.json.decode(line)
-                if "error" in reply:
-                    raise _error(reply["error"]["type"], reply["error"]["message"])
-                if "result" in reply:
-                    return reply["result"]
-                yield reply["event"]
-        except TimeoutError:
-            raise AddressError(f"The {path.stem} did not answer within {timeout_s:g} s.") from None
-        except ConnectionError:
-            pass  # reported below
-    raise AddressError(f"The {path.stem} stopped before it had answered.")
-
-
-def _connect(path: Path, timeout_s: float | None) -> socket.socket:
-    _check_length(path)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    connection.settimeout(timeout_s)
-    try:
-        connection.connect(str(path))
-        return connection
-    except OSError as error:
-        connection.close()
-        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-            start = _STARTS.get(path.stem, path.stem)
-            raise AddressError(f"The {path.stem} is not running (socket {path}); start it with `{start}`.") from None
-        if isinstance(error, PermissionError):
-            raise AddressError(f"The {path.stem} runs as another user; run this command as that user.") from None
-        raise AddressError(f"The {path.stem} cannot be reached at {path} ({error.strerror or error}).") from None
 
 
 def _bind(path: Path) -> socket.socket:
@@ -240,7 +179,7 @@ def _bind(path: Path) -> socket.socket:
     return listening
 
 
-def _check_length(path: Path) -> None:
+def check_length(path: Path) -> None:
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise ConfigError(
             f"The control socket's path {path} has more than {MAX_PATH_BYTES} bytes; set a shorter `daemon.state_dir`."
@@ -260,17 +199,10 @@ def _decode_request(line: bytes) -> _Request:
         raise LocalProtocolError("The request is not one line of JSON with a method and its params.") from None
 
 
-def _line(value: object) -> bytes:
+def encoded(value: object) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
 def _public_name(error: EdgespecError) -> str:
     """The class of core/errors.py that the error is, or derives from."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-
-
-def _error(kind: str, message: str) -> EdgespecError:
-    if kind == RemoteProtocolError.__name__:
-        return RemoteProtocolError("control", message)
-    known = getattr(errors, kind, EdgespecError)
-    return known(message) if isinstance(known, type) and issubclass(known, EdgespecError) else EdgespecError(message)

@@ -17,28 +17,22 @@ Commands in a shell see no credentials, so the daemon notes them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-from cryptography import x509
 from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from edgespec.core.errors import UNDECODABLE, ConfigError, KeyStoreError
 from edgespec.core.protocol.messages import Rotation
-from edgespec.core.protocol.rotation import MAX_ROTATIONS, GatewayRotation, Rotations, gateway_rotation, rotation, up_to
+from edgespec.core.protocol.rotation import MAX_ROTATIONS, Rotations, rotation, up_to
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared import folders, tls
+from edgespec.shared import folders
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
-_NAMES = ("identity.key", "tls.pem")
+NAMES = ("identity.key", "tls.pem")
 
 
 class KeyStore:
@@ -49,13 +43,10 @@ class KeyStore:
         given = os.environ.get("CREDENTIALS_DIRECTORY", "")
         self._credentials = Path(given) if given else None
         private_folder(self.folder)
-        if (self.folder / "rotated.json").exists():
-            with locked(self.folder):
-                self._finish()
 
     def identity(self) -> SigningKey:
         """This machine's identity, generated when it is first needed."""
-        path, pem = self._read_or_make("identity.key", _new_identity)
+        path, pem = self.read_or_make("identity.key", _new_identity)
         try:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, InternalError, UnsupportedAlgorithm):
@@ -74,57 +65,20 @@ class KeyStore:
         """Makes a new identity; returns the statement of it, which the present one signs too. The statement is written
         first: without the new key it is of no effect. Raises ConfigError if the identity is a credential.
         """
-        self._check_writable("identity.key")
+        self.check_writable("identity.key")
         old = self.identity()
         with locked(self.folder):
-            pem, new = _new_key()
+            pem, new = new_key()
             made = rotation(old, new)
             chain = (*up_to(self._rotations(), old.public), made)[-MAX_ROTATIONS:]
             write_private(self.folder / "rotations.json", msgspec.json.encode(chain))
             write_private(self.folder / "identity.key", pem)
         return made
 
-    def rotate_gateway(self) -> GatewayRotation:
-        """Makes a new identity and a new TLS key; returns the statement of both, which the present identity signs too
-        and the new certificate has. A running gateway keeps the old ones until it starts again. Raises ConfigError
-        if one of them is a credential.
-        """
-        for name in _NAMES:
-            self._check_writable(name)
-            if not (self.folder / name).exists():
-                raise KeyStoreError(
-                    f"{self.folder / name} does not exist, so there is nothing to rotate: start the gateway once."
-                )
-        old, former = self.identity(), self.tls_identity().pem
-        with locked(self.folder):
-            pem, new = _new_key()
-            key = tls.new_key()
-            before = tls.rotations_in(x509.load_pem_x509_certificate(former.read_bytes()))
-            made = gateway_rotation(old, new, tls.spki_hash(key.public_key()))
-            chain = (*(before if before and before[-1].new_key == old.public else ()), made)[-MAX_ROTATIONS:]
-            both = {"identity.key": pem, "tls.pem": tls.new_identity(key=key, rotations=chain)}
-            write_private(self.folder / "rotated.json", msgspec.json.encode(both))
-            self._finish()
-        return made
-
-    def _finish(self) -> None:
-        """Replaces the files of a rotation one after the other, that of a process too which was ended meanwhile."""
-        path = self.folder / "rotated.json"
-        data = read_private(path)
-        if data is None:
-            return
-        try:
-            both = msgspec.json.decode(data, type=dict[Literal["identity.key", "tls.pem"], bytes])
-        except UNDECODABLE as error:
-            raise KeyStoreError(f"{path} is damaged ({error}); remove it and rotate again.") from None
-        for name, pem in both.items():
-            write_private(self.folder / name, pem)
-        path.unlink()
-
     def note_credentials(self) -> None:
         """Notes, at a daemon's start, which keys are credentials, for `rotate` and `rotate_gateway`."""
         path = self.folder / "credentials.txt"
-        lines = "".join(f"{given}\n" for name in _NAMES if (given := self._credential(name)))
+        lines = "".join(f"{given}\n" for name in NAMES if (given := self._credential(name)))
         if lines or path.exists():
             with locked(self.folder):
                 write_private(path, lines.encode())
@@ -133,7 +87,7 @@ class KeyStore:
         path = self._credentials / name if self._credentials is not None else None
         return path if path is not None and folders.exists(path) else None
 
-    def _check_writable(self, name: str) -> None:
+    def check_writable(self, name: str) -> None:
         given: Path | str | None = self._credential(name)
         if self._credentials is None:  # a command in a shell
             noted = (read_private(self.folder / "credentials.txt") or b"").decode(errors="replace").splitlines()
@@ -151,12 +105,7 @@ class KeyStore:
         except UNDECODABLE as error:
             raise KeyStoreError(f"{path} is damaged ({error}); remove it and pair again.") from None
 
-    def tls_identity(self) -> tls.ServerIdentity:
-        """The gateway's TLS key and certificate, generated when they are first needed."""
-        path, pem = self._read_or_make("tls.pem", tls.new_identity)
-        return tls.ServerIdentity(path, tls.certificate_spki(path, pem))
-
-    def _read_or_make(self, name: str, make: tls.MakePem) -> tuple[Path, bytes]:
+    def read_or_make(self, name: str, make: Callable[[], bytes]) -> tuple[Path, bytes]:
         if self._credentials is not None:
             path = self._credentials / name
             try:
@@ -175,7 +124,7 @@ class KeyStore:
         return path, pem
 
 
-def _new_key() -> tuple[bytes, SigningKey]:
+def new_key() -> tuple[bytes, SigningKey]:
     """A fresh identity, as PEM and as a key."""
     pem = _new_identity()
     return pem, SigningKey(load_pem_private_key(pem, password=None).private_bytes_raw())  # type: ignore[union-attr]

@@ -19,11 +19,9 @@ from websockets.asyncio.connection import Connection, broadcast
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.batches import together
-from edgespec.core.protocol.handshake import CloseCode
+from edgespec.core.protocol.handshake import CloseCode, shown
 from edgespec.core.protocol.messages import MAX_FRAME_BYTES, AnyBody, Bye
-from edgespec.core.protocol.reasons import shown
-from edgespec.core.protocol.session import Event, Linked, Session, State
+from edgespec.core.protocol.session import Event, Linked, Session, State, together
 from edgespec.shared.flow_limit import FlowLimited
 
 WEBSOCKET_OPTIONS: dict[str, Any] = {

@@ -19,10 +19,17 @@ from typing import Any, NoReturn, Protocol
 from websockets.exceptions import WebSocketException
 
 from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolError
-from edgespec.core.protocol.handshake import NONCE_BYTES, CloseCode, Pin, WorkerIdentity, final_error, quarantine_notice
+from edgespec.core.protocol.handshake import (
+    NONCE_BYTES,
+    CloseCode,
+    Pin,
+    WorkerIdentity,
+    final_error,
+    quarantine_notice,
+    shown,
+)
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Piece, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
-from edgespec.core.protocol.reasons import shown
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
 from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, SHARE, Address, Relayed

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -82,9 +83,10 @@ class Service:
         translation = load_translation(settings, drafter)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = identity(settings, store, drafter, translation, rule.sequences)
+        outlet = Outlet(*(partial(self._soon, call) for call in (self._send, self._broken, self._announce)))
         self.daemon = Daemon(
             drafter, Starts(rule, None if translation is None else translation.translator.drafting),
-            Outlet(self._send_soon, self._broken_soon, self._loaded_soon), draft.requests,
+            outlet, draft.requests,
             curve=DraftCurve(curve), load=self._reload,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
@@ -100,7 +102,7 @@ class Service:
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
         self._peers = Peers(
-            PairedPeers(store.folder), settings.peers.listen, self.gateway.key, partial(self._peering, store)
+            PairedPeers(store.folder), settings.peers.listen, self.gateway.key, partial(self._peering, state)
         )
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
@@ -109,10 +111,12 @@ class Service:
     def _lowered(self) -> bool:
         return self.settings.daemon.priority == "idle"
 
-    def _peering(self, store: KeyStore, gateway: bytes) -> PeerService:
+    def _peering(self, state: Path, gateway: bytes) -> PeerService:
         """Imported when there are peers: most workers have none."""
+        from edgespec.shared.server_keys import ServerKeyStore
         from edgespec.worker.peers.service import PeerService
 
+        store = ServerKeyStore(state)
         of, linked = self.settings, lambda: self._link is not None and not isinstance(self._link.address, Relayed)
         return PeerService(store, worker_name(of), of.peers, of.relay, gateway, of.gateway.address, linked)
 
@@ -237,14 +241,14 @@ class Service:
                 priority.lower_thread()
             self.daemon.run()
         except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
-            self._loop.call_soon_threadsafe(self._fail, error)
+            self._soon(self._fail, error)
 
     def _fail(self, error: Exception) -> None:
         if not self._failed.done():
             self._failed.set_exception(error)
 
-    def _send_soon(self, bodies: Sequence[Tree | StepTimes | Decline]) -> None:
-        self._loop.call_soon_threadsafe(self._send, bodies)
+    def _soon(self, call: Callable[..., None], *arguments: object) -> None:
+        self._loop.call_soon_threadsafe(call, *arguments)
 
     def _send(self, bodies: Sequence[Tree | StepTimes | Decline]) -> None:
         if self._link is not None:
@@ -252,15 +256,9 @@ class Service:
         else:
             self.daemon.writable()
 
-    def _broken_soon(self, error: RemoteProtocolError) -> None:
-        self._loop.call_soon_threadsafe(self._broken, error)
-
     def _broken(self, error: RemoteProtocolError) -> None:
         if self._link is not None:
             self._link.end(error)
-
-    def _loaded_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._announce)
 
     def _load_and_time(self, doing: Callable[[str], None]) -> tuple[Drafter, dict[int, float]]:
         doing(f"checking and loading the draft model {self.settings.draft.model}")

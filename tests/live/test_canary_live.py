@@ -22,7 +22,7 @@ import pytest
 
 from edgespec.core.pairing.messages import Code, check_number
 from edgespec.lab.rig import Processes, module
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.words import parse_code
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -113,7 +113,7 @@ def pair(both: Pair) -> list[str]:
             both.command("worker", "pair", first["address"], f"{right.nameplate}-{WORDS}-{right.check}").returncode != 0
         )
         words = right.words[::-1]
-        spki = KeyStore(both.folder / "g").tls_identity().spki_hash
+        spki = ServerKeyStore(both.folder / "g").tls_identity().spki_hash
         wrong = str(Code(right.nameplate, words, check_number(right.nameplate, words, spki)))
         assert both.command("worker", "pair", first["address"], wrong).returncode != 0
         events = (json.loads(line) for line in operator.stdout)

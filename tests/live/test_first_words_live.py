@@ -17,7 +17,7 @@ import pytest
 
 from edgespec.core.errors import AddressError
 from edgespec.lab.rig import module
-from edgespec.shared import control
+from edgespec.shared import control_client as control
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from tests.live.test_gateway_live import ENDLESS, gateway

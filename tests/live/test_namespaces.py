@@ -19,7 +19,7 @@ import pytest
 from edgespec.core.protocol.names import key_id
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from tests.support.campus import ip, within
 
 pytestmark = pytest.mark.live
@@ -53,7 +53,7 @@ from zeroconf import ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 from edgespec.worker.discovery import find
 from edgespec.shared import mdns
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from tests.support.campus import ip, within
 async def listen(reader, writer):
     print("connected", flush=True)
@@ -61,7 +61,7 @@ async def listen(reader, writer):
         print("received", len(data), flush=True)
 async def main():
     (real,) = await find(20, sys.argv[2])
-    tls = KeyStore(Path(sys.argv[1])).tls_identity()
+    tls = ServerKeyStore(Path(sys.argv[1])).tls_identity()
     server = await asyncio.start_server(listen, "10.77.0.1", 0, ssl=tls.context())
     properties = {"v": "1", "kh": real.key_hash, "th": real.tls_hash.hex(), "path": "/link"}
     info = ServiceInfo(
@@ -98,7 +98,7 @@ def test_mdns_pairing_by_code_and_a_remotely_drafted_request(two_machines: None,
     with Rig(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
         stage.start_gateway()
         stage.create_key()
-        identity = KeyStore(tmp_path / "gateway").identity()
+        identity = ServerKeyStore(tmp_path / "gateway").identity()
         with rogue(tmp_path / "rogue", key_id(identity.public)) as lines:
             stage.pair()
             stage.start_worker()

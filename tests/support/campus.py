@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.processes import Processes, module
-from edgespec.shared import control, folders, models
+from edgespec.shared import control_client as control
+from edgespec.shared import folders, models
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000

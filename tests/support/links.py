@@ -28,8 +28,8 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
-from edgespec.shared.keystore import KeyStore
-from edgespec.shared.tls import ServerIdentity, certificate_spki, client_context, new_identity, peer_spki_hash
+from edgespec.shared.server_keys import ServerIdentity, ServerKeyStore, certificate_spki, new_identity
+from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.link import Link
 from tools.doubles.limits import link_limits
 
@@ -163,7 +163,7 @@ async def serving(
     seen: Seen | None = None,
     port: int = 0,
     branching: int = 4,
-    keys: KeyStore | None = None,
+    keys: ServerKeyStore | None = None,
     tokenizer: bytes = TOKENIZER,
     tokenizer_file: bytes = b"",
 ) -> AsyncIterator[GatewayUnderTest]:

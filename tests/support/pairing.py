@@ -16,18 +16,12 @@ from websockets.asyncio.server import serve
 
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.pairing.exchange import Party, WorkerExchange
-from edgespec.core.pairing.messages import (
-    Code,
-    Reason,
-    Refused,
-    check_number,
-    decode_pairing,
-)
+from edgespec.core.pairing.messages import Code, Reason, Refused, check_number, decode_pairing
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.pairing_listener import PairingListener
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.tls import client_context
 from edgespec.shared.words import parse_code
 from edgespec.worker.pair import pair
@@ -86,7 +80,7 @@ class Worker:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Gateway]:
-    store = KeyStore(folder / "gateway")
+    store = ServerKeyStore(folder / "gateway")
     tls, key, workers = store.tls_identity(), store.identity(), PairedWorkers(store.folder)
     desk = PairingListener(key, "dept gateway", tls.spki_hash, workers)
     async with serve(desk.handle, "127.0.0.1", 0, ssl=tls.context(), compression=None) as server:
@@ -127,5 +121,5 @@ def wrong(gateway: Gateway, code: Code) -> Code:
 
 def make_worker(folder: Path) -> Worker:
     """A worker with keys and list below a folder."""
-    store = KeyStore(folder / "worker")
+    store = ServerKeyStore(folder / "worker")
     return Worker(store.identity(), PairedGateways(store.folder))

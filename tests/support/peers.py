@@ -11,9 +11,9 @@ from pathlib import Path
 from edgespec.core.pairing.messages import Code
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedPeer, PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.pair import pair
 from edgespec.worker.peers.call import Caller
 from edgespec.worker.peers.config import PeersSection, RelaySection
@@ -48,7 +48,7 @@ class Peer:
 @asynccontextmanager
 async def peer(folder: Path, relay: RelaySection | None = None) -> AsyncIterator[Peer]:
     """A listening daemon with a state folder of its own."""
-    store = KeyStore(folder)
+    store = ServerKeyStore(folder)
     key, tls, peers = store.identity(), store.tls_identity(), PairedPeers(store.folder)
     gateways: dict[bytes, Sequence[Address]] = {}
     pairing = desk(key, folder.name, tls.spki_hash, peers)

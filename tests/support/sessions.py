@@ -8,8 +8,9 @@ import pytest
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.gateway_session import GatewaySession
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
-from edgespec.core.protocol.session import GatewaySession, Linked, RttSample, State, WorkerSession
+from edgespec.core.protocol.session import Linked, RttSample, State, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 
 WORKER_KEY, GATEWAY_KEY = SigningKey(b"w" * 32), SigningKey(b"g" * 32)

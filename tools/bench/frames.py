@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.protocol import messages as m
+from edgespec.core.protocol.gateway_session import GatewaySession
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity
-from edgespec.core.protocol.session import GatewaySession, WorkerSession
+from edgespec.core.protocol.session import WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from tools import verbs
 

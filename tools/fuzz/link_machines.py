@@ -20,9 +20,10 @@ from edgespec.core.peers import handshake as peers
 from edgespec.core.peers.handshake import CallerHandshake, ListenerHandshake
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import session, signing
+from edgespec.core.protocol.gateway_session import GatewaySession
 from edgespec.core.protocol.inflow import Inflow, InflowLimits
 from edgespec.core.protocol.records import Records
-from edgespec.core.protocol.session import GatewaySession, Session, WorkerSession
+from edgespec.core.protocol.session import Session, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.words import new_code
 from tools.fuzz import ends

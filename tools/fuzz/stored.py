@@ -28,8 +28,8 @@ from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelE
 from edgespec.core.protocol.rotation import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from edgespec.shared import hf_vocabulary, settings, vocabfiles
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedPeers
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.config import WorkerSettings
 from tools.fuzz.decoder import Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
@@ -46,7 +46,7 @@ SAFETENSORS = Codec(lambda data: json.loads(data[8:]), lambda value: _tensors(ms
 
 def table() -> dict[str, Decoder]:
     """By name."""
-    keys = KeyStore(_folder())
+    keys = ServerKeyStore(_folder())
     identity, tls = keys.identity(), keys.tls_identity().pem.read_bytes()
     pems = [(keys.folder / "identity.key").read_bytes(), tls]
     PairedGateways(keys.folder).add(GATEWAY_KEY.public, HASH, "gw", "gw.example:7443", 1)
@@ -128,8 +128,8 @@ def _file(
     return Decoder(decode, samples, refuses, codec, cost=80)
 
 
-def _keys(path: Path) -> KeyStore:
-    return KeyStore(path.parents[1])
+def _keys(path: Path) -> ServerKeyStore:
+    return ServerKeyStore(path.parents[1])
 
 
 def _all(kind: Callable[[Path], Any]) -> Callable[[Path], object]:

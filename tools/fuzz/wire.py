@@ -21,7 +21,8 @@ from edgespec.core.pairing import messages as pairing
 from edgespec.core.peers import handshake as peers
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
-from edgespec.core.protocol.handshake import Pin, foreign_version
+from edgespec.core.protocol.gateway_session import foreign_version
+from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.rotation import gateway_rotation
 from edgespec.shared import mdns, tls
 from edgespec.shared.address import parse_address, source_of

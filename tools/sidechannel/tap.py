@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.lab.rig import RigError
-from edgespec.shared import tls
+from edgespec.shared import server_keys, tls
 
 SILENCE_S = 120.0
 RECORD_HEAD = 5
@@ -144,8 +144,8 @@ def _take(seen: Observation, line: bytes, now: float) -> None:
 def relay(port: int, folder: Path) -> Iterator[int]:
     """A TLS proxy before the API's port on this machine, as an operator would put one; yields its own port."""
     pem = folder / f"relay-{port}.pem"
-    pem.write_bytes(tls.new_identity())
-    context = tls.ServerIdentity(pem, b"").context()
+    pem.write_bytes(server_keys.new_identity())
+    context = server_keys.ServerIdentity(pem, b"").context()
     listening: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol import signing
-from edgespec.core.protocol.messages import PROTOCOL, Challenge, Hello, Refuse, RefuseReason, Rotation
-from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.messages import PROTOCOL, Challenge, Hello, Refuse, Rotation
 from edgespec.core.protocol.signing import SigningKey
 
 MAX_HANDSHAKE_BYTES = 2048
 NONCE_BYTES = 32
 NO_TOKENIZER = bytes(32)
 """In place of a tokenizer's digest in `Hello`: the worker links to fetch the target's."""
+
+REASONS = frozenset(
+    "bad-signature busy control expired fault flood gateway-key handshake-timeout internal malformed oversize padding "
+    "pairing-order pin pong prefix quarantined revoked rotation sequence session silent slow stopping superseded tls "
+    "tokenizer unexpected unpaired version vocabulary weak-key websocket shape-nodes shape-columns shape-parent "
+    "shape-duplicate-sibling shape-vocabulary shape-depth shape-ids shape-entropy shape-cost shape-steps".split()
+)
+"""Labels with which sessions, frames and links end, and that a log shows of another machine: a peer can write anything
+into a close reason or a `Bye`, parts of a prompt included, so any other text is withheld."""
 
 
 class CloseCode(enum.IntEnum):
@@ -112,84 +119,10 @@ def session_id(transcript_hash: bytes) -> bytes:
     return hashlib.sha256(f"{PROTOCOL} session\0".encode() + transcript_hash).digest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a worker is refused: the content of `Refuse`, and the close code after it."""
-
-    reason: RefuseReason
-    text: str
-    code: CloseCode
-
-    def signed(self, key: SigningKey, hello: bytes) -> Refuse:
-        """The message; `hello` is the Hello as received, whose nonce makes the signature valid only once."""
-        signature = key.sign(signing.GATEWAY_REFUSE, _refusal_digest(hello, self.reason, self.text))
-        return Refuse(self.reason, self.text, signature)
-
-    def error(self) -> RemoteProtocolError:
-        """The error that ends the gateway's session after it."""
-        return RemoteProtocolError(self.reason, self.text, close_code=self.code)
-
-
 def verify_refusal(refuse: Refuse, hello: bytes, gateway_key: bytes) -> None:
     """Raises RemoteProtocolError (`bad-signature`) unless the gateway refused this very Hello."""
-    digest = _refusal_digest(hello, refuse.reason, refuse.message)
+    digest = refusal_digest(hello, refuse.reason, refuse.message)
     signing.verify(gateway_key, signing.GATEWAY_REFUSE, digest, refuse.signature)
-
-
-def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
-    """The reason to refuse this worker, if any. Raises RemoteProtocolError (`weak-key`) for a bad public key.
-
-    Whether the key is paired is checked after the proof: only the owner of a key may learn its status.
-    """
-    if hello.protocol != PROTOCOL:
-        return refusal_of_version(hello.protocol)
-    signing.check_public_key(hello.worker_key)
-    fetches = hello.tokenizer_digest == NO_TOKENIZER and me.tokenizer_file
-    if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
-        theirs, ours = hello.tokenizer_digest.hex()[:16], me.tokenizer_digest.hex()[:16]
-        do = (
-            "it can be fetched" if me.tokenizer_file else "which is not in a GGUF file: set the worker's `draft.target`"
-        )
-        text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {do}."
-        return Refusal("tokenizer", text, CloseCode.TOKENIZER)
-    return None
-
-
-def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError | None:
-    """The error that ends the session of a worker with a proven key; None if the key is paired."""
-    worker = key_id(worker_key)
-    match standing:
-        case "unpaired":
-            return RemoteProtocolError("unpaired", f"The key {worker} is not paired.", close_code=CloseCode.UNPAIRED)
-        case "revoked":
-            return RemoteProtocolError("revoked", f"The key {worker} was revoked.", close_code=CloseCode.REVOKED)
-        case "expired":
-            text = f"The pairing of the key {worker} has expired; `cloud-gateway workers expire {worker}` prolongs it."
-            return RemoteProtocolError("expired", text, close_code=CloseCode.EXPIRED)
-        case "version":
-            text = f"The key {worker} was paired at a later version than {PROTOCOL}; update the gateway, or pair again."
-            return RemoteProtocolError("version", text, close_code=CloseCode.VERSION)
-        case "quarantined":
-            text = f"The key {worker} is quarantined; `cloud-gateway workers release {worker}` ends that."
-            return RemoteProtocolError("quarantined", text, close_code=CloseCode.QUARANTINED)
-    return None
-
-
-def refusal_of_version(theirs: str) -> Refusal:
-    """The refusal of a worker with another protocol version."""
-    shown = theirs if re.fullmatch(r"edgespec/[0-9.]{1,8}", theirs) else "something else"  # untrusted text
-    text = f"The gateway speaks {PROTOCOL} and the worker {shown}: update the older one."
-    return Refusal("version", text, CloseCode.VERSION)
-
-
-def foreign_version(data: bytes) -> str | None:
-    """The version in a Hello of any version, if it is not PROTOCOL.
-
-    Common to all versions: a msgpack array whose first elements are "hello" and the version.
-    """
-    found = re.match(rb"(?s)(?:[\x90-\x9f]|\xdc..)\xa5hello[\xa0-\xbf](edgespec/[0-9.]{1,8})", data)
-    theirs = found[1].decode() if found else PROTOCOL
-    return theirs if theirs != PROTOCOL else None
 
 
 def final_error(reason: str, text: str) -> EdgespecError | None:
@@ -217,5 +150,10 @@ def quarantine_notice(worker: str) -> str:
     )
 
 
-def _refusal_digest(hello: bytes, reason: str, text: str) -> bytes:
+def shown(reason: str) -> str:
+    """The label, or a constant in place of any other text."""
+    return reason if reason in REASONS else "another reason" if reason else "no reason"
+
+
+def refusal_digest(hello: bytes, reason: str, text: str) -> bytes:
     return signing.digest("refuse", hello, reason.encode(), text.encode())

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol import signing
-from edgespec.core.protocol.handshake import Lookup, Pin, Standing
+from edgespec.core.protocol.handshake import Pin
 from edgespec.core.protocol.messages import Bytes32, Bytes64, Message, Proof, RotatedProof, Rotation
 from edgespec.core.protocol.signing import SigningKey
 
@@ -90,24 +90,6 @@ def up_to(rotations: Sequence[Rotation], key: bytes) -> tuple[Rotation, ...]:
 def proof(signature: bytes, rotations: Sequence[Rotation]) -> Proof | RotatedProof:
     """The message with which a worker proves its key."""
     return RotatedProof(signature, list(rotations)) if rotations else Proof(signature)
-
-
-def standing_of(key: bytes, proven_by: Proof | RotatedProof, lookup: Lookup, rotate: Rotate) -> Standing:
-    """Of a proven key; one that is not listed may be the successor of a listed one, whose place it then takes.
-
-    Raises RemoteProtocolError where that one has not signed it.
-    """
-    standing = lookup(key)
-    if standing != "unpaired" or isinstance(proven_by, Proof):
-        return standing
-    for number, one in enumerate(proven_by.rotations):
-        standing = lookup(one.old_key)
-        if standing != "unpaired":
-            check_succession(proven_by.rotations[number:], key)
-            if standing == "paired":
-                rotate(one.old_key, key)
-            break
-    return standing
 
 
 def check_succession(rotations: Sequence[Rotation | GatewayRotation], key: bytes) -> None:

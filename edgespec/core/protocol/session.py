@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-from msgspec.structs import replace
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
@@ -33,15 +31,9 @@ from edgespec.core.protocol.handshake import (
     MAX_HANDSHAKE_BYTES,
     NO_TOKENIZER,
     CloseCode,
-    GatewayIdentity,
-    Lookup,
     Pin,
     WorkerIdentity,
-    admit,
-    foreign_version,
-    refusal_of_version,
     session_id,
-    standing_error,
     transcript,
     verify_refusal,
 )
@@ -58,7 +50,7 @@ from edgespec.core.protocol.messages import (
     Refuse,
     RotatedProof,
 )
-from edgespec.core.protocol.rotation import Rotate, proof, standing_of
+from edgespec.core.protocol.rotation import proof
 from edgespec.core.protocol.signing import SigningKey
 
 
@@ -102,6 +94,8 @@ GATEWAY_RECEIVES: Table = {
     **FRAMES_TO_GATEWAY,
 }
 A_MESSAGE = f"a message of {PROTOCOL}"
+FRAME_BYTES = 31
+"""Of a frame's payload that are no message: session 18, number at most 9, heads of both arrays 4."""
 _HANDSHAKE_STATES = frozenset({State.HELLO, State.CHALLENGE, State.PROOF})
 
 
@@ -330,68 +324,13 @@ class WorkerSession(Session):
         self._outgoing.append(m.encode(proof(self._key.sign(signing.WORKER_PROOF, both), self._me.rotations)))
 
 
-class GatewaySession(Session):
-    """The gateway's end: accepts or refuses the worker."""
-
-    receives, sends = GATEWAY_RECEIVES, FRAMES_TO_WORKER
-    send_kind, receive_kind = signing.GATEWAY_FRAME, signing.WORKER_FRAME
-    max_sent, max_received = signing.MAX_PAYLOAD_BYTES, m.MAX_TREE_BYTES
-
-    def __init__(
-        self,
-        me: GatewayIdentity,
-        lookup: Lookup,
-        nonce: bytes,
-        now: float,
-        timers: Timers = DEFAULT_TIMERS,
-        rotate: Rotate = lambda old, new: None,
-    ) -> None:
-        """`nonce`: 32 fresh random bytes; `rotate` stores that the worker of the first key now has the second one."""
-        super().__init__(me.key, State.HELLO, now, timers)
-        self._me, self._lookup, self._nonce, self._rotate = me, lookup, nonce, rotate
-        self.hello: Hello | None = None
-        """As received; authenticated once the state is OPEN."""
-        self._transcript = b""
-        self._challenged_at = now
-
-    def _read_handshake(self, data: bytes) -> Message:
-        try:
-            return super()._read_handshake(data)
-        except RemoteProtocolError:
-            theirs = foreign_version(data[:64]) if self.state is State.HELLO else None
-            if theirs is None:
-                raise
-            refusal = refusal_of_version(theirs)
-            self._outgoing.append(m.encode(refusal.signed(self._key, data)))
-            raise refusal.error() from None
-
-    def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
-        match message:
-            case Hello():
-                refusal = admit(message, self._me)
-                if refusal is not None:
-                    self._outgoing.append(m.encode(refusal.signed(self._key, data)))
-                    raise refusal.error()
-                self._challenge(message)
-                self._challenged_at = now
-                return []
-            case Proof() | RotatedProof():
-                signing.verify(self.peer_key, signing.WORKER_PROOF, self._transcript, message.signature)
-                standing = standing_of(self.peer_key, message, self._lookup, self._rotate)
-                error = standing_error(standing, self.peer_key)
-                if error is not None:
-                    self._outgoing.append(self.send(m.Bye(error.reason)))
-                    raise error
-                self._outgoing.append(self.send(m.Welcome(self._me.name, self._me.branching)))
-                self._ping_at = now
-                return [RttSample(now - self._challenged_at), Linked()]
-        return super()._handle(message, data, now)
-
-    def _challenge(self, hello: Hello) -> None:
-        me = self._me
-        unsigned = Challenge(me.key.public, self._nonce, me.spki_hash, me.tokenizer_digest, bytes(64))
-        self.hello, self.peer_key = hello, hello.worker_key
-        self._transcript = transcript(hello, unsigned)
-        self.session = session_id(self._transcript)
-        signature = self._key.sign(signing.GATEWAY_CHALLENGE, self._transcript)
-        self._outgoing.append(m.encode(replace(unsigned, signature=signature)))
+def together(bodies: Sequence[m.Body], max_bytes: int) -> Iterator[Sequence[m.Body]]:
+    """The same messages in their order, as few frames as hold them; `max_bytes`: of one frame's payload."""
+    start, size = 0, FRAME_BYTES
+    for end, body in enumerate(bodies):
+        more = len(m.encode(body))
+        if end > start and (end - start == m.MAX_PARTS or size + more > max_bytes):
+            yield bodies[start:end]
+            start, size = end, FRAME_BYTES
+        size += more
+    yield bodies[start:]

@@ -12,7 +12,8 @@ import msgspec
 from edgespec.core.errors import AddressError, EdgespecError
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.step_time import step_curve
-from edgespec.shared import control, folders
+from edgespec.shared import control_client as control
+from edgespec.shared import folders
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.known_answer import require_known_answer

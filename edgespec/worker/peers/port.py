@@ -30,7 +30,7 @@ from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
-from edgespec.shared.tls import ServerIdentity
+from edgespec.shared.server_keys import ServerIdentity
 from edgespec.worker.peers.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
 from edgespec.worker.peers.tunnel import Channel, forward
 

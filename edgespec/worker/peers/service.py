@@ -12,9 +12,9 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import mdns
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.advertise import Advertiser
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways, PairedPeer, PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.discovery import Browser
 from edgespec.worker.peers.call import Caller
 from edgespec.worker.peers.config import PeersSection, RelaySection
@@ -29,7 +29,7 @@ class PeerService:
 
     def __init__(
         self,
-        store: KeyStore,
+        store: ServerKeyStore,
         name: str,
         settings: PeersSection,
         relay: RelaySection,

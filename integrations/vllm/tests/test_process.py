@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 
 from cloud_gateway.__main__ import main
 from cloud_gateway.process.config import DaemonSection, GatewaySettings, LinkSection
-from edgespec.shared import control
+from edgespec.shared import control_client as control
 from edgespec.shared.starting import Starting
 from integrations.vllm.tests.boards import DRAFTS
 

@@ -9,15 +9,15 @@ import pytest
 
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.doctor import network
 from tests.support.links import serving
 from tests.support.services import listed, service_of, until
 from tests.support.sockets import reserved
 
 
-def stored(worker: KeyStore) -> PairedGateway:
+def stored(worker: ServerKeyStore) -> PairedGateway:
     (gateway,) = PairedGateways(worker.folder).all()
     return gateway
 
@@ -28,7 +28,7 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
+    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
     me, old = [listed(worker)], keys.identity().public
     with reserved() as port:
         async with serving(tmp_path, paired=me, keys=keys, port=port) as gateway:
@@ -36,7 +36,7 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
             async with service_of(tmp_path) as (service, task, _):
                 await until(gateway.links.workers)
                 await gateway.links.stop()
-                stolen = KeyStore(tmp_path / "thief")
+                stolen = ServerKeyStore(tmp_path / "thief")
                 for name in ("identity.key", "tls.pem"):
                     shutil.copy(keys.folder / name, stolen.folder / name)
                 new = keys.rotate_gateway().new_key
@@ -54,7 +54,7 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
 
 @pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
 async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path: Path) -> None:
-    worker, keys = KeyStore(tmp_path / "state"), KeyStore(tmp_path / "gateway")
+    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
     first = keys.identity().public, keys.tls_identity().spki_hash
     keys.rotate_gateway()
     async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
@@ -69,13 +69,13 @@ async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path:
 def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = KeyStore(tmp_path)
+    keys = ServerKeyStore(tmp_path)
     old = keys.identity().public, keys.tls_identity().spki_hash
-    monkeypatch.setattr(KeyStore, "_finish", lambda self: None)  # killed before it replaced a file
+    monkeypatch.setattr(ServerKeyStore, "_finish", lambda self: None)  # killed before it replaced a file
     new = keys.rotate_gateway().new_key
     assert (keys.identity().public, keys.tls_identity().spki_hash) == old
     monkeypatch.undo()
-    again = KeyStore(tmp_path)
+    again = ServerKeyStore(tmp_path)
     assert again.identity().public == new
     assert again.tls_identity().spki_hash != old[1] and again.tls_identity().context()
     assert not (keys.folder / "rotated.json").exists()
@@ -85,9 +85,9 @@ def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyStoreError, match="does not exist, so there is nothing to rotate"):
-        KeyStore(tmp_path / "none").rotate_gateway()
-    given = KeyStore(tmp_path / "given")
+        ServerKeyStore(tmp_path / "none").rotate_gateway()
+    given = ServerKeyStore(tmp_path / "given")
     given.identity()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     with pytest.raises(ConfigError, match="identity.key is a credential, which is never written"):
-        KeyStore(tmp_path / "gateway").rotate_gateway()
+        ServerKeyStore(tmp_path / "gateway").rotate_gateway()

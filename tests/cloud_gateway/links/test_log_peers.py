@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.models.grammar import GrammarConstraint
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol.reasons import REASONS, shown
+from edgespec.core.protocol.handshake import REASONS, shown
 from edgespec.core.protocol.session import Timers
 from tests.support.canary import ANSWER, PROMPT, traces_of
 from tests.support.links import client, serving

@@ -19,19 +19,9 @@ from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import pairing_listener as gateway_pair
 from edgespec.shared.address import Address
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.pair import pair
-from tests.support.pairing import (
-    Gateway,
-    Operator,
-    Worker,
-    by_hand,
-    make_worker,
-    refusal,
-    served,
-    some_code,
-    wrong,
-)
+from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served, some_code, wrong
 from tests.support.until import until
 
 
@@ -125,7 +115,7 @@ async def test_a_relay_that_ends_tls_cannot_pair_although_it_forwards_everything
 ) -> None:
     """Not even with a key that fits the code by chance, as one in 10,000 does; the others are skipped (test_rogue)."""
     monkeypatch.setattr(Code, "fits", lambda code, spki: True)
-    mallory = KeyStore(tmp_path / "mallory").tls_identity()
+    mallory = ServerKeyStore(tmp_path / "mallory").tls_identity()
 
     async def relay(inner: Any) -> None:
         async with by_hand(gateway) as outer:
@@ -150,7 +140,7 @@ async def test_a_relay_that_ends_tls_cannot_pair_although_it_forwards_everything
 
 async def test_a_gateway_that_cannot_store_pairs_nobody(gateway: Gateway, worker: Worker) -> None:
     gateway.workers.add(b"x" * 32, "other")
-    path = KeyStore(gateway.workers._file.path.parents[1]).folder / "workers.json"
+    path = ServerKeyStore(gateway.workers._file.path.parents[1]).folder / "workers.json"
     path.chmod(0o644)  # so that the list refuses to be read or changed
     operator = Operator(gateway.desk)
     with pytest.raises(PairingFailed, match="the gateway could not store the worker's key"):

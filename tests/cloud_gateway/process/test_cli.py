@@ -20,7 +20,7 @@ from cloud_gateway.process import report
 from edgespec import __version__
 from edgespec.__main__ import main as worker_main
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_the_gateways_identity_is_rotated_and_both_ids_are_shown(
 ) -> None:
     assert main(["identity", "rotate"]) == 73
     assert "start the gateway once" in capsys.readouterr().err
-    store = KeyStore(home / "xdg_state_home" / "edgespec" / "gateway")
+    store = ServerKeyStore(home / "xdg_state_home" / "edgespec" / "gateway")
     before, pin = key_id(store.identity().public), store.tls_identity().spki_hash
     assert main(["identity", "rotate", "--json"]) == 0
     after = key_id(store.identity().public)

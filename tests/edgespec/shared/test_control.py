@@ -18,7 +18,8 @@ import pytest
 from edgespec.core import errors
 from edgespec.core.errors import AddressError, ConfigError, EdgespecError, LocalProtocolError, PairingError
 from edgespec.core.pairing.messages import PairingFailed, Reason
-from edgespec.shared.control import MAX_PATH_BYTES, ControlServer, call, stream
+from edgespec.shared.control import MAX_PATH_BYTES, ControlServer
+from edgespec.shared.control_client import call, stream
 
 
 @pytest.fixture
@@ -235,7 +236,8 @@ async def test_another_user_is_not_served_even_with_the_socket_opened_up(short: 
 
 
 def test_every_public_error_survives_the_way() -> None:
-    from edgespec.shared.control import _error, _public_name
+    from edgespec.shared.control import _public_name
+    from edgespec.shared.control_client import _error
 
     for name in dir(errors):
         kind = getattr(errors, name)

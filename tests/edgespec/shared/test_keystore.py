@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import verify
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 
 NOBODY = 65534
 
@@ -26,16 +26,16 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_identity_is_made_once_and_signs(tmp_path: Path) -> None:
-    identity = KeyStore(tmp_path).identity()
-    again = KeyStore(tmp_path).identity()
+    identity = ServerKeyStore(tmp_path).identity()
+    again = ServerKeyStore(tmp_path).identity()
     assert identity.public == again.public
     verify(identity.public, "kind", b"data", again.sign("kind", b"data"))
-    assert KeyStore(tmp_path / "other").identity().public != identity.public
+    assert ServerKeyStore(tmp_path / "other").identity().public != identity.public
 
 
 @pytest.mark.claim("no-file-of-the-key-folder-is-open-to-others")
 def test_no_file_of_the_key_folder_is_open_to_others(tmp_path: Path) -> None:
-    store = KeyStore(tmp_path)
+    store = ServerKeyStore(tmp_path)
     store.identity()
     store.tls_identity()
     assert store.folder.stat().st_mode & 0o777 == 0o700
@@ -46,8 +46,8 @@ def test_no_file_of_the_key_folder_is_open_to_others(tmp_path: Path) -> None:
 
 def test_processes_that_start_together_get_one_identity(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from edgespec.shared.keystore import KeyStore\n"
-        "print(KeyStore(Path(sys.argv[1])).identity().public.hex())"
+        "import sys; from pathlib import Path; from edgespec.shared.server_keys import ServerKeyStore\n"
+        "print(ServerKeyStore(Path(sys.argv[1])).identity().public.hex())"
     )
     racing = [
         subprocess.Popen([sys.executable, "-c", script, tmp_path / "state"], stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def wrong_pems() -> list[bytes]:
 
 @pytest.mark.parametrize("pem", wrong_pems())
 def test_a_damaged_key_is_never_replaced_in_silence(tmp_path: Path, pem: bytes) -> None:
-    store = KeyStore(tmp_path)
+    store = ServerKeyStore(tmp_path)
     store.identity()
     (store.folder / "identity.key").write_bytes(pem)
     with pytest.raises(KeyStoreError, match="is not an Ed25519 private key in PEM; restore it from a backup"):
@@ -83,11 +83,11 @@ def test_a_damaged_key_is_never_replaced_in_silence(tmp_path: Path, pem: bytes) 
 
 
 def test_keys_from_systemd_are_used_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = KeyStore(tmp_path / "given")
+    given = ServerKeyStore(tmp_path / "given")
     public, pin = given.identity().public, given.tls_identity().spki_hash
     (given.folder / "identity.key").chmod(0o440)  # the mode that systemd's access lists result in
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
-    store = KeyStore(tmp_path / "state")
+    store = ServerKeyStore(tmp_path / "state")
     assert store.identity().public == public
     assert store.tls_identity().spki_hash == pin
     assert list(store.folder.iterdir()) == []
@@ -109,7 +109,7 @@ def test_credentials_that_are_hidden_from_the_daemon_are_a_sentence(
         os.chown(short_folder, NOBODY, -1)
         os.seteuid(NOBODY)
     try:
-        store = KeyStore(short_folder / "state")
+        store = ServerKeyStore(short_folder / "state")
         store.note_credentials()
         with pytest.raises(KeyStoreError, match="credential .* cannot be read .Permission denied"):
             store.identity()
@@ -123,19 +123,19 @@ def test_a_key_id_is_short_and_stable() -> None:
 
 
 def test_a_key_from_a_credential_is_not_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = KeyStore(tmp_path / "made")
+    made = ServerKeyStore(tmp_path / "made")
     before = made.identity().public
     assert made.rotate().new_key == made.identity().public != before
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "made" / "keys"))
     with pytest.raises(ConfigError, match="is a credential, which is never written"):
-        KeyStore(tmp_path / "state").rotate()
+        ServerKeyStore(tmp_path / "state").rotate()
 
 
 def test_a_services_credential_is_not_rotated_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, store = KeyStore(tmp_path / "given"), KeyStore(tmp_path / "state")
+    given, store = ServerKeyStore(tmp_path / "given"), ServerKeyStore(tmp_path / "state")
     public = given.identity().public
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
-    KeyStore(tmp_path / "state").note_credentials()
+    ServerKeyStore(tmp_path / "state").note_credentials()
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     put = f"put this key into {store.folder}/identity.key .*, remove its LoadCredential= from the unit"
     with pytest.raises(ConfigError, match=f"{given.folder}/identity.key is a credential, .*{put}"):

@@ -16,8 +16,8 @@ from edgespec.core.pairing.messages import PairingFailed, Reason, Reply
 from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.shared.address import Address
 from edgespec.shared.files import write_private
-from edgespec.shared.keystore import KeyStore
-from edgespec.shared.tls import new_identity, peer_spki_hash
+from edgespec.shared.server_keys import ServerKeyStore, new_identity
+from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.pair import pair
 from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served, some_code
 from tests.support.sockets import reserved
@@ -83,7 +83,7 @@ async def test_of_several_gateways_the_one_that_waits_is_paired(
 
 
 async def test_a_worker_that_refuses_a_gateway_sends_the_reason(worker: Worker, tmp_path: Path) -> None:
-    tls = KeyStore(tmp_path / "false").tls_identity()
+    tls = ServerKeyStore(tmp_path / "false").tls_identity()
     reasons: list[Reason] = []
 
     async def false_gateway(ws: Any) -> None:
@@ -100,7 +100,7 @@ async def test_a_worker_that_refuses_a_gateway_sends_the_reason(worker: Worker, 
 
 
 async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_path: Path) -> None:
-    tls = KeyStore(tmp_path / "old").tls_identity()
+    tls = ServerKeyStore(tmp_path / "old").tls_identity()
     async with serve(
         lambda ws: ws.close(),
         "127.0.0.1",
@@ -118,7 +118,7 @@ async def test_clocks_that_differ_by_decades_do_not_keep_machines_apart(
     worker: Worker, tmp_path: Path, years: tuple[int, int]
 ) -> None:
     """The certificate has expired, or is not valid yet, for the worker's clock; the time limits are elapsed time."""
-    folder = KeyStore(tmp_path / "gateway").folder
+    folder = ServerKeyStore(tmp_path / "gateway").folder
     begin, end = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in years)
     write_private(folder / "tls.pem", new_identity(begin, end))
     async with served(tmp_path) as gateway:

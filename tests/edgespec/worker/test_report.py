@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgespec.__main__ import main
-from edgespec.shared import control
+from edgespec.shared import control_client
 from edgespec.worker import report
 
 STATUS: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_peers_are_blocks_of_sentences() -> None:
 def test_pause_and_resume_print_whether_it_drafts(
     verb: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(control, "call", lambda *_, **__: {"paused": reason})
+    monkeypatch.setattr(control_client, "call", lambda *_, **__: {"paused": reason})
     assert main([verb]) == 0
     assert capsys.readouterr().out.strip() == report.pause({"paused": reason})
     assert (f"paused: {reason}" == report.pause({"paused": reason})) is (reason is not None)

@@ -15,7 +15,7 @@ from edgespec.core.errors import PairingError
 from edgespec.core.pairing.messages import PairingFailed, Reason, Refused
 from edgespec.core.protocol.messages import encode
 from edgespec.shared.address import Address
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.dial import Race
 from edgespec.worker.pair import MAX_ADDRESSES, pair
 from tests.support.pairing import Gateway, Operator, Worker, make_worker, served, some_code
@@ -49,7 +49,7 @@ class Rogue:
 
 @asynccontextmanager
 async def rogue(folder: Path) -> AsyncIterator[tuple[Rogue, Address]]:
-    machine, tls = Rogue(), KeyStore(folder).tls_identity()
+    machine, tls = Rogue(), ServerKeyStore(folder).tls_identity()
     async with await asyncio.start_server(machine.talk, "127.0.0.1", 0, ssl=tls.context()) as server:
         yield machine, Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
@@ -103,7 +103,7 @@ async def test_a_gateway_is_asked_again_only_when_it_had_no_time(
 ) -> None:
     """Two addresses of one gateway count as one, so that one code is not tried twice."""
     monkeypatch.setattr("edgespec.worker.pair.RETRIES_S", (0.01, 0.01, 0.01))
-    tls, asked, arrived = KeyStore(tmp_path / "gateway").tls_identity(), [], list[int]()
+    tls, asked, arrived = ServerKeyStore(tmp_path / "gateway").tls_identity(), [], list[int]()
     made = ServerConnection.connection_made
     monkeypatch.setattr(ServerConnection, "connection_made", lambda *of: arrived.append(1) or made(*of))
 

@@ -24,7 +24,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.lab.rig import waited_s
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from tools.doubles.limits import link_limits
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.gateway import LINK_S
@@ -44,7 +44,7 @@ class Gateway:
     """Engine and links of one arm. Lives on the event loop."""
 
     def __init__(self, setting: Setting, state: Path) -> None:
-        self._setting, store = setting, KeyStore(state)
+        self._setting, store = setting, ServerKeyStore(state)
         self._tls = store.tls_identity()
         me = GatewayIdentity(store.identity(), "map", self._tls.spki_hash, setting.digest)
         paired = PairedWorkers(store.folder)

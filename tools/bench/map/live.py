@@ -13,8 +13,8 @@ import msgspec
 
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.lab.rig import Processes, module
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.shared.server_keys import ServerKeyStore
 from tools.bench.map.cells import Arm, tokens
 from tools.bench.map.gateway import Load
 from tools.bench.map.machine import Place
@@ -32,9 +32,9 @@ def measured(arm: Arm, place: Place, scale: float, counts: tuple[int, int] | Non
     with tempfile.TemporaryDirectory() as name, Processes(Path(name), last=["gateway"]) as processes:
         folder = Path(name)
         setting.write(folder / "setting.json")
-        gateway = KeyStore(folder / "gateway")
+        gateway = ServerKeyStore(folder / "gateway")
         states = [folder / f"worker-{number}" for number in range(workers)]
-        made = [KeyStore(state) for state in states]
+        made = [ServerKeyStore(state) for state in states]
         for state, worker in zip(states, made, strict=True):
             PairedWorkers(gateway.folder).add(worker.identity().public, state.name)
         port = _started(processes, "gateway", "tools.bench.map.gateway", folder / "setting.json", folder / "gateway")

@@ -22,7 +22,7 @@ from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from tools.doubles.limits import link_limits
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.setting import PROMPT_TOKENS, VOCABULARY, Setting, read
@@ -70,7 +70,7 @@ class Gateway:
 
     def __init__(self, setting: Setting, state: Path) -> None:
         self._setting = setting
-        store = KeyStore(state)
+        store = ServerKeyStore(state)
         self._tls = store.tls_identity()
         paired = PairedWorkers(store.folder)
         me = GatewayIdentity(store.identity(), "replay", self._tls.spki_hash, setting.digest)

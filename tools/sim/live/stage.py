@@ -10,8 +10,8 @@ import msgspec
 
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.lab.rig import Processes, RigError, module, waited_s
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.shared.server_keys import ServerKeyStore
 from tools.sim.live.gateway import Asked, Reported
 from tools.sim.live.setting import Setting
 
@@ -43,7 +43,7 @@ class Stage:
     def _start_all(self) -> None:
         """Pairing is skipped: each side's list gets the other's keys."""
         setting, written = self.setting, str(self._folder / "setting.json")
-        gateway, *workers = (KeyStore(self._folder / name) for name in ("gateway", *self._workers))
+        gateway, *workers = (ServerKeyStore(self._folder / name) for name in ("gateway", *self._workers))
         for name, worker in zip(self._workers, workers, strict=True):
             PairedWorkers(gateway.folder).add(worker.identity().public, name)
         port = self._start("gateway", ["tools.sim.live.gateway", written, str(self._folder / "gateway")])["port"]

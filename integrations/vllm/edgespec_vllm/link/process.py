@@ -18,7 +18,7 @@ from edgespec import __version__
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.control import ControlServer
 from edgespec.shared.hf_vocabulary import vocabulary
-from edgespec.shared.keystore import KeyStore
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, on_stop_signals
 from edgespec_vllm.link.server import BoardServer
 from edgespec_vllm.link.streams import Streams
@@ -59,7 +59,7 @@ class LinkProcess:
         """`model`: the folder that vLLM serves, or a GGUF file. Raises ModelError, KeyStoreError."""
         self.settings, self.starting = settings, starting
         words = vocabulary(model)
-        store = KeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
+        store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.port = LinkPort(settings.link, store)
         self.links = self.port.make_links(words.digest, len(words.entries), connection_shares()["link"])
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)

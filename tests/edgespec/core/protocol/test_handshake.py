@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
+from edgespec.core.protocol.gateway_session import GatewaySession
 from edgespec.core.protocol.handshake import (
     CloseCode,
     GatewayIdentity,
@@ -24,7 +25,7 @@ from edgespec.core.protocol.handshake import (
     session_id,
     transcript,
 )
-from edgespec.core.protocol.session import GatewaySession, State, WorkerSession
+from edgespec.core.protocol.session import State, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.sessions import (
     COMMIT,

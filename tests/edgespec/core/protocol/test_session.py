@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import ranges, signing
-from edgespec.core.protocol.batches import together
-from edgespec.core.protocol.session import RttSample, State
+from edgespec.core.protocol.session import RttSample, State, together
 from edgespec.core.protocol.signing import seal
 from tests.support.sessions import COMMIT, HASH, TREE, WORKER_KEY, deliver, gateway, linked, reason_of, worker
 
