@@ -59,9 +59,6 @@ class IdleConnections:
         self._by_key: dict[str, OrderedDict[Connection, None]] = {}
         """Only keys with idle connections."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self._by_key.values()))
-
     def add(self, key: str, connection: Connection) -> None:
         """A request has ended. Closes the oldest connection of this key where there are too many."""
         mine = self._by_key.setdefault(key, OrderedDict())

@@ -83,10 +83,10 @@ class Service:
         translation = load_translation(settings, drafter)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
         self.identity = identity(settings, store, drafter, translation, rule.sequences)
-        outlet = Outlet(*(partial(self._soon, call) for call in (self._send, self._broken, self._announce)))
+        send, broken, loaded = (partial(self._soon, call) for call in (self._send, self._broken, self._announce))
         self.daemon = Daemon(
             drafter, Starts(rule, None if translation is None else translation.translator.drafting),
-            outlet, draft.requests,
+            Outlet(send, broken, loaded), draft.requests,
             curve=DraftCurve(curve), load=self._reload,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
