@@ -1,6 +1,5 @@
 """Parameters over real sockets: which the engine gets, and which are refused by name."""
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -84,13 +83,8 @@ async def test_defaults_are_openais_and_an_absent_seed_is_random(echo: Echo, cli
 
 JSON_OBJECT = {"type": "json_object"}
 BAD: list[tuple[dict[str, Any], str | None]] = [
-    ({"temperature": -0.1}, "temperature"),
-    ({"temperature": 2.1}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     ({"top_p": 0}, "top_p"),
-    ({"top_p": 1.1}, "top_p"),
-    ({"top_k": -2}, "top_k"),
-    ({"min_p": 2}, "min_p"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 1.5}, "max_tokens"),
     ({"max_tokens": 10**9}, "max_tokens"),
@@ -101,16 +95,8 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"stop": ["a"] * 5}, "stop"),
     ({"stop": [""]}, "stop[0]"),
     ({"stop": 5}, "stop"),
-    ({"seed": 2**63}, "seed"),
-    ({"seed": -(2**63) - 1}, "seed"),
     ({"seed": 10**40}, "seed"),
-    ({"presence_penalty": 2.1}, "presence_penalty"),
     ({"frequency_penalty": True}, "frequency_penalty"),
-    ({"repetition_penalty": 0}, "repetition_penalty"),
-    ({"repetition_penalty": 0.0099}, "repetition_penalty"),
-    ({"repetition_penalty": 1e-310}, "repetition_penalty"),
-    ({"repetition_penalty": 10.01}, "repetition_penalty"),
-    ({"logit_bias": {"5": 101}}, "logit_bias"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"256": 1}}, "logit_bias"),
     ({"stream": "yes"}, "stream"),
@@ -144,7 +130,6 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"response_format": JSON_OBJECT}, "response_format"),
     ({"logprobs": 3}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"n": 5, "max_tokens": 4000}, "n"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"modalities": ["audio"]}, "modalities"),
@@ -162,13 +147,13 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "param"), BAD, ids=[json.dumps(change)[:50] for change, _ in BAD])
-async def test_bad_values_are_refused_by_name(echo: Echo, change: dict[str, Any], param: str) -> None:
-    status, body, _ = await post(echo, {**CHAT, **change})
-    assert (status, body["error"]["param"]) == (400, param), body
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    assert body["error"]["type"] == "invalid_request_error"
-    assert body["error"]["message"].endswith(".")
+async def test_bad_values_are_refused_by_name(echo: Echo) -> None:
+    for change, param in BAD:
+        status, body, _ = await post(echo, {**CHAT, **change})
+        assert (status, body["error"]["param"]) == (400, param), (change, body)
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert body["error"]["type"] == "invalid_request_error"
+        assert body["error"]["message"].endswith(".")
     assert echo.engine.requests == []
 
 
@@ -177,31 +162,30 @@ OUTSIDE = [-1e308, 1e308, *SUBNORMALS]
 
 
 @pytest.mark.claim("a-number-out-of-range-is-refused-with-the-range")
-@pytest.mark.parametrize("name", [name for name in RANGES if not name.startswith("edgespec")])
-async def test_a_number_out_of_range_is_refused_with_the_range(echo: Echo, name: str) -> None:
-    bounds = RANGES[name]
-    whole = name in ("top_k", "seed", "top_logprobs")
-    for value in [bounds.low - 1, bounds.high + 1, *([] if whole else OUTSIDE)]:
-        if value in bounds:
-            continue
-        wrong = {"7": value} if name == "logit_bias" else value
-        status, body, _ = await post(echo, {**CHAT, "logprobs": True, name: wrong})
-        assert (status, body["error"]["param"]) == (400, name), value
-        assert body["error"]["message"] == f"Invalid '{name}': expected a number {bounds}."
+async def test_a_number_out_of_range_is_refused_with_the_range(echo: Echo) -> None:
+    for name, bounds in RANGES.items():
+        whole = name in ("top_k", "seed", "top_logprobs")
+        for value in [bounds.low - 1, bounds.high + 1, *([] if whole else OUTSIDE)]:
+            if value in bounds or name.startswith("edgespec"):
+                continue
+            wrong = {"7": value} if name == "logit_bias" else value
+            status, body, _ = await post(echo, {**CHAT, "logprobs": True, name: wrong})
+            assert (status, body["error"]["param"]) == (400, name), value
+            assert body["error"]["message"] == f"Invalid '{name}': expected a number {bounds}."
     assert echo.engine.requests == []
 
 
 @pytest.mark.claim("a-number-out-of-range-is-refused-with-the-range")
-@pytest.mark.parametrize("name", [*SAMPLING])
-async def test_what_the_api_takes_fits_the_wire(echo: Echo, name: str) -> None:
-    bounds = RANGES[name]
-    for value in (bounds.low, bounds.high, *(v for v in SUBNORMALS if name != "top_k")):
-        if value in bounds:
-            right = {"7": value} if name == "logit_bias" else value
-            assert (await post(echo, {**CHAT, name: right}))[0] == 200
-            sampling = echo.engine.requests[-1].sampling
-            assert msgspec.msgpack.decode(msgspec.msgpack.encode(sampling), type=Sampling) == sampling
-    assert echo.engine.requests
+async def test_what_the_api_takes_fits_the_wire(echo: Echo) -> None:
+    for name in SAMPLING:
+        bounds = RANGES[name]
+        for value in (bounds.low, bounds.high, *(v for v in SUBNORMALS if name != "top_k")):
+            if value in bounds:
+                right = {"7": value} if name == "logit_bias" else value
+                assert (await post(echo, {**CHAT, name: right}))[0] == 200, (name, value)
+                sampling = echo.engine.requests[-1].sampling
+                assert msgspec.msgpack.decode(msgspec.msgpack.encode(sampling), type=Sampling) == sampling
+    assert len(echo.engine.requests) >= 2 * len(SAMPLING)
 
 
 @pytest.mark.parametrize(

@@ -110,20 +110,6 @@ async def test_another_version(gateway: GatewayUnderTest, honest: Client, caplog
     await stays_out(gateway, honest, caplog, hello(protocol="edgespec/1"), "version", 4426)
 
 
-@pytest.mark.claim("a-stalled-handshake")
-@pytest.mark.parametrize("handshake_s", [3.0])  # the correct worker has as long
-async def test_a_stalled_handshake(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    async with raw(gateway) as ws:
-        await ws.send(hello())
-        await ws.recv()  # the challenge, which stays unanswered
-        with pytest.raises(ConnectionClosed) as caught:
-            async with asyncio.timeout(20):
-                await ws.recv()
-        assert caught.value.rcvd is not None and caught.value.rcvd.code == 4408
-    await refused_once(gateway, caplog, "handshake-timeout", "peer 127.0.0.1")
-    await serves_on(gateway, honest)
-
-
 async def test_junk_instead_of_tls(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(b"GET / HTTP/1.1\r\n\r\n")

@@ -54,13 +54,13 @@ def runs(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("third", "waits"),
-    [("", [0.2, 0.4, 0.8, 1.5, 1.5]), ('[ "$(wc -l < runs)" = 3 ] && sleep 1.7', [0.2, 0.4, 0.2, 0.4])],
+    [("", [0.1, 0.2, 0.4, 0.8, 0.8]), ('[ "$(wc -l < runs)" = 3 ] && sleep 1', [0.1, 0.2, 0.1, 0.2])],
     ids=["each ends at once", "the third runs for longer than the longest wait"],
 )
 async def test_it_is_started_again_after_longer_and_longer_waits(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, third: str, waits: list[float]
 ) -> None:
-    own = start(f"date +%s.%N >> runs; {third}\necho no model >&2; exit 3", (0.2, 1.5))
+    own = start(f"date +%s.%N >> runs; {third}\necho no model >&2; exit 3", (0.1, 0.8))
     await until(lambda: len(runs(tmp_path)) > len(waits))
     await own.close()
     ends = [record for record in caplog.records if "started again" in record.msg]

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ssl
-from pathlib import Path
 from statistics import median
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
 from tools.survey.config import EndpointSection, RequestSection
-from tools.survey.probe import Prober, retry_after
+from tools.survey.probe import Prober
 from tools.survey.sample import Sample
 
 SECRET = "sk-very-secret"
@@ -77,15 +69,6 @@ async def test_each_failure_of_an_endpoint_has_its_name(reply: Reply, outcome: s
     assert sample.connect_ms is not None, "the network was measured all the same"
 
 
-def test_retry_after_is_read_in_both_its_forms() -> None:
-    now = dt.datetime(2026, 3, 2, 12, tzinfo=dt.UTC).timestamp()
-    assert retry_after("120", now) == 120.0
-    assert retry_after("Mon, 02 Mar 2026 12:01:30 GMT", now) == 90.0
-    assert retry_after("Mon, 02 Mar 2026 11:00:00 GMT", now) == 0.0
-    assert retry_after("999999999", now) == 7 * 86_400
-    assert [retry_after(text, now) for text in (None, "", "soon", "-1", "１２")] == [None] * 5
-
-
 async def test_a_tiny_streaming_request_is_sent_and_the_key_only_there() -> None:
     server = ChatEndpoint(Reply)
     async with serving(server):
@@ -117,51 +100,3 @@ async def test_a_redirection_does_not_carry_the_key_away() -> None:
         sample = await ask(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", key=SECRET)
         await runner.cleanup()
     assert (sample.outcome, other.requests) == ("http-error", [])
-
-
-def certificate(folder: Path) -> Path:
-    """A key and a self-signed certificate for localhost."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, SHA256())
-    )
-    path = folder / "server.pem"
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.write_bytes(private + made.public_bytes(Encoding.PEM))
-    return path
-
-
-async def test_tls_time_is_separate_and_foreign_certificates_are_refused(tmp_path: Path) -> None:
-    pem = certificate(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
-    server = ChatEndpoint(lambda: Reply(wait_s=0.02))
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", server.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    url = f"https://localhost:{runner.addresses[0][1]}/v1"
-    samples = [await ask(url, ca_file=str(pem)) for _ in range(5)]
-    foreign = await ask(url)
-    await runner.cleanup()
-    sample = samples[0]
-    assert sample.outcome == "ok"
-    assert sample.dns_ms is not None
-    assert sample.tls_ms is not None
-    assert sample.connect_ms > 0
-    shortest_tls_ms = min(one.tls_ms or 0.0 for one in samples)
-    shortest_connect_ms = min(one.connect_ms or 0.0 for one in samples)
-    assert shortest_tls_ms > shortest_connect_ms, "keys are exchanged in the one and nothing in the other"
-    assert sample.ttft_ms >= 19.5
-    assert foreign.outcome == "tls"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import statistics
-import zoneinfo
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +36,6 @@ def quantile(values: list[float], q: float) -> float:
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=60), st.sampled_from([50, 90, 95]))
 def test_percentiles_equal_those_by_hand(values: list[float], q: int) -> None:
     assert percentile(np.array(values), q) == pytest.approx(quantile(values, q), abs=1e-3)
-
-
-def test_hours_are_those_of_the_zone() -> None:
-    (one,) = series([sample(12.0)], zoneinfo.ZoneInfo("Asia/Kolkata"))
-    assert one.hour.tolist() == [17]
 
 
 def test_timeouts_count_in_the_tail_and_other_failures_do_not() -> None:

@@ -48,11 +48,6 @@ def test_what_is_at_hand_is_verified_at_once() -> None:
     assert isinstance(action, Verify) and len(action.nodes) == 2
 
 
-def test_with_nothing_at_hand_a_bare_step_beats_waiting() -> None:
-    action = decide(Adaptive(OFFLOAD), CandidateTree([1, 2]), 0.02)
-    assert isinstance(action, Verify) and not action.nodes
-
-
 def test_it_waits_for_what_is_about_to_come() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.02)
@@ -80,19 +75,6 @@ def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> 
     assert policy.fallbacks == 1
 
 
-def test_a_run_ends_when_another_level_does_not_pay() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
-    assert isinstance(decide(policy, tree, 0.1), Draft)
-    for i in range(4):
-        tree.add_local(tree.root, 5 + i, -math.log(0.1), 3.0)
-    assert isinstance(decide(policy, tree, 0.1, now=TD), Verify)
-
-
-def test_offloading_first_drafts_nothing_while_the_worker_is_near() -> None:
-    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
-    assert isinstance(decide(policy, tree, 0.02, now=0.5), Verify)
-
-
 def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     for token in range(3):
@@ -101,15 +83,6 @@ def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
         policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 1.5 * TT * (token + 1))
     assert isinstance(decide(policy, tree, 0.3, now=1.5 * TT * 3), Draft)
     assert policy.why == "with the worker, 300 ms away, it was slower than without it"
-
-
-def test_without_a_local_draft_it_never_asks_for_one() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
-    assert isinstance(decide(policy, tree, 0.3, costs=NO_LOCAL), Verify)
-
-
-def test_without_a_worker_it_drafts_a_tree_itself() -> None:
-    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None), Draft)
 
 
 def test_a_long_catch_up_alternates_with_target_steps() -> None:
@@ -138,11 +111,6 @@ def test_a_wait_is_used_to_read_until_the_frame_is_due() -> None:
     costs = Costs(lambda rows: target_s, step_s, 4.0, 0.1, local_token_s=0.002, remaining=8)
     action = policy.decide(tree, near, costs, 0.0)
     assert action == CatchUp(int(0.029 / 0.002))
-
-
-def test_a_draft_that_is_slower_than_bare_steps_is_not_asked() -> None:
-    dear = Costs(lambda rows: TT, 2 * TT)
-    assert isinstance(decide(Adaptive(LATENCY), CandidateTree([1, 2]), None, costs=dear), Verify)
 
 
 @pytest.mark.parametrize(
@@ -201,22 +169,6 @@ def test_it_drafts_again_what_others_find_unlikely(chance: float, drafts: bool) 
     tree = suggested(*[chance] * 12)
     action = decide(Adaptive(LATENCY), tree, None, costs=replace(COSTS, local_step_s=TT / 5))
     assert (action == Draft((tree.root,), 4)) is drafts
-
-
-def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
-    policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
-    costs = replace(COSTS, local_step_s=TT / 5)
-    assert decide(policy, tree, None, costs=costs) == Draft((tree.root,), 4)
-    agreed = tree.add_local(tree.root, 5, -math.log(0.95), 0.1)
-    action = decide(policy, tree, None, costs=costs)
-    assert isinstance(action, Draft) and action.leaves[0] is agreed
-
-
-def test_a_worker_that_drafts_is_not_drafted_after() -> None:
-    tree = suggested(*[0.3] * 12)
-    near = LinkView(0.001, 0.001, TT / 100, ready=True)
-    action = Adaptive(LATENCY).decide(tree, near, replace(COSTS, local_step_s=TT / 5), 0.0)
-    assert not isinstance(action, Draft)
 
 
 @pytest.mark.parametrize("helped", [True, False])
@@ -328,3 +280,32 @@ def waits(policy: Adaptive) -> bool:
 @pytest.mark.parametrize(("phi", "waiting"), [(0.0, False), (1.0, False), (2.0, True), (100.0, True), ("learnt", True)])
 def test_above_phi_the_worker_counts_as_diverged(phi: float | str, waiting: bool) -> None:
     assert waits(unsure(phi, 1.5)) == waiting
+
+
+def test_without_a_local_draft_it_never_asks_for_one() -> None:
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    assert isinstance(decide(policy, tree, 0.3, costs=NO_LOCAL), Verify)
+
+
+def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
+    policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
+    costs = replace(COSTS, local_step_s=TT / 5)
+    assert decide(policy, tree, None, costs=costs) == Draft((tree.root,), 4)
+    agreed = tree.add_local(tree.root, 5, -math.log(0.95), 0.1)
+    action = decide(policy, tree, None, costs=costs)
+    assert isinstance(action, Draft) and action.leaves[0] is agreed
+
+
+def test_a_worker_that_drafts_is_not_drafted_after() -> None:
+    tree = suggested(*[0.3] * 12)
+    near = LinkView(0.001, 0.001, TT / 100, ready=True)
+    action = Adaptive(LATENCY).decide(tree, near, replace(COSTS, local_step_s=TT / 5), 0.0)
+    assert not isinstance(action, Draft)
+
+
+def test_a_run_ends_when_another_level_does_not_pay() -> None:
+    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    assert isinstance(decide(policy, tree, 0.1), Draft)
+    for i in range(4):
+        tree.add_local(tree.root, 5 + i, -math.log(0.1), 3.0)
+    assert isinstance(decide(policy, tree, 0.1, now=TD), Verify)

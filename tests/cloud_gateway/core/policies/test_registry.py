@@ -52,45 +52,11 @@ def test_the_whole_tree_at_hand_is_verified_unless_a_depth_limit_is_set() -> Non
     assert [len(a.nodes) for a in (deep, cut, few) if isinstance(a, Verify)] == [5, 2, 3]
 
 
-def test_after_a_short_result_it_drafts_here_for_one_round_trip() -> None:
-    policy = running()
-    policy.verified(Outcome(depth=2, emitted=1, at_leaf=False, entropy=0.0), 1.0)
-    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.0 + R - TD), Draft)
-    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.0 + R + 0.0001), Wait), "t_update + R has passed"
-    assert policy.fallbacks == 1
-
-
-@pytest.mark.parametrize(("entropy", "drafts"), [(0.4, False), (0.6, True)])
-def test_after_a_full_result_the_entropy_decides_about_the_worker(entropy: float, drafts: bool) -> None:
-    policy = running(phi=0.5)
-    policy.verified(Outcome(depth=2, emitted=3, at_leaf=True, entropy=entropy), 1.0)
-    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.001), Draft) is drafts
-
-
-def test_what_the_local_draft_missed_is_read_in_limited_batches_first() -> None:
-    """WANSpec 4.5: multiple batches are executed sequentially if necessary."""
-    policy = running()
-    policy.verified(Outcome(2, 1, at_leaf=False, entropy=0.0), 1.0)
-    long, short = (Costs(lambda rows: TT, TD, backlog, batch_backlog_s=0.03) for backlog in (0.1, 0.03))
-    assert isinstance(policy.decide(tree_of(0), LINK, long, 1.0), CatchUp)
-    assert isinstance(policy.decide(tree_of(0), LINK, long, 1.001), CatchUp)
-    assert isinstance(policy.decide(tree_of(0), LINK, short, 1.002), Draft)
-    assert policy.fallbacks == 1
-
-
 def test_without_a_local_draft_target_steps_fill_the_time() -> None:
     policy = running()
     policy.verified(Outcome(2, 1, at_leaf=False, entropy=0.0), 1.0)
     assert isinstance(policy.decide(tree_of(0), LINK, NO_LOCAL, 1.0), Verify), "26 ms fit into R + Td"
     assert rest_of(policy.decide(tree_of(0), LINK, NO_LOCAL, 1.005)) == pytest.approx(1.0 + R + TD)
-
-
-def test_it_drafts_at_the_end_of_the_most_probable_path() -> None:
-    policy = running()
-    policy.verified(Outcome(2, 1, at_leaf=False, entropy=0.0), 1.0)
-    tree = tree_of(1)
-    action = policy.decide(tree, LINK, LOCAL, 1.0)
-    assert isinstance(action, Draft) and list(action.leaves) == [tree.best_leaf()]
 
 
 def test_a_silent_worker_costs_one_wait_until_its_next_frame() -> None:
@@ -111,17 +77,6 @@ def test_frames_off_the_committed_path_do_not_count_as_signs_of_life() -> None:
     until = rest_of(policy.decide(tree_of(0), LINK, LOCAL, 1.0))
     policy.received(Merged(stale=3), until - 0.001)
     assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, until), Draft)
-
-
-def test_a_frame_off_the_path_marks_the_worker_out_of_date() -> None:
-    """Steps 4 and 5 of the example in WANSpec 5.3."""
-    policy = running(phi=9.0)
-    policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=13), 1.0)
-    policy.verified(Outcome(2, 3, at_leaf=True, entropy=0.0, position=16), 1.005)
-    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.006), Wait)
-    policy.received(Merged(stale=1, diverged_at=12), 1.007)
-    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.008), Draft)
-    assert isinstance(policy.decide(tree_of(0), LINK, LOCAL, 1.0 + R + 0.001), Wait), "corrected by the first commit"
 
 
 def test_while_the_worker_reads_the_prompt_the_target_goes_on_alone() -> None:

@@ -69,26 +69,6 @@ def test_suggestions_are_the_continuations_by_their_frequency(text: list[int], r
     assert all(one.parent < number for number, one in enumerate(found))
 
 
-def test_a_repeated_passage_is_suggested_as_a_chain() -> None:
-    source = Lookup(0)
-    source.committed([*range(20), 99, *range(10)])
-    assert [one.token for one in source.propose(5)] == [10, 11, 12, 13, 14]
-
-
-def test_two_continuations_share_the_rate_by_their_counts() -> None:
-    text = [6, 7, 8, 9, 1, 6, 7, 8, 9, 1, 6, 7, 8, 9, 2, 5, 6, 7, 8, 9]
-    source = Lookup(len(text))
-    source.committed(text)
-    chances = {one.token: one.chance for one in source.propose(8) if one.parent == ROOT}
-    assert chances == pytest.approx({1: PRIORS[3] * 2 / 3, 2: PRIORS[3] / 3})
-
-
-def test_a_period_is_continued_beyond_the_end_of_the_text() -> None:
-    source = Lookup(0)
-    source.committed([1, 2, 3] * 6)
-    assert [one.token for one in source.propose(6)] == [1, 2, 3, 1, 2, 3]
-
-
 def test_a_source_that_is_mostly_wrong_falls_silent_and_says_why() -> None:
     source = Lookup(0)
     assert source.propose(4) == () and source.why == Rates().refusal(0)

@@ -74,15 +74,3 @@ def test_a_stopping_token_is_the_last_one_and_its_row_is_not_kept(tree: FlatTree
     end = free.tokens.index(EOS) + 1 if EOS in free.tokens else len(free.tokens)
     assert stopped.tokens == free.tokens[:end]
     assert stopped.rows == free.rows[:end]
-
-
-def test_a_full_match_adds_the_targets_own_token_after_the_leaf() -> None:
-    chain = FlatTree([5, 6, 7], [-1, 0, 1], [0, 1, 2])
-    found = walk(chain, lambda row: [6, 7, 8][row])
-    assert (found.tokens, found.rows, found.at_leaf) == ([6, 7, 8], [0, 1, 2], True)
-
-
-def test_a_miss_shows_that_the_draft_had_another_token() -> None:
-    chain = FlatTree([5, 6, 7], [-1, 0, 1], [0, 1, 2])
-    found = walk(chain, lambda row: 9)
-    assert (found.tokens, found.rows, found.at_leaf) == ([9], [0], False)

@@ -14,8 +14,6 @@ from edgespec.core.protocol.messages import MAX_COST, Sampling
 from edgespec.core.sampling.gumbel import gumbel_all
 from edgespec.core.sampling.logits import History
 from tests.support.processed import process
-from tests.support.timing import VOCAB as VOCABULARY
-from tests.support.timing import in_sorts
 
 VOCAB = 3000
 PROMPT = [5, 6, 7]
@@ -179,10 +177,3 @@ def test_a_prompt_in_parts_counts_for_repetition_only() -> None:
     assert ranker(logits, [], 3).tokens == [1, 0, 2]
     ranker.committed([1])
     assert ranker(logits, [], 3).tokens == [0, 2, 1]
-
-
-def test_a_real_vocabulary_takes_less_than_two_sorts() -> None:
-    logits = some_logits(6, VOCABULARY)
-    for rule in (Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=0.7, top_p=0.95, seed=1)):
-        ranker = Ranker(rule, PROMPT)
-        assert in_sorts(lambda: ranker(logits, [], 4)) < 2  # noqa: B023  called at once

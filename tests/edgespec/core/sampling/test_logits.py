@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History, Processor, entropy, kth_largest
 from tests.support.processed import process
-from tests.support.timing import in_sorts
 
 INF = math.inf
 
@@ -217,19 +216,3 @@ def test_greedy_needs_logits_only_when_something_moves_the_argmax() -> None:
     assert Processor(Sampling()).keeps_argmax
     assert not Processor(Sampling(frequency_penalty=0.1)).keeps_argmax
     assert not Processor(Sampling(logit_bias={1: 1.0})).keeps_argmax
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        Sampling(temperature=1.0),
-        Sampling(temperature=0.7, top_p=0.95),
-        Sampling(temperature=0.7, top_k=50),
-        Sampling(temperature=0.7, top_k=50, top_p=0.9, min_p=0.05, repetition_penalty=1.1),
-    ],
-    ids=["plain", "top-p", "top-k", "all"],
-)
-def test_a_real_vocabulary_takes_under_a_millisecond(rule: Sampling) -> None:
-    logits, history = some_logits(1, n=49152), History(range(1000), range(500, 700))
-    processor = Processor(rule)
-    assert in_sorts(lambda: processor.candidates(logits, history, [5, 6, 7])) < 0.45
