@@ -56,7 +56,6 @@ class LocalDrafting:
             active.generation.handle(Failed("draft", why), self.clock())
 
     def close(self, active: Active) -> None:
-        """Ends a request here."""
         if self.model is not None and active.local:
             active.local = False
             with Contained(self._lost, active):

@@ -34,7 +34,7 @@ class WorkerInfo:
     """Leaves and seconds of a draft step as the worker reports it; empty until it has."""
     paused_because: str | None = None
     probation_ends: asyncio.TimerHandle | None = None
-    """Until then it gets no requests, because its links kept ending (cloud_gateway/core/limits/probation.py)."""
+    """Until then it gets no requests, because its links kept ending (cloud_gateway/core/limits/conduct.py)."""
     groups: frozenset[str] = frozenset()
     """Its groups in the operator's list (edgespec/core/pairing/groups.py); without a group it gets no request."""
     scopes: dict[int, bytes] = field(default_factory=dict)

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from websockets.asyncio.server import ServerConnection
 
-from cloud_gateway.core.limits.conduct import Conduct
-from cloud_gateway.core.limits.probation import Probation
+from cloud_gateway.core.limits.conduct import Conduct, Probation
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
@@ -156,7 +155,6 @@ class Links:
         return self.registry.views.get(worker)
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
-        """Signs and writes messages at once, in one frame; those to a worker that has gone are dropped."""
         info = self.registry.workers.get(worker)
         if info is None or info.wire.over:
             return
@@ -168,18 +166,15 @@ class Links:
         info.wire.send(*bodies)
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
-        """Ends the link of a worker that broke the protocol over a request, in a way that only the engine can see."""
         info = self.registry.workers.get(worker)
         if info is not None:
             info.blamed_for = info.scopes.get(request, b"")
             info.wire.end(error)
 
     def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
-        """How far a worker's candidates for one request of an API key were what it claimed."""
         self._judge(worker, self.conduct.drafted(worker, key, claimed, accepted, asyncio.get_running_loop().time()))
 
     def note(self, worker: str, reason: str, text: str) -> None:
-        """Counts and logs something that was dropped but does not end the link."""
         info = self.registry.workers.get(worker)
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cloud_gateway.models.chat import ChatEncoder
-from cloud_gateway.models.tool_text import in_words
+from cloud_gateway.models.chat import ChatEncoder, in_words
 from edgespec.core.errors import ClientError, ModelError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")

@@ -38,7 +38,6 @@ class AtLeast:
         return self._chosen.rank(_without(logits, self._ends) if len(path) < self._left else logits, path, width)
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The completion has grown by these tokens."""
         self._left -= len(tokens)
         self._chosen.committed(tokens)
 

@@ -180,7 +180,6 @@ class RejectionChooser:
         return choose
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The answer has grown by these tokens."""
         self.history.extend(tokens)
         path = tuple(tokens)
         below = {known: draft for known, draft in self._drawn.items() if known[: len(path)] == path}

@@ -78,7 +78,6 @@ class Chooser:
         return lambda row: self.choose(rows, row, path_to(flat, row))
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The answer has grown by these tokens."""
         self.length += len(tokens)
         if self.history is not None:
             self.history.extend(tokens)

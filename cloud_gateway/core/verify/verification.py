@@ -66,7 +66,6 @@ class SharedNoise:
         return self.ranker(logits, path, width)
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The answer has grown by these tokens."""
         self.chooser.committed(tokens)
         self.ranker.committed(tokens)
 

@@ -239,7 +239,6 @@ class EagleDrafts:
         line.read(self._target.held(slot)[line.next_place :])
 
     def ask(self, slot: int, token: int) -> list[Level]:
-        """What it expects after the tokens of this slot and `token`, the one committed last."""
         line = self._lines[slot]
         line.read([*self._target.held(slot)[line.next_place :], token])
         return line.ahead()

@@ -74,7 +74,6 @@ class LocalDraft:
 
     @property
     def step_s(self) -> float:
-        """Seconds of one draft step with nothing to catch up, as measured."""
         return self._curve(1)
 
     @property
@@ -84,7 +83,6 @@ class LocalDraft:
 
     @property
     def token_s(self) -> float:
-        """Seconds per token of a catch-up batch, as measured."""
         return self._token_s.value or self.step_s
 
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
@@ -96,7 +94,6 @@ class LocalDraft:
         return self._drafter.commit(request, tokens)
 
     def close(self, request: Hashable) -> None:
-        """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
         self._drafter.close(request)
 
     def backlog(self, request: Hashable) -> int:
@@ -104,7 +101,6 @@ class LocalDraft:
         return self._drafter.backlog(request)
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        """Evaluates at most `limit` tokens of the backlog, except its last one, in one pass; returns the rest."""
         limit = min(limit, self._drafter.prefill_batch)
         rows, spent, left = self._timed(lambda: self._drafter.catch_up(request, limit))
         if rows >= _MIN_BATCH:

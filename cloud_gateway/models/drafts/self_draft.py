@@ -74,7 +74,6 @@ class SelfDraft:
 
     @property
     def step_s(self) -> float:
-        """Seconds of one draft step with nothing to catch up, as measured."""
         return self._step_s(1)
 
     @property
@@ -84,7 +83,6 @@ class SelfDraft:
 
     @property
     def token_s(self) -> float:
-        """Seconds per token of a catch-up batch, as measured."""
         return self._token_s.value or self.step_s
 
     @torch.inference_mode()
@@ -114,7 +112,6 @@ class SelfDraft:
         return max(len(line.tokens) - len(line.held), 1)
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        """Evaluates at most `limit` tokens of the backlog, except its last one, in one pass; returns the rest."""
         line = self._open[request]
         self._read(line, line.tokens[:-1][: len(line.held) + min(limit, self._batch)])
         return max(len(line.tokens) - 1 - len(line.held), 0)
@@ -136,7 +133,6 @@ class SelfDraft:
         """Nothing: the target's threads are this draft's too."""
 
     def close(self, request: Hashable) -> None:
-        """Ends a request; its KV entries may be reused by prompts of its scope with the same beginning."""
         line = self._open.pop(request)
         self._cut(line, line.tokens)
         self._table.extend(line.slot, line.held[len(self._table.held(line.slot)) :])

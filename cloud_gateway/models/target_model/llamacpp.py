@@ -165,7 +165,6 @@ class LlamaCppTarget:
             self._drop(evicted, 0)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Appends these committed tokens' keys and values; no logits are computed."""
         if not tokens:
             return
         base = len(self._table.held(slot))
@@ -204,7 +203,6 @@ class LlamaCppTarget:
         self._table.extend(slot, [tree.tokens[row] for row in rows])
 
     def close(self, slot: int) -> None:
-        """Frees the slot; its entries may be reused by a later `open`."""
         self._discard(slot)
         self._table.release(slot)
 

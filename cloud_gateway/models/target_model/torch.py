@@ -172,7 +172,6 @@ class TorchTarget:
 
     @torch.inference_mode()
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
-        """Appends these committed tokens' keys and values; no logits are computed."""
         if not tokens:
             return
         kv = self._kv[slot]
@@ -224,7 +223,6 @@ class TorchTarget:
         return self._hidden.get(slot)
 
     def close(self, slot: int) -> None:
-        """Frees the slot; its entries may be reused by a later `open`."""
         self._pending.pop(slot, None)
         self._hidden.pop(slot, None)
         self._table.release(slot, self._kv[slot].capacity)

@@ -40,7 +40,6 @@ class TracedProcess:
         self._proposals = proposals
 
     def on_path(self, position: int) -> Proposal:
-        """What the draft says after the target's tokens up to this position."""
         return self._proposals[position]
 
 

@@ -38,9 +38,8 @@ from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.clock import Clock
 from edgespec.lab.sim.local import LocalReading
 from edgespec.lab.sim.network import Pipe
-from edgespec.lab.sim.process import TokenProcess, child, draft
+from edgespec.lab.sim.process import ProcessRows, ProcessVerification, TokenProcess, child, draft
 from edgespec.lab.sim.steps import WIDTHS, Curve, Steps
-from edgespec.lab.sim.target import ProcessRows, ProcessVerification
 
 __all__ = ["Curve", "Gateway", "Result", "States", "Steps", "Worker", "run"]
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from cloud_gateway.models.chat import in_words
 from cloud_gateway.models.text import StopStrings, Text
-from cloud_gateway.models.tool_text import in_words
 from edgespec.core.errors import ClientError, ModelError
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
 

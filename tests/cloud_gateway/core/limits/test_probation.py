@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_gateway.core.limits.probation import FIRST_S, FORGIVEN_S, MAX_S, Probation
+from cloud_gateway.core.limits.conduct import FIRST_S, FORGIVEN_S, MAX_S, Probation
 
 
 def test_one_end_and_regular_restarts_cost_nothing() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedPeers
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.peers.config import PeersSection, RelaySection
 from edgespec.worker.peers.optional import Peers
 from edgespec.worker.peers.service import PeerService
@@ -14,7 +14,7 @@ OLD, NEW, PEER = b"a" * 32, b"b" * 32, b"c" * 32
 
 
 async def test_a_peer_paired_while_the_daemon_runs_is_a_way_at_once(tmp_path: Path) -> None:
-    store = KeyStore(tmp_path)
+    store = ServerKeyStore(tmp_path)
     settings = "desk", PeersSection(discover=False), RelaySection()
     make = lambda gateway: PeerService(store, *settings, gateway, "", lambda: False)  # noqa: E731
     peers = Peers(PairedPeers(store.folder), listen=False, gateway=OLD, make=make)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from edgespec.core.protocol.handshake import Pin
-from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker import report
 from edgespec.worker.peers.config import RelaySection
 from edgespec.worker.peers.service import PeerService
@@ -21,7 +21,7 @@ OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
 
 async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> None:
     """It announces itself nowhere and listens nowhere, so it cannot be asked."""
-    store = KeyStore(tmp_path)
+    store = ServerKeyStore(tmp_path)
     place = PeerService(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
     await place.start()
     try:
@@ -41,7 +41,7 @@ async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> Non
 
 def test_a_relay_finds_a_gateway_by_its_key_before_a_rotation_too(tmp_path: Path) -> None:
     """A caller that was away asks for the key that it has paired; the gateway itself shows it the rotation."""
-    store = KeyStore(tmp_path)
+    store = ServerKeyStore(tmp_path)
     gateways = PairedGateways(store.folder)
     gateways.add(OLD, b"s" * 32, "gw", "10.0.0.1:7443", 1)
     place = PeerService(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
