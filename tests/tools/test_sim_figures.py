@@ -144,8 +144,8 @@ class AsTheWholePaper(Arm):
         return Algorithm1(self.k, self.phi, whole=True)
 
 
-@pytest.mark.parametrize("catch_up_ms", [0.0, 0.5, 3.0])
-@pytest.mark.parametrize("rtt_ms", [7, 20, 60])
+@pytest.mark.parametrize("catch_up_ms", [0.0, 3.0])
+@pytest.mark.parametrize("rtt_ms", [7, 60])
 @pytest.mark.parametrize("phi", [0.5, UNSET_PHI])
 def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
     phi: float, rtt_ms: float, catch_up_ms: float, monkeypatch: pytest.MonkeyPatch

@@ -42,13 +42,13 @@ async def sent(echo: Echo, data: bytes) -> bytes:
 
 
 @pytest.mark.claim("a-bad-request-leaves-no-trace-of-its-content")
-@pytest.mark.parametrize("name", list(requests("key", 1)))
-async def test_a_bad_request_leaves_no_trace_of_its_content(echo: Echo, out: io.StringIO, name: str) -> None:
-    response = await sent(echo, requests(echo.key, echo.listener.port)[name])
-    assert re.search(rb"^x-request-id: req_[0-9a-f]{24}\r$", response, re.MULTILINE | re.IGNORECASE)
-    code = json.loads(response.rpartition(b"\r\n\r\n")[2])["error"]["code"]
-    assert traces_of([KEY, echo.key, PROMPT], out.getvalue()) == []
-    assert code != "malformed_http" or traces_of([KEY, PROMPT], response.decode()) == []
+async def test_a_bad_request_leaves_no_trace_of_its_content(echo: Echo, out: io.StringIO) -> None:
+    for name, data in requests(echo.key, echo.listener.port).items():
+        response = await sent(echo, data)
+        assert re.search(rb"^x-request-id: req_[0-9a-f]{24}\r$", response, re.MULTILINE | re.IGNORECASE), name
+        code = json.loads(response.rpartition(b"\r\n\r\n")[2])["error"]["code"]
+        assert traces_of([KEY, echo.key, PROMPT], out.getvalue()) == [], name
+        assert code != "malformed_http" or traces_of([KEY, PROMPT], response.decode()) == [], name
     assert traces_of([KEY, PROMPT], exposition(echo)) == []
 
 

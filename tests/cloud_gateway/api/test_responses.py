@@ -71,25 +71,25 @@ async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI,
     assert echoed.output_text.endswith("tool: rain")
 
 
-@pytest.mark.parametrize(
-    ("change", "param"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"background": True}, "background"),
-        ({"n": 2}, "n"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
-        ({"input": "x" * 600}, "input"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
-        ({"max_output_tokens": 5000}, "max_output_tokens"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
-    ],
-)
-async def test_what_needs_state_or_is_not_served_is_refused(echo: Echo, change: dict[str, Any], param: str) -> None:
-    status, body, _ = await post(echo, {"model": "echo", "input": "x", **change}, "/v1/responses")
-    assert (status, body["error"]["param"]) == (400, param), body
+NOT_SERVED: list[tuple[dict[str, Any], str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"background": True}, "background"),
+    ({"n": 2}, "n"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+    ({"input": "x" * 600}, "input"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+    ({"max_output_tokens": 5000}, "max_output_tokens"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+]
+
+
+async def test_what_needs_state_or_is_not_served_is_refused(echo: Echo) -> None:
+    for change, param in NOT_SERVED:
+        status, body, _ = await post(echo, {"model": "echo", "input": "x", **change}, "/v1/responses")
+        assert (status, body["error"]["param"]) == (400, param), (change, body)
 
 
 async def test_load_tools_may_ask_for_a_length_if_the_operator_allows_it(tmp_path: Path) -> None:

@@ -74,3 +74,12 @@ def test_a_stopping_token_is_the_last_one_and_its_row_is_not_kept(tree: FlatTree
     end = free.tokens.index(EOS) + 1 if EOS in free.tokens else len(free.tokens)
     assert stopped.tokens == free.tokens[:end]
     assert stopped.rows == free.rows[:end]
+
+
+def test_a_walk_ends_at_the_leaf_at_a_miss_and_at_its_limit() -> None:
+    chain = FlatTree([5, 6, 7], [-1, 0, 1], [0, 1, 2])
+    ends = [walk(chain, lambda row: [6, 7, 8][row], limit=limit) for limit in (1, 2, 3, 9)]
+    assert [(len(one.tokens), one.at_leaf) for one in ends][2:] == [(3, True), (3, True)]
+    assert [len(one.tokens) for one in ends[:2]] == [1, 2]
+    missed = walk(chain, lambda row: 9)
+    assert (missed.tokens, missed.rows, missed.at_leaf) == ([9], [0], False)
