@@ -20,6 +20,11 @@ from edgespec.core.errors import UNDECODABLE, ClientError, refusal
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 MAX_CALLS = 128
+MAX_DEPTH = 64
+OPEN = frozenset(
+    "additionalProperties unevaluatedProperties patternProperties propertyNames minProperties anyOf oneOf $ref".split()
+)
+"""Keywords of an object by which it may have properties beside those that it names."""
 """Calls of one completion; a request may offer as many tools."""
 _SPACE = re.compile(r"\s*")
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -183,7 +188,32 @@ def offered(tools: Sequence[Tool] | None, choice: Choice | None, *, several: boo
 
 
 def _arguments(function: Function) -> dict[str, Any]:
-    return {"type": "object", **(function.parameters or {"additionalProperties": False})}
+    """What forced arguments have to satisfy: properties that a schema does not name are left out, as vLLM's and
+    llama.cpp's grammars do, since a small model adds such without end."""
+    asked = function.parameters or {"additionalProperties": False}
+    return {"type": "object", **(asked if b'"allOf"' in msgspec.json.encode(asked) else _closed(asked))}
+
+
+def _closed(schema: Any, depth: int = 0) -> Any:
+    """The schema with `additionalProperties: false` at each object with properties that says nothing of others.
+
+    What lies deeper than MAX_DEPTH stays as it is: the grammar refuses it.
+    """
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+        return schema
+    found = dict(schema)
+    for name in ("properties", "$defs", "definitions"):
+        if isinstance(found.get(name), dict):
+            found[name] = {key: _closed(one, depth + 1) for key, one in found[name].items()}
+    for name in ("anyOf", "prefixItems"):
+        if isinstance(found.get(name), list):
+            found[name] = [_closed(one, depth + 1) for one in found[name]]
+    if "items" in found:
+        found["items"] = _closed(found["items"], depth + 1)
+    named, required = found.get("properties"), found.get("required", [])
+    if named and not found.keys() & OPEN and isinstance(required, list) and all(one in named for one in required):
+        found["additionalProperties"] = False
+    return found
 
 
 def _function(function: Function) -> dict[str, Any]:

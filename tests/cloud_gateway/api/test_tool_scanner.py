@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
-from cloud_gateway.api.tools import MAX_CALLS, CallText, read_calls
+from cloud_gateway.api.tools import MAX_CALLS, CallText, Function, Tool, offered, read_calls
 
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 EMPTY = "<tool_call>{}</tool_call>"
@@ -91,3 +92,31 @@ def test_arguments_may_hold_the_tags_themselves() -> None:
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
     assert read_calls(text, {"f"}) is None
+
+
+def test_forced_arguments_have_the_named_properties_only() -> None:
+    inner = {"type": "object", "properties": {"b": {"type": "string"}}}
+    parameters = {
+        "properties": {"properties": inner, "list": {"items": {"$ref": "#/$defs/D"}}, "free": {"type": "object"}},
+        "$defs": {"D": inner, "E": {**inner, "additionalProperties": {"type": "integer"}}, "F": {"enum": [inner]}},
+        "required": ["list"],
+    }
+    found = forced(parameters)
+    closed = {**inner, "additionalProperties": False}
+    assert found["additionalProperties"] is False and found["properties"]["properties"] == closed
+    assert found["properties"]["free"] == {"type": "object"}
+    assert found["$defs"] == {"D": closed, "E": parameters["$defs"]["E"], "F": {"enum": [inner]}}
+    for left in ({"allOf": [inner]}, {"anyOf": [{"required": ["c"]}], **inner}, {**inner, "required": ["c"]}, {}):
+        assert "additionalProperties" not in forced({"properties": {"x": left}})["properties"]["x"]
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"items": deep}
+    assert forced(deep)["items"] == deep["items"]
+
+
+def forced(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a call's arguments in the grammar."""
+    tool = Tool("function", Function("f", parameters=parameters))
+    wanted = offered([tool], "required").grammar(None)
+    assert wanted is not None
+    return wanted.schema["a0"]  # type: ignore[no-any-return]
