@@ -128,6 +128,7 @@ vllm: .vllm/.ready
 test-vllm: setup vllm
 	@bash integrations/vllm/live/run.sh .vllm
 	@$(BIN)/python -m integrations.vllm.live.served .vllm --prompts 2 --streams 1
+	@$(BIN)/python -m integrations.vllm.live.parallel .vllm
 	@$(BIN)/python -m integrations.vllm.live.gateway .vllm
 
 clean:

@@ -22,11 +22,16 @@ pytestmark = [
 ]
 TRACE = Path(__file__).parents[1] / "traces" / "worker-lost.trace"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&amp;"
-FRAME_RATE = """new Promise(done => {
-  let frames = 0, from = performance.now();
-  const one = now => now - from < 2000 ? (frames += 1, requestAnimationFrame(one)) : done(frames / 2);
-  requestAnimationFrame(one);
+FRAME_GAPS = """new Promise(done => {
+  const gaps = [], from = performance.now();
+  const one = (now, before) => {
+    gaps.push(now - before);
+    now - from < 2000 ? requestAnimationFrame(next => one(next, now)) : done(gaps);
+  };
+  requestAnimationFrame(first => requestAnimationFrame(next => one(next, first)));
 })"""
+"""Milliseconds between frames, for two seconds."""
+RUNNING = "[...edgespecPage.model.runs.values()].filter(run => !run.usage).length"
 CUT = """globalThis.real = fetch; globalThis.cut = new AbortController(); globalThis.fetch = (url, options = {}) =>
   real(url, { ...options, signal: AbortSignal.any([cut.signal, ...(options.signal ? [options.signal] : [])]) }); 0"""
 """Connections of the page end when `cut` is aborted, and no new one is made."""
@@ -111,6 +116,7 @@ def test_a_completion_is_shown_with_the_tree_of_each_token(rig: Rig, page: Brows
     assert page.js("performance.getEntries().every(one => one.name.startsWith(location.origin) || !one.transferSize)")
 
 
+@pytest.mark.claim("a-key-sees-its-own-completions-on-the-page")
 def test_a_key_sees_its_own_completions_and_a_lost_stream_goes_on(rig: Rig, page: Browser, operator: str) -> None:
     page.js(CUT)
     sign_in(page, operator)
@@ -125,21 +131,25 @@ def test_a_key_sees_its_own_completions_and_a_lost_stream_goes_on(rig: Rig, page
     assert "demo-worker" in page.js("document.querySelector('#workers').textContent")
 
 
+@pytest.mark.claim("hostile-text-is-text-on-the-page")
+@pytest.mark.claim("pages-of-other-origins-get-nothing-of-the-page")
 def test_hostile_text_is_text_and_foreign_pages_get_nothing(
     rig: Rig, page: Browser, operator: str, tmp_path: Path
 ) -> None:
     sign_in(page, operator)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "const": HOSTILE}}}
-    threads = [Thread(target=asked, args=(rig, operator, HOSTILE)) for _ in range(4)]
+    long = {"max_tokens": 200, "ignore_eos": True}
+    threads = [Thread(target=asked, args=(rig, operator, HOSTILE), kwargs=long) for _ in range(4)]
     for thread in threads:
         thread.start()
-    rates = [page.js(FRAME_RATE) for _ in range(2)]
-    (tmp_path / "rates.json").write_text(json.dumps([rates, page.js("edgespecPage.model.runs.size")]))
+    page.wait(f"{RUNNING} === 4", 120)
+    gaps = page.js(FRAME_GAPS)
+    (tmp_path / "gaps.json").write_text(json.dumps({"ms": gaps, "running": page.js(RUNNING)}))
     said = asked(rig, operator, response_format=form, max_tokens=60)["choices"][0]["message"]["content"]
     for thread in threads:
         thread.join()
     ended(page, 5)
-    assert min(rates) > 5, "frames a second, while four completions and everything else share this machine"
+    assert len(gaps) > 10, "frames in two seconds, while four completions and everything else share this machine"
     texts = page.js("[...document.querySelectorAll('.tokens')].map(one => one.textContent)")
     assert json.loads(said) == HOSTILE and any("<img src=x onerror=" in one and "⟨U+202E⟩" in one for one in texts)
     assert page.js("document.querySelectorAll('main img, main script').length") == 0

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -181,7 +182,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 step()
             if options.serve:
                 print(json.dumps({"url": rig.api, "key": rig.key, "pid": rig.pid("gateway")}), flush=True)
-                signal.sigwait({signal.SIGINT, signal.SIGTERM})
+                ended = threading.Event()
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, lambda *_: ended.set())
+                ended.wait()
                 return 0
             for check in CHECKS:
                 began = time.monotonic()

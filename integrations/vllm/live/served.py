@@ -14,6 +14,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -79,7 +80,7 @@ class Server:
         ]  # fmt: skip
         if self.board is not None:
             speculation = {"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": DRAFTS}
-            command += ["--scheduler-cls", "edgespec_vllm.Scheduler", "--speculative-config", json.dumps(speculation)]
+            command += ["--scheduler-cls", "live.timed.Scheduler", "--speculative-config", json.dumps(speculation)]
         name = f"vllm-{self.port}"
         self.processes.start(name, command)
         try:
@@ -108,6 +109,11 @@ class Server:
         drafted, accepted = (int(sum(map(float, one))) for one in found)  # of all engines
         return drafted, accepted
 
+    def times(self) -> list[float]:
+        """Microseconds of the hook in each step so far; none in a vLLM as it is."""
+        file = self.processes.folder / TIMES
+        return [float(line) for line in file.read_text().split()] if file.exists() else []
+
     def complete(self, prompt: str, max_tokens: int, *, offload: bool) -> str:
         """A greedy completion's text."""
         body: dict[str, Any] = {"model": "smol", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
@@ -123,7 +129,7 @@ class Server:
         return str(found["choices"][0]["message"]["content"])
 
 
-WHAT = ("draft", "accepted")
+WHAT, TIMES = ("draft", "accepted"), "hook-times"
 
 
 @dataclass
@@ -136,18 +142,22 @@ class Run:
     drafted: int
     accepted: int
     texts: dict[str, str]
+    hook_us: float | None = None
+    """Median of the steps."""
 
 
 def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_tokens: int, *, offload: bool) -> Run:
     """All prompts, `streams` at a time."""
-    drafted, accepted = server.counts()
+    drafted, accepted, steps = *server.counts(), len(server.times())
     began = time.perf_counter()
     with ThreadPoolExecutor(streams) as pool:
         texts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens, offload=offload), prompts))
     seconds = time.perf_counter() - began
     after = server.counts()
     pace = len(prompts) * max_tokens / seconds
-    return Run(arm, streams, pace, after[0] - drafted, after[1] - accepted, dict(zip(prompts, texts)))
+    hook = server.times()[steps:]
+    counts = pace, after[0] - drafted, after[1] - accepted
+    return Run(arm, streams, *counts, dict(zip(prompts, texts)), statistics.median(hook) if hook else None)
 
 
 def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], None]]) -> str:
@@ -166,6 +176,7 @@ def variables(venv: Path, folder: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "0", "LD_PRELOAD": str(venv / "lib/libiomp5.so"),
         "PYTHONPATH": str(INTEGRATION), "EDGESPEC_BOARD": str(folder / "rig" / "gateway" / "board.sock"),
+        "EDGESPEC_TIMES": str(folder / TIMES),
     }  # fmt: skip
 
 
@@ -204,8 +215,8 @@ def report(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [
         {
             "arm": run.arm, "streams": run.streams, "tokens_per_s": round(run.tokens_per_s, 1),
-            "of_plain": round(run.tokens_per_s / plain[run.streams].tokens_per_s, 2),
-            "drafted": run.drafted, "accepted": run.accepted,
+            "of_plain": round(run.tokens_per_s / plain[run.streams].tokens_per_s, 2) if run.streams in plain else None,
+            "drafted": run.drafted, "accepted": run.accepted, "hook_us": run.hook_us,
             "texts": len(run.texts), "differ": sum(text != wanted[prompt] for prompt, text in run.texts.items()),
         }
         for run in runs

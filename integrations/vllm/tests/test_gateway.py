@@ -190,7 +190,7 @@ async def test_a_vllm_that_ends_gives_503_and_is_started_again(serve: Make, monk
     served = await serve()
     [dying] = served.gateway.models.text.encode("!")
     monkeypatch.setenv("FAKE_DYING", str(dying))
-    server = served.gateway.engine._server
+    server = served.gateway.commands.engine._server
     os.killpg(os.getpgid(_child(server)), signal.SIGKILL)
     await until(lambda: not server.up)
     error = (await served.post(503))["error"]
@@ -236,8 +236,8 @@ async def test_one_key_does_not_keep_another_waiting(serve: Make, monkeypatch: p
     served = await serve(**{"target.slots": 2})
     other = Served(served.folder, served.gateway, served.url)
     many = [asyncio.ensure_future(served.text(prompt="a", max_tokens=9)) for _ in range(12)]
-    await until(lambda: served.gateway.engine.queued >= 8)
-    assert served.gateway.engine.active == 1  # a slot stays free for other keys
+    await until(lambda: served.gateway.commands.engine.queued >= 8)
+    assert served.gateway.commands.engine.active == 1  # a slot stays free for other keys
     await other.text(prompt="b", max_tokens=9)
     assert sum(one.done() for one in many) < 6
     await asyncio.gather(*many)
@@ -247,9 +247,9 @@ async def test_a_client_that_leaves_ends_its_request(serve: Make, monkeypatch: p
     monkeypatch.setenv("FAKE_STEP_S", "0.05")
     served = await serve()
     left = asyncio.ensure_future(served.text(prompt="a", max_tokens=400, ignore_eos=True))
-    await until(lambda: served.gateway.engine.active == 1)
+    await until(lambda: served.gateway.commands.engine.active == 1)
     left.cancel()
-    await until(lambda: served.gateway.engine.active == 0)
+    await until(lambda: served.gateway.commands.engine.active == 0)
 
 
 async def test_a_vllm_elsewhere_is_reached_by_its_url(

@@ -43,6 +43,7 @@ def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
     assert [one["at"] for one in passes] == sorted(one["at"] for one in passes)
 
 
+@pytest.mark.claim("pages-of-other-origins-get-nothing-of-the-page")
 @pytest.mark.parametrize(
     ("headers", "own"),
     [
@@ -66,6 +67,7 @@ def test_only_pages_under_names_of_this_machine_are_served(headers: dict[str, st
     assert refused.value.status == 403
 
 
+@pytest.mark.claim("hostile-text-is-text-on-the-page")
 def test_one_file_holds_the_page_and_a_trace_whose_text_is_no_markup() -> None:
     found = played(unseal(SHIPPED[0].read_bytes())[0])
     found["events"][0]["id"] = "</script><script>alert(1)</script>"
@@ -75,6 +77,7 @@ def test_one_file_holds_the_page_and_a_trace_whose_text_is_no_markup() -> None:
     assert not re.search(r"^(import|export) |(?:src|href)=\"(?!#)", text, re.MULTILINE)
 
 
+@pytest.mark.claim("the-page-runs-no-script-but-its-own-files")
 def test_the_page_is_small_and_has_no_script_of_its_own() -> None:
     sizes = {one.name: len(one.read_bytes()) for one in STATIC.iterdir()}
     assert sum(sizes.values()) < 60_000

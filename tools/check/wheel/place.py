@@ -112,7 +112,9 @@ class Place:
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PYTHON", "HF_"))}
         path = f"{self.bin}{os.pathsep}{kept.get('PATH', '')}"
-        return kept | {"HOME": str(self.folder), "XDG_CACHE_HOME": str(self.cache), "PATH": path}
+        made = {"HOME": str(self.folder), "XDG_CACHE_HOME": str(self.cache), "PATH": path}
+        # pip asks `rustc` for its version, and rustup's one writes into a home folder that has no rustup yet.
+        return {"RUSTUP_HOME": str(Path.home() / ".rustup")} | kept | made
 
 
 def build(folder: Path) -> Path:

@@ -85,10 +85,10 @@ def operate(gateway: Place) -> None:
 
 
 def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatClient) -> None:
-    """A worker is paired, drafts, relays a peer, and is revoked."""
+    """A worker is paired, drafts, relays a peer, is revoked, and forgets its gateway."""
     address, peer_port = f"wss://127.0.0.1:{at['link']['port']}", free_port()
     with offered(gateway, "cloud-gateway", "pair", "--group", "default") as code:
-        worker.run("edgespec", "pair", address, code)
+        paired = worker.json("edgespec", "pair", address, code)
     relaying = {"peers.listen": "true", "peers.host": "127.0.0.1", "peers.port": peer_port, "relay.offer": "true"}
     with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)) as running:
         worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), running, "The worker's link")
@@ -110,6 +110,7 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
         gateway.run("cloud-gateway", "workers", "release", name, expected=77)
         gateway.run("cloud-gateway", "audit", "--since", "24h")
     gateway.run("cloud-gateway", "workers", "revoke", name)
+    worker.run("edgespec", "unpair", paired["gateway"])
     worker.run("edgespec", "keys", "rotate")
 
 
