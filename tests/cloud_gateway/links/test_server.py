@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cloud_gateway.core.limits import probation
+from cloud_gateway.core.limits import conduct
 from cloud_gateway.links.port import LinkLimits
 from edgespec.core.errors import AddressError
 from edgespec.core.protocol import messages as m
@@ -249,7 +249,7 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
 async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probation, "FIRST_S", 0.3)
+    monkeypatch.setattr(conduct, "FIRST_S", 0.3)
     seen = Watched()
     async with serving(tmp_path, seen=seen) as gateway:
         seen.links = gateway.links
