@@ -83,14 +83,6 @@ def test_a_machine_is_led_far(monkeypatch: pytest.MonkeyPatch, name: str, reache
     assert not missing, f"{missing} of {set(result.seen)}"
 
 
-def test_both_kinds_run_as_pieces() -> None:
-    for kind in ("decoder", "machine"):
-        result = run.run_piece(piece(kind, 20))
-        assert result.failure is None, result.failure[1]
-        assert result.seen.total() == 20 * run.KINDS[kind].weight
-    assert run.one(f"{SEED}:decoder:3") == run.one(f"{SEED}:decoder:3")
-
-
 def narrow(module: object) -> Plant:
     """The module expects msgspec's own error only."""
     return lambda patch: patch.setattr(module, "UNDECODABLE", (msgspec.ValidationError,))
