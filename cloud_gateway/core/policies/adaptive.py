@@ -30,6 +30,7 @@ from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.policies.worth import Level, Prices, credit, per_pass_s, reading_pays, run_s, wait_value
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 
 WIDTH = 4
@@ -85,6 +86,8 @@ class Adaptive(Policy):
         self.carried = learnt
         if "ranks" in learnt:  # not in traces made before
             self.surveyor.resume(learnt["ranks"])
+        if "draft" in learnt:
+            self.surveyor.calibrator.resume(learnt["draft"])
         self.worker.resume(learnt["worker"])
         self.completion.resume(learnt["answers"])
         if "guard" in learnt:
@@ -94,6 +97,7 @@ class Adaptive(Policy):
         """What the next completion of this kind starts with, as plain data: bounded, and exact when it is read back."""
         return {
             "ranks": self.surveyor.state(),
+            "draft": self.surveyor.calibrator.state(),
             "worker": self.worker.state(),
             "guard": list(self.guard.state()),
             "answers": self.completion.state(self._reference),
@@ -128,14 +132,14 @@ class Adaptive(Policy):
                 self._refuse("reading", costs)
                 return CatchUp()
         level = Level(prices, outlook.survival, limit)
-        due, wait_s, lost = self._waiting(link, outlook, level, prices, now)
+        due, wait_s = self._waiting(link, outlook, level, prices, now)
         limited = link is not None and link.ready
         completion.suggested |= root.revision > 0 and not limited
         helped = completion.suggested and not limited
         if helped:  # at the price of all tokens no run would pay
             prices = Prices(costs, max(completion.token_s(reference), completion.drafting_s(reference)))
             level = Level(prices, outlook.survival, limit)
-        run = self._run(root if helped else None, outlook, level, lost, costs, prices)
+        run = self._run(root if helped else None, outlook, level, costs, prices)
         if run is not None and (draft := self._drafting(run, wait_s, costs, limited=limited)):
             return draft
         return self._wait(due, costs, now) if wait_s > 0 and due and not completion.run else verify
@@ -152,29 +156,24 @@ class Adaptive(Policy):
 
     def _waiting(
         self, link: LinkView | None, outlook: Outlook, level: Level, prices: Prices, now: float
-    ) -> tuple[Expected | None, float, float]:
-        """When the worker's next level is due, what waiting for it is worth, and the share of a local level's worth
-        that is lost if it is not made here."""
-        position, kept = outlook.root.position, self.worker.kept
+    ) -> tuple[Expected | None, float]:
+        """When the worker's next level is due, and what waiting for it is worth."""
         if link is None or not outlook.leaves:
-            return None, 0.0, 1.0
+            return None, 0.0
+        position, kept, level_s = outlook.root.position, self.worker.kept, self.worker.level_s(link)
         missing = position + 1 if not outlook.nodes else max(self.worker.frontier, position) + 1
-        due, level_s, target_s = self.worker.expect(missing, link, now), self.worker.level_s(link), prices.pass_s(0)
-        first = level.value_s(outlook.found(self.tuning.worker_leaves)) * credit(kept, target_s / level_s)
+        due, levels = self.worker.expect(missing, link, now), prices.pass_s(0) / level_s
+        first = level.value_s(outlook.found(self.tuning.worker_leaves)) * credit(kept, levels)
         value = first + run_s(first * kept, kept, level_s)  # the first level's time is that until it is due
-        due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
         soon_s = max(due.soon_s, prices.token_s) if prices.shared else due.soon_s  # the others' pass begins meanwhile
-        lost = credit(kept, max(target_s - due_s, 0.0) / level_s)
-        return due, wait_value(due.chance, soon_s, due.late_s, value), lost
+        return due, wait_value(due.chance, soon_s, due.late_s, value)
 
-    def _run(
-        self, root: Node | None, outlook: Outlook, level: Level, lost: float, costs: Costs, prices: Prices
-    ) -> Run | None:
+    def _run(self, root: Node | None, outlook: Outlook, level: Level, costs: Costs, prices: Prices) -> Run | None:
         """The local run of the greatest worth; None if no first pass pays for itself. `root`: the tree's, where other
         sources help and no worker drafts."""
         if costs.local_step_s is None or not outlook.leaves:
             return None
-        count, first = self._best_step(outlook, level, lost, costs)
+        count, first = self._best_step(outlook, level, costs)
         step = costs.draft_s(count)
         fade = sum(  # a leaf beside the best one is evaluated if what it finds pays for it
             share
@@ -196,16 +195,16 @@ class Adaptive(Policy):
             self._refuse("step", costs, step, first)
         return best
 
-    def _best_step(self, outlook: Outlook, level: Level, lost: float, costs: Costs) -> tuple[int, float]:
+    def _best_step(self, outlook: Outlook, level: Level, costs: Costs) -> tuple[int, float]:
         """How many leaves to evaluate, and the value of what they find; any number where none pays for itself."""
         most, each, found = len(outlook.leaves), len(outlook.shares), outlook.found(len(outlook.leaves))
         widths = {min(leaves, most) for leaves, _ in costs.local_points or ((most, 0.0),)}
         steps = sorted([(costs.draft_s(leaves), leaves) for leaves in widths])
         best, chosen = (0.0, 0), (steps[0][1], 0.0)
-        if lost * level.value_s(found) <= steps[0][0]:  # fewer leaves find less
+        if level.value_s(found) <= steps[0][0]:  # fewer leaves find less
             return chosen
         for seconds, leaves in steps:
-            first = lost * level.value_s(found[: leaves * each])
+            first = level.value_s(found[: leaves * each])
             if (first - seconds, leaves) > best:
                 best, chosen = (first - seconds, leaves), (leaves, first)
         return chosen
@@ -275,6 +274,9 @@ class Adaptive(Policy):
         if not link.ready:
             return "the worker was still reading the prompt"
         return f"at {away} it was faster to draft here while the worker was on another path"
+
+    def priced(self, leaves: Sequence[Node], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+        return self.surveyor.priced(leaves, proposals)
 
     def received(self, merged: Merged, now: float) -> None:
         """Updates the estimate of where the worker's draft stands."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class Policy:
 
     def withdrawn(self) -> None:
         """The draft pass of the latest decision is not made: it is asked again, at another price or after a fault."""
+
+    def priced(self, leaves: Sequence[Node], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+        """What the local draft proposes below these leaves, with the costs that its candidates have in the tree."""
+        return proposals
 
     def received(self, merged: Merged, now: float) -> None:
         """A frame was merged."""

@@ -7,11 +7,14 @@ calibrated probabilities, and what is left of their error differs little from to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import exp, inf, log
 from operator import attrgetter, itemgetter
 
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.drafting.algorithm2 import Proposal
+from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 
 _cost = attrgetter("cost")
@@ -69,6 +72,9 @@ class Surveyor:
         self._offered: dict[Node, Sequence[Node]] = {}
         """The last look's root and likely nodes, with the children that they had then."""
         self._root: Node | None = None
+        self.calibrator = Calibrator()
+        self._drafted: dict[Node, Proposal] = {}
+        """What the local draft has proposed below nodes of the tree."""
         self._shared = False
         """Whether sources without a model have proposed anything."""
 
@@ -91,6 +97,14 @@ class Surveyor:
             named = sum(self._shares)
             self._best += self._shares[0] / named
             self._shares = [share + share / named for share in self._shares]
+
+    def priced(self, leaves: Sequence[Node], proposals: Sequence[Proposal]) -> list[Proposal]:
+        """The local draft's proposals at calibrated costs, as workers send them."""
+        self._drafted |= zip(leaves, proposals)
+        return [replace(one, costs=self._calibrated(one)) for one in proposals]
+
+    def _calibrated(self, one: Proposal) -> list[float]:
+        return [self.calibrator.cost(cost, one.entropy, rank) for rank, cost in enumerate(one.costs)]
 
     def state(self) -> list[float]:
         """What was learnt of the draft, as plain numbers: sums over observations."""
@@ -145,6 +159,9 @@ class Surveyor:
         trust = min(self._right / self._expected, 1.0)
         for token in tree.prefix.tokens[node.position + 1 : root.position + 1]:
             children = self._offered.get(node, ())
+            if (own := self._drafted.get(node)) is not None:
+                chosen = own.tokens.index(token) if token in own.tokens else None
+                self.calibrator.observe(own.costs, own.entropy, chosen)
             drafted = sorted([child for child in children if child.drafted], key=_cost)
             if drafted:  # what a draft proposed after a committed prefix, and the token that followed
                 self._judged += 1
@@ -162,6 +179,7 @@ class Surveyor:
                 for rank, cost in enumerate(costs[: len(self._shares)]):
                     self._shares[rank] += trust * exp(node.cost - cost)
         self._offered, self._root = {}, None
+        self._drafted = {node: own for node, own in self._drafted.items() if node is tree.root or node in tree.tree}
 
 
 def _gains(nodes: Iterable[Node]) -> Mapping[Node, float]:

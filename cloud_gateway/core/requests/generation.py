@@ -171,7 +171,7 @@ class Generation:
                 return self._verified(event, now)
             case Drafted(leaves, proposals):
                 self._rounds.drafting = False
-                self.tree.propose(leaves, proposals)
+                self.tree.propose(leaves, self.policy.priced(leaves, proposals))
                 return ()
             case WorkerChanged():
                 return self._worker(event)

@@ -51,10 +51,10 @@ class Twin:
         again = self.policy.worker.kept ** (levels + 1) if tokens[1] > tokens[0] else 0.0
         return 1 - min(levels, 1.0) * again
 
-    def wait(self) -> tuple[float, float]:
-        """Both outcomes of a wait, each with the better of going on and giving up; and what a local level counts."""
+    def wait(self) -> float:
+        """Both outcomes of a wait, each with the better of going on and giving up."""
         if self.link is None:
-            return -math.inf, 1.0
+            return -math.inf
         worker, target_s = self.policy.worker, self.costs.verify_s(1)
         missing = max(worker.frontier, self.outlook.root.position) + 1 if self.outlook.nodes else None
         due = worker.expect(missing or self.outlook.root.position + 1, self.link, self.now)
@@ -62,14 +62,13 @@ class Twin:
         first = self.level(TUNING.worker_leaves) * self.lost(target_s / level_s)
         value = first + self.run(first * kept, kept, level_s)
         useful, useless = value - due.soon_s, max(-due.soon_s, value - max(due.late_s, due.soon_s))
-        due_s = due.chance * due.soon_s + (1 - due.chance) * min(due.late_s, target_s)
-        return due.chance * useful + (1 - due.chance) * useless, self.lost(max(target_s - due_s, 0.0) / level_s)
+        return due.chance * useful + (1 - due.chance) * useless
 
     def values(self) -> dict[type, float]:
         """Of all three actions."""
-        wait, counts = self.wait()
+        wait = self.wait()
         step, most = self.costs.draft_s(1), len(self.outlook.leaves)
-        first = max(counts * self.level(leaves) for leaves in range(1, most + 1))
+        first = max(self.level(leaves) for leaves in range(1, most + 1))
         fade = sum(self.outlook.shares)  # a step takes as long over any number of leaves
         worth = self.run(first, fade, step) if first > step else -math.inf
         return {Verify: 0.0, Wait: wait, Draft: worth - max(wait, 0.0)}

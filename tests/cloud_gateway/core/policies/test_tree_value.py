@@ -11,6 +11,7 @@ from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.verify.candidates import CandidateTree
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 
 
@@ -36,6 +37,20 @@ def test_nothing_is_looked_at_behind_the_end_of_the_answer() -> None:
     add(tree, node, 0.8)
     outlook = surveyor().look(tree, 4, 2, tree.root.position + 1)
     assert outlook.nodes == [node] and node not in outlook.leaves
+
+
+def test_the_local_drafts_candidates_cost_what_earlier_ones_taught() -> None:
+    looker, tree = surveyor(), CandidateTree([1, 2])
+    doubtful = Proposal([10, 11], [-math.log(0.6), -math.log(0.2)], 1.0)
+    assert looker.priced([tree.root], [doubtful])[0].costs == pytest.approx(doubtful.costs), "as it says, at first"
+    for _ in range(100):
+        tree.propose([tree.root], looker.priced([tree.root], [doubtful]))
+        looker.look(tree, 4, 2)
+        tree.advance([10])
+        looker.learn(tree, 2)
+    (surer,) = looker.priced([tree.root], [doubtful])
+    assert math.exp(-surer.costs[0]) > 0.9 and math.exp(-surer.costs[1]) < 0.05
+    assert surer.tokens == doubtful.tokens and surer.entropy == doubtful.entropy
 
 
 def test_what_frames_show_moves_the_match_rate_as_candidates_do() -> None:
