@@ -29,7 +29,7 @@ TYPES: Mapping[int, ErrorType] = {
 """OpenAI's `type` by status; every other status is an `invalid_request_error`."""
 
 HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
-    404: ("unknown_url", "There is nothing at {method} {path}; /openapi.json lists the endpoints."),
+    404: ("unknown_url", "There is nothing at {method} {path}: the API is below /v1, as /openapi.json lists."),
     405: ("method_not_allowed", "{path} does not take {method}."),
     413: ("request_too_large", "The request body is larger than this gateway takes."),
     417: ("expectation_failed", "The header 'Expect' asks for something else than '100-continue'."),

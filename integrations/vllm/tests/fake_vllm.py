@@ -84,6 +84,13 @@ async def tokenize(request: web.Request) -> web.Response:
     return web.json_response({"tokens": tokens, "count": len(tokens), "max_model_len": 1024})
 
 
+async def detokenize(request: web.Request) -> web.Response:
+    """The same backwards."""
+    tokens = (await request.json())["tokens"]
+    text = Tokenizer.from_file(f"{sys.argv[2]}/tokenizer.json").decode(tokens, skip_special_tokens=False)
+    return web.json_response({"prompt": text})
+
+
 async def health(request: web.Request) -> web.Response:
     """No key is needed."""
     return web.Response()
@@ -102,6 +109,7 @@ def main() -> None:
     routes = [
         web.post("/v1/completions", completions),
         web.post("/tokenize", tokenize),
+        web.post("/detokenize", detokenize),
         web.get("/health", health),
         web.get("/v1/models", models),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from edgespec.core.errors import ModelError
@@ -12,36 +11,37 @@ TEXTS = (
     "Hello, world! It's 12:34, isn't it?", "  def f(x):\n\treturn x ** 2  # 3.14159", "1234567890 0x7f\r\n\r\n",
     "Übergröße, 東京タワー, 🚀 e\u0301, Привет",
 )  # fmt: skip
-SPREAD = 1_000
-"""Tokens of the vocabulary whose texts are compared too, at equal distances."""
-PIECE = 50
-
-
-def samples(tokenizer: Any) -> Iterator[str]:
-    """Texts in which tokenizers differ."""
-    yield from TEXTS
-    ids = list(range(0, len(tokenizer), max(1, len(tokenizer) // SPREAD)))
-    for start in range(0, len(ids), PIECE):
-        yield tokenizer.decode(ids[start : start + PIECE])
+PIECE = 2_000
+"""Tokens whose text is compared at once; all of the vocabulary are."""
 
 
 async def check_same(server: Server, name: str, tokenizer: Any, vocab_size: int) -> None:
-    """Compares what vLLM makes of texts, and the first token id that it refuses. Raises ModelError.
+    """Compares what vLLM makes of texts and of each token, and the first token id that it refuses. Raises ModelError.
 
     `name`: the model's at vLLM.
     """
-    for text in samples(tokenizer):
-        asked = {"model": name, "prompt": text, "add_special_tokens": False}
-        status, found = await server.ask("/tokenize", asked)
-        if status != 200 or not isinstance(found, dict):
-            raise ModelError(f"vLLM does not answer /tokenize as expected (status {status}).")
-        if found.get("tokens") != tokenizer.encode(text, add_special_tokens=False):
+    for text in TEXTS:
+        found = await _said(server, "/tokenize", {"model": name, "prompt": text, "add_special_tokens": False}, "tokens")
+        if found != tokenizer.encode(text, add_special_tokens=False):
+            raise ModelError(_differs("another tokenizer"))
+    for start in range(0, len(tokenizer), PIECE):
+        tokens = list(range(start, min(start + PIECE, len(tokenizer))))
+        found = await _said(server, "/detokenize", {"model": name, "tokens": tokens}, "prompt")
+        if found != tokenizer.decode(tokens):
             raise ModelError(_differs("another tokenizer"))
     size = max(vocab_size, len(tokenizer))
     for token, wanted in ((size - 1, 200), (size, 400)):
         status, _ = await server.ask("/v1/completions", {"model": name, "prompt": [token], "max_tokens": 1})
         if status != wanted:
             raise ModelError(_differs(f"another vocabulary (status {status} for token {token})"))
+
+
+async def _said(server: Server, path: str, body: dict[str, Any], field: str) -> Any:
+    """A field of the response. Raises ModelError."""
+    status, found = await server.ask(path, body)
+    if status != 200 or not isinstance(found, dict):
+        raise ModelError(f"vLLM does not answer {path} as expected (status {status}).")
+    return found.get(field)
 
 
 def _differs(what: str) -> str:
