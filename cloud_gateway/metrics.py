@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Protocol
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
@@ -55,6 +62,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # process_cpu_seconds_total and memory, of this process
         self._requests = self._counter("requests", "API requests by endpoint and status.", "endpoint", "status")
         self._answers = self._counter("answers", "Answers by how they ended.", "finish")
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of the prompts of ended answers.")
@@ -91,10 +99,15 @@ class Metrics:
         self._rejected.labels(reason).inc()
 
     def watch(
-        self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]], quarantined: Callable[[], int]
+        self,
+        engine: WatchedEngine,
+        workers: Callable[[], Iterable[WatchedWorker]],
+        quarantined: Callable[[], int],
+        traffic: Mapping[str, float],
     ) -> None:
-        """Reads the engine's totals, the linked workers and the number of those quarantined at each scrape from now."""
-        self.registry.register(_Watch(engine, workers, quarantined))
+        """Reads the engine's totals, the linked workers, the number of those quarantined and the links' bytes at each
+        scrape from now."""
+        self.registry.register(_Watch(engine, workers, quarantined, traffic))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"edgespec_{name}", text, labels, registry=self.registry)
@@ -109,9 +122,13 @@ class Metrics:
 
 class _Watch(Collector):
     def __init__(
-        self, engine: WatchedEngine, workers: Callable[[], Iterable[WatchedWorker]], quarantined: Callable[[], int]
+        self,
+        engine: WatchedEngine,
+        workers: Callable[[], Iterable[WatchedWorker]],
+        quarantined: Callable[[], int],
+        traffic: Mapping[str, float],
     ) -> None:
-        self._engine, self._workers, self._quarantined = engine, workers, quarantined
+        self._engine, self._workers, self._quarantined, self._traffic = engine, workers, quarantined, traffic
 
     def describe(self) -> Iterable[Metric]:
         return ()  # without it, registering calls `collect`, and the engine may not run yet
@@ -133,6 +150,8 @@ class _Watch(Collector):
         yield _totals("source_seconds", asking, "source", stats.source_s)
         yield _pairs("guard_changes", "Changes of the guard's mode, by reason.", ("mode", "reason"), stats.guard)
         yield _totals("frames", "Frames of workers by outcome.", "outcome", stats.frames.counts)
+        yield _totals("worker_tokens", "Draft tokens of workers, by what became of them.", "what", stats.workers)
+        yield _totals("link_bytes", "Bytes of messages on the links with workers.", "way", self._traffic)
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
         yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
         yield from self._of_workers()

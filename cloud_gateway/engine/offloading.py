@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -71,8 +71,10 @@ class NoWorkers:
         """Nothing to note."""
 
 
-def why_none(linked: Iterable[LinkedWorker], groups: frozenset[str]) -> str:
+def why_none(linked: Collection[LinkedWorker], groups: frozenset[str], load: Mapping[str, int]) -> str:
     """Why no worker drafts, for the usage."""
+    if any(one.groups & groups and not one.paused and not one.takes(load.get(one.id, 0)) for one in linked):
+        return "every worker has as many requests as it takes"
     if all(worker.groups & groups for worker in linked):
         return "no worker is linked"
     return f"no worker of this API key's groups ({', '.join(sorted(groups))}) is linked"
@@ -118,7 +120,7 @@ class Offloading:
         worker = choose(linked.values(), load, groups, self.merit, exclude=exclude, explore=explore)
         if worker is None:
             if not useless:
-                self.step(active, WorkerChanged("", "none", why_none(linked.values(), groups)))
+                self.step(active, WorkerChanged("", "none", why_none(linked.values(), groups, load)))
             return
         if useless:
             self.step(active, WorkerChanged(useless, "useless"))
@@ -136,11 +138,16 @@ class Offloading:
         self._changed = True
 
     def share(self) -> None:
-        """Gives idle workers to requests that have one, up to `workers_per_request`. Asked every turn; it looks only
-        where a worker was linked, given or released meanwhile."""
-        if self.workers_per_request == 1 or not self._changed:
+        """Gives workers to requests that have none, and idle ones to those that have one, up to `workers_per_request`.
+        Asked every turn; it looks only where a worker was linked, given or released meanwhile."""
+        if not self._changed:
             return
-        self._changed, linked = False, dict(self.workers.linked())
+        self._changed = False
+        for active in [one for one in self.active.values() if one.generation.wants_worker]:
+            self.assign(active)
+        if self.workers_per_request == 1:
+            return
+        linked = dict(self.workers.linked())
         busy = self._busy()
         for active in sorted(self.active.values(), key=lambda active: len(active.generation.assignments.given)):
             generation = active.generation

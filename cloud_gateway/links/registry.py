@@ -45,6 +45,8 @@ class WorkerInfo:
     """Whether it takes a share of a request, as it said when it connected."""
     answers: bool = False
     """Whether it writes answers for requests that wait, as it said when it connected."""
+    requests: int = 0
+    """That it takes at once, as it said when it connected; 0: it did not."""
     wire: Wire = field(repr=False, kw_only=True)
 
     @property
@@ -70,7 +72,7 @@ class WorkerInfo:
     def view(self) -> LinkedWorker:
         return LinkedWorker(
             self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups,
-            self.shares, self.draft_points, self.answers,
+            self.shares, self.draft_points, self.answers, self.requests,
         )  # fmt: skip
 
     def __str__(self) -> str:

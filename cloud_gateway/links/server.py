@@ -43,7 +43,7 @@ from edgespec.core.protocol.messages import (
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers
-from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE
+from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE, requests_of
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -83,8 +83,8 @@ class Links:
         self.offer = Offer(me.tokenizer_file)
         self.start_s = 0.0
         """How long this gateway took to start, and so how long a restart of it takes."""
-        self.rejected: Counter[str] = Counter()
-        """How often each reason for a refusal occurred."""
+        self.rejected, self.traffic = Counter[str](), Counter[str]()
+        """How often each reason for a refusal occurred, and bytes `sent` and `received` on all links."""
         self._lines = LimitedLog(log)
         self.registry = Registry()
         self._probation = Probation()
@@ -129,6 +129,7 @@ class Links:
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
         link = _Link(ws, session, self)
         wire = link.wire = Wire(ws, session, link.take)
+        wire.traffic = self.traffic
         code, why = int(CloseCode.OURS), "internal"
         try:
             why = await wire.run()
@@ -369,6 +370,7 @@ class _Link:
             groups=self._links.paired.groups_of(hello.worker_key),
             shares=SHARE in features,
             answers=ANSWERS in features,
+            requests=requests_of(features),
             wire=self.wire,
         )
         self._sample(self._first_rtt_s)

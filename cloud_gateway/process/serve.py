@@ -202,7 +202,7 @@ class Gateway:
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
         self.models = models
-        self.metrics.watch(engine, links.workers, self.port.paired.quarantined)
+        self.metrics.watch(engine, links.workers, self.port.paired.quarantined, links.traffic)
         own = await self._start_own_worker(closing)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
 

@@ -6,7 +6,7 @@ Public, by module:
 
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
 - `address`: `Address`, `ANSWERS`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
-  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `SHARE`
+  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `REQUESTS`, `requests_of`, `SHARE`
 - `advertise`: `Advertiser`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`

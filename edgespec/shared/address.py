@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from edgespec.core.errors import AddressError
@@ -14,14 +14,20 @@ DEFAULT_PORT = 7443
 """Default of `link.port`, on which a gateway listens for workers."""
 DEFAULT_PEER_PORT = 7444
 """Default of `peers.port`, on which a daemon listens for its peers."""
-FEATURES, SHARE, ANSWERS = "edgespec-features", "share", "answers"
-"""A header of a worker's upgrade to WebSocket, and its values: of one that takes a share of a request, and of one that
-writes answers for requests that wait."""
+FEATURES, SHARE, ANSWERS, REQUESTS = "edgespec-features", "share", "answers", "requests="
+"""A header of a worker's upgrade to WebSocket, and its values: of one that takes a share of a request, of one that
+writes answers for requests that wait, and the number of requests that it takes at once."""
 LINK_PATH, PAIR_PATH, PEER_PATH = "/link", "/pair", "/peer"
 PEER_PROTOCOL = "edgespec-peer/2"
 """Name in TLS's ALPN (RFC 7301) by which daemons speak to their peers; version 1 used a WebSocket at `PEER_PATH`."""
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+
+
+def requests_of(features: Iterable[str]) -> int:
+    """How many requests a worker with these features takes at once; 0: it does not say."""
+    said = [one.removeprefix(REQUESTS) for one in features if one.startswith(REQUESTS)]
+    return int(said[0]) if said and re.fullmatch("[0-9]{1,4}", said[0]) else 0
 
 
 @dataclass(frozen=True, slots=True)

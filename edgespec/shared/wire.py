@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,8 @@ class Wire:
         """`handle` gets every event, in order; an exception in it ends the wire."""
         self.ws, self.session = ws, session
         self._handle = handle
+        self.traffic = Counter[str]()
+        """Bytes of messages `sent` and `received`."""
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._error: RemoteProtocolError | None = None
@@ -134,6 +137,7 @@ class Wire:
                 return _why_closed(closed)
             if isinstance(data, str):
                 raise RemoteProtocolError("malformed", "a text message instead of a binary one")
+            self.traffic["received"] += len(data)
             try:
                 events = self.session.receive(data, self._loop.time())
             finally:
@@ -145,6 +149,7 @@ class Wire:
         return why
 
     def _write(self, data: bytes) -> None:
+        self.traffic["sent"] += len(data)
         broadcast({self.ws}, data)  # writes at once, without waiting for the buffer to drain
 
     def _check_backlog(self) -> None:

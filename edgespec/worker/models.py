@@ -67,5 +67,6 @@ def identity(
 ) -> WorkerIdentity:
     """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
     digests, name = (drafter.tokenizer_digest, drafter.model_digest), worker_name(settings)
-    me = WorkerIdentity(store.identity(), name, *digests, drafter.vocab_size, leaves, store.rotations())
+    own = store.identity(), name, *digests, drafter.vocab_size, leaves, store.rotations()
+    me = WorkerIdentity(*own, requests=settings.draft.requests)
     return translated(me, drafter, translation)

@@ -59,7 +59,9 @@ class FakeWorker:
 
 def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     metrics, engine, workers = Metrics(), FakeEngine(), [FakeWorker(0.02, False), FakeWorker(0.08, True)]
-    metrics.watch(engine, lambda: workers, lambda: 5)
+    traffic = {"sent": 512, "received": 1024}
+    metrics.watch(engine, lambda: workers, lambda: 5, traffic)
+    engine.stats.add(Usage(by_worker={"a": {"frames": 2, "evaluated": 9, "accepted": 3}, "b": {"evaluated": 1}}))
     engine.stats.rounds = 10
     engine.stats.accepted["worker"] = 7
     engine.stats.frames.count("stale")
@@ -70,6 +72,11 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     assert sample(metrics, "rounds_total") == 11
     assert sample(metrics, "accepted_tokens_total", source="worker") == 7
     assert sample(metrics, "frames_total", outcome="stale") == 1
+    assert sample(metrics, "worker_tokens_total", what="evaluated") == 10
+    assert sample(metrics, "worker_tokens_total", what="frames") is None
+    traffic["sent"] += 1
+    assert (sample(metrics, "link_bytes_total", way="sent"), traffic["received"]) == (513, 1024)
+    assert metrics.registry.get_sample_value("process_cpu_seconds_total")
     assert sample(metrics, "source_seconds_total", source="lookup") == 0.5
     assert sample(metrics, "guard_changes_total", mode="local", reason="slower") == 3
     assert (sample(metrics, "queued_requests"), sample(metrics, "active_requests")) == (4, 2)

@@ -22,7 +22,7 @@ def exported() -> set[str]:
     """Names of all metrics of a gateway with a worker."""
     metrics = Metrics()
     engine = SimpleNamespace(stats=Stats(), queued=0, active=0)
-    metrics.watch(engine, lambda: [SimpleNamespace(rtt_s=0.02, paused=False)], lambda: 0)
+    metrics.watch(engine, lambda: [SimpleNamespace(rtt_s=0.02, paused=False)], lambda: 0, {"sent": 1})
     return set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
 
 

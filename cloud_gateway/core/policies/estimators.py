@@ -209,7 +209,7 @@ class StepCurve:
 class StepClock:
     """The worker's step time Td: the median time per level of its latest frames while it streams.
 
-    Several steps, and requests, may share a frame; each step brings a level of one request at most. A median, because
+    Several steps, and requests, may share a frame; a step brings each request a level at most. A median, because
     frames that were held up arrive together and a worker that waits for a commit leaves gaps.
     """
 
@@ -227,7 +227,7 @@ class StepClock:
     def frame(self, now: float, levels: int = 1) -> None:
         """A tree with so many levels arrived; those of one frame arrive at exactly one moment."""
         if now == self._last:
-            self._levels += levels
+            self._levels = max(self._levels, levels)
             if self._gap:
                 self._gaps[-1] = self._gap / self._levels
         else:

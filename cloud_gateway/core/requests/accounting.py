@@ -11,6 +11,7 @@ from cloud_gateway.core.requests.events import (
     Effect,
     Event,
     Failed,
+    FrameArrived,
     FrameTaken,
     Preempted,
     Read,
@@ -23,6 +24,8 @@ from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.guide import GRAMMAR
 from edgespec.core.drafting.tree import Node
+
+WORKERS_COUNTS = ("frames", "evaluated", "fresh", "verified", "accepted")
 
 
 class FrameLedger:
@@ -88,6 +91,9 @@ class Account:
         for effect in effects:
             if isinstance(effect, FrameTaken):
                 self._frame(effect, own)
+                if isinstance(event, FrameArrived) and effect.merged is not None:
+                    named = len(set(event.frame.parents))
+                    self.usage.by_worker[self._names[effect.worker]]["evaluated"] += named
 
     def _spent(self, spent: Spent, own: float) -> None:
         """Seconds besides passes of the target, and frames of answers that workers write while it waits."""
@@ -131,7 +137,7 @@ class Account:
         """A worker of this id and name reads the prompt."""
         self.usage.why_off = None
         self._names[worker] = name
-        self.usage.by_worker.setdefault(name, {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0})
+        self.usage.by_worker.setdefault(name, dict.fromkeys(WORKERS_COUNTS, 0))
 
     def asked(self, source: str, proposed: int, why: str | None) -> None:
         """A source without a draft model put so many candidates into the tree; `why` it has none."""

@@ -119,8 +119,9 @@ class Usage:
     why_off: str | None = None
     """Why speculation, or offloading, was off; None while it was on."""
     by_worker: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of each worker that was given the prompt, by name, first one first: `frames` received, candidates that it was the
-    first to bring (`fresh`), and how many of those were `verified` and `accepted`."""
+    """Of each worker that was given the prompt, by name, first one first: `frames` received, nodes that its model
+    `evaluated` for them, candidates that it was the first to bring (`fresh`), and how many of those were `verified` and
+    `accepted`."""
     why: str | None = None
     """Why the gateway drafted though a worker was there, where the policy says so."""
     why_not_local: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from cloud_gateway.core.policies.actions import Points
+from cloud_gateway.core.policies.actions import Points, at
 from cloud_gateway.core.requests.merit import Merit
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 
@@ -28,20 +28,31 @@ class LinkedWorker:
     """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
     answers: bool = False
     """Whether it writes answers for requests that wait."""
+    requests: int = 0
+    """That it takes at once; 0: it does not say."""
 
     @property
     def label(self) -> str:
         """By which usage, audit log and what is learnt of it name it."""
         return self.name or self.id
 
+    def pass_s(self, requests: int) -> float:
+        """Seconds of a pass of its model with a leaf of each of so many requests: by its curve, else in turns."""
+        return at(self.draft_points, requests) if self.draft_points else requests * self.step_s
+
+    def takes(self, load: int) -> bool:
+        """Whether it takes a request beside so many."""
+        return not self.requests or load < self.requests
+
 
 def cost_s(one: LinkedWorker, load: int, merit: Merit | None) -> float:
-    """Expected wait for an accepted draft token: R + (load + 1) Td, the wait for a corrected draft, over its worth.
+    """Expected wait for an accepted draft token: a round trip and a pass with the other requests, the wait for a
+    corrected draft, over its worth.
 
-    A worker shares its model fairly among its requests, so each sees a step time that grows with the load. Without
-    `merit` all are worth the same.
+    So a worker whose passes take no longer for more requests is filled before slower ones get any, and those whose
+    passes do are filled evenly. Without `merit` all are worth the same.
     """
-    return (one.rtt_s + (load + 1) * one.step_s) / (merit.of(one.label).worth if merit else 1.0)
+    return (one.rtt_s + one.pass_s(load + 1)) / (merit.of(one.label).worth if merit else 1.0)
 
 
 def choose(
@@ -58,7 +69,10 @@ def choose(
     Only workers of one of `groups` are asked: they read the prompt. `explore`: of the workers that are nearer
     than that one and passed over for their worth, the one that has waited longest.
     """
-    free = [one for one in workers if one.groups & groups and not one.paused and one.id not in exclude]
+    free = [
+        one for one in workers
+        if one.groups & groups and not one.paused and one.id not in exclude and one.takes(load.get(one.id, 0))
+    ]  # fmt: skip
 
     def wait_s(one: LinkedWorker, merit: Merit | None = None) -> float:
         return cost_s(one, load.get(one.id, 0), merit)

@@ -27,6 +27,8 @@ class Stats:
     """Candidates of sources without a draft model: (source, `proposed`, `verified` or `accepted`) -> count."""
     source_s: dict[str, float] = field(default_factory=dict)
     """Seconds that asking each of them took."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """Draft tokens of all workers, the counts of `Usage.by_worker`."""
     frames: FrameLedger = field(default_factory=FrameLedger)
     """Of all requests, and of those that are over."""
     fallbacks: int = 0
@@ -51,6 +53,9 @@ class Stats:
             for what in ("proposed", "verified", "accepted"):
                 self.sources[source, what] = self.sources.get((source, what), 0) + figures[what]
             self.source_s[source] = self.source_s.get(source, 0.0) + figures["seconds"]
+        for counts in usage.by_worker.values():
+            for what in counts.keys() - {"frames"}:
+                self.workers[what] = self.workers.get(what, 0) + counts[what]
         self.fallbacks += usage.fallbacks
         for mode, reasons in usage.guard.items():
             for reason, count in reasons.items():

@@ -91,6 +91,7 @@ class CandidateTree:
         reached = diverged_at = -1
         base = frame.prefix_len - 1
         where, position, parent_of = state.where, base + 1, ROOT
+        add, nodes = self.tree.add, self.tree.nodes  # half of a merge is new nodes
         parent: Node | int | None = self._at(base)
         columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
         for number, (parent_id, token, cost, entropy) in enumerate(columns, frame.first):
@@ -102,8 +103,9 @@ class CandidateTree:
             if isinstance(parent, Node):
                 place = parent.children.get(token)
                 if place is None:
-                    place = self._append(parent, token, cost / 1000, entropy / 1000, owner)
-                    fresh += place is not None
+                    if len(nodes) < self.max_nodes:
+                        place = add(parent, token, cost / 1000, entropy / 1000, owner)
+                        fresh += 1
                 elif place.evidence is not None and not place.drafted:
                     self._adopt(place, cost / 1000, entropy / 1000, owner)
                     fresh += 1

@@ -65,6 +65,8 @@ class WorkerIdentity:
     sequences: int
     rotations: tuple[Rotation, ...] = ()
     """Statements that lead to the key, where it was rotated."""
+    requests: int = 0
+    """Drafted for at once, at most; 0: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,19 @@ async def test_what_another_groups_worker_taught_is_not_carried_over(
     assert [learnt is not None for learnt in given] == [False, True, False]
 
 
+@pytest.mark.driven
+async def test_a_request_too_many_for_its_worker_gets_it_when_it_is_free(make: Make) -> None:
+    worker = LoopWorker(requests=1)
+    engine = make(worker, TableDraft(), policy="wanspec")
+    first = asyncio.ensure_future(complete(engine, GenerationRequest(PROMPT, 40, ignore_eos=True)))
+    await until(lambda: any(isinstance(body, Open) for body in worker.seen))
+    second = asyncio.ensure_future(complete(engine, GenerationRequest([*PROMPT, 7], 400, ignore_eos=True)))
+    usages = [(await one)[1].usage for one in (first, second)]
+    assert [one.workers for one in usages] == [["w"], ["w"]]
+    kinds = [type(body) for body in worker.seen if isinstance(body, Open | Close)]
+    assert kinds == [Open, Close, Open, Close], "never two at once"
+
+
 async def test_never_wins_over_groups(make: Make) -> None:
     worker = member(DEFAULT)
     found = await usage(make, worker, DEFAULT, speculation=Speculation(offload="never"))
@@ -107,6 +121,23 @@ def test_the_router_asks_the_nearest_of_the_group() -> None:
     assert choose(workers, {}, PHYSICS, Merit(), exclude={"near"}) == "far"
     assert choose(workers, {"near": 200}, PHYSICS, Merit()) == "far", "its step time is shared by its requests"
     assert choose(workers, {}, frozenset({"chemistry"}), Merit()) is None
+
+
+def test_a_worker_of_flat_passes_is_filled_and_one_of_steep_ones_is_not() -> None:
+    flat, steep = ((1, 0.008), (8, 0.010)), ((1, 0.005), (8, 0.040))
+    workers = [
+        LinkedWorker("flat", 0.02, 0.02, 0.001, paused=False, draft_points=flat, requests=8),
+        LinkedWorker("steep", 0.02, 0.02, 0.001, paused=False, draft_points=steep),
+    ]
+    load: Counter[str] = Counter()
+    order = []
+    for _ in range(12):
+        worker = choose(workers, load, DEFAULT, Merit())
+        assert worker is not None
+        load[worker] += 1
+        order.append(worker)
+    assert order == ["steep", *["flat"] * 8, *["steep"] * 3]
+    assert choose(workers[:1], load, DEFAULT, Merit()) is None, "it takes 8"
 
 
 @pytest.mark.parametrize("name", ["", "Physics", "a b", "-a", "a" * 33, "a\n", "\u0430", "../x"])

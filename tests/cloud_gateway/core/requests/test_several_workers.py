@@ -52,8 +52,8 @@ def test_frames_of_both_are_merged_and_counted_apart() -> None:
     verify(generation)
     usage = generation.usage
     assert usage.workers == ["w", "v"]
-    assert usage.by_worker["w"] == {"frames": 1, "fresh": 2, "verified": 2, "accepted": 2}
-    assert usage.by_worker["v"] == {"frames": 1, "fresh": 2, "verified": 2, "accepted": 0}
+    assert usage.by_worker["w"] == {"frames": 1, "evaluated": 2, "fresh": 2, "verified": 2, "accepted": 2}
+    assert usage.by_worker["v"] == {"frames": 1, "evaluated": 2, "fresh": 2, "verified": 2, "accepted": 0}
     assert sum(one["accepted"] for one in usage.by_worker.values()) == usage.accepted["worker"]
 
 
