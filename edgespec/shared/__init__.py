@@ -11,6 +11,7 @@ Public, by module:
 - `command`: all
 - `contained`: `Contained`, `describe_fault`
 - `control`: all
+- `control_client`: all
 - `digests`: `model_digest`
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
@@ -32,10 +33,11 @@ Public, by module:
 - `procstat`: all
 - `records`: `RecordFile`
 - `sdnotify`: all
+- `server_keys`: `ServerIdentity`, `ServerKeyStore`
 - `settings`: all
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`
 - `threads`: `Threads`
-- `tls`: `client_context`, `peer_spki_hash`, `ServerIdentity`, `trusted`
+- `tls`: `client_context`, `peer_spki_hash`, `trusted`
 - `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`,
   `vocabulary_in`

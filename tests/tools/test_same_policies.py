@@ -17,6 +17,7 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first as bestfirst
+from edgespec.core.drafting import starts
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
@@ -62,7 +63,10 @@ def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
 
 def test_worker_and_simulator_draft_with_the_same_machines() -> None:
     assert edgespec.worker.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
-    assert edgespec.worker.daemon.BestFirst is experiment.BestFirst is bestfirst.BestFirst
+    assert (
+        starts.BestFirst is experiment.BestFirst is bestfirst.BestFirst
+        and edgespec.worker.daemon.Starts is starts.Starts
+    )
     for name, module in (
         ("Generation", "requests.generation"),
         ("StepClock", "policies.estimators"),

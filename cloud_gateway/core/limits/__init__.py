@@ -3,8 +3,7 @@
 Public, by module:
 
 - `cells`: `Cells`, `Room`
-- `conduct`: `Conduct`
-- `probation`: `Probation`
+- `conduct`: `Conduct`, `Probation`
 - `quota`: `KeyLimits`, `Quotas`, `Visit`
 - `settings`: `ClientBounds`, `QUEUE_LIMIT`
 - `turns`: `Turns`

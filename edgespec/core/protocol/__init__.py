@@ -2,9 +2,9 @@
 
 Public, by module:
 
-- `batches`: `together`
+- `gateway_session`: `GatewaySession`, `standing_error`
 - `handshake`: `CloseCode`, `final_error`, `GatewayIdentity`, `NO_TOKENIZER`, `NONCE_BYTES`, `Pin`,
-  `quarantine_notice`, `Standing`, `standing_error`, `WorkerIdentity`
+  `quarantine_notice`, `shown`, `Standing`, `WorkerIdentity`
 - `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `decoded`,
   `encode`, `Fetch`, `Frame`, `FRAME_NODES`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`,
@@ -14,12 +14,11 @@ Public, by module:
 - `names`: `free_name`, `key_id`, `MAX_NAME`
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all
-- `reasons`: `shown`
 - `redial`: `Redial`, `restart_reason`, `RESTART_S`, `restart_s`, `SETTLED_S`
 - `records`: `Records`
 - `rotation`: `gateway_rotation`, `GatewayRotation`, `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `rotation`,
   `Rotations`, `successor`, `up_to`
-- `session`: `DEFAULT_TIMERS`, `Event`, `GatewaySession`, `Linked`, `RttSample`, `Session`, `State`, `Timers`,
+- `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
 - `tokenizer_file`: `packed`, `TokenizerFile`, `unpacked`

@@ -50,9 +50,10 @@ def twin(prompt: Sequence[int], sampling: Sampling, least: int) -> list[int]:
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Make]:
-    seeds = itertools.count()
-    with engines(rng=lambda: np.random.default_rng([7, next(seeds)])) as start:
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    seeds, seeded = itertools.count(), np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda *seed: seeded(*seed or ([7, next(seeds)],)))
+    with engines() as start:
         yield lambda worker=None, local=None, **settings: start(
             worker, local, TableTarget(slots=4, pass_s=0.001, model=Brief()), **settings
         )

@@ -34,9 +34,10 @@ ENOUGH = 1e-4
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Make]:
-    seeds = itertools.count()
-    with engines(rng=lambda: np.random.default_rng([5, next(seeds)])) as start:
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    seeds, seeded = itertools.count(), np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda *seed: seeded(*seed or ([5, next(seeds)],)))
+    with engines() as start:
 
         def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: Any) -> Engine:
             chosen = {"verification": "rejection", "queue_limit": 10_000} | settings
