@@ -41,7 +41,7 @@ KEPT = 20
 """Latest warnings and errors for `status` and `doctor`."""
 JOIN_S = 1.0
 """Time for the reader thread to end; a child process may keep the pipe open for longer."""
-PACKAGES = ("edgespec", "cloud_gateway")
+PACKAGES = ("edgespec", "cloud_gateway", "edgespec_vllm")
 _OUR_FILES = tuple(f"{Path(__file__).absolute().parents[2] / package}{os.sep}" for package in PACKAGES)
 _LENT = ".websockets"
 """Suffix of our loggers that are passed to the library `websockets`."""

@@ -23,10 +23,10 @@ CANARY = "canary-7f3a"
 ROOT = Path(logs.__file__).parents[2]
 
 
-def planted(source: str, *, ours: bool = True, **names: object) -> Callable[[], object]:
-    """A function `f` compiled as if it were in one of our files, or in a library's."""
-    file = ROOT / "edgespec" / "planted.py" if ours else Path("/usr/lib/library/planted.py")
-    scope: dict[str, object] = {"log": logging.getLogger("edgespec.planted"), "CANARY": CANARY, **names}
+def planted(source: str, *, ours: bool = True, of: str = "edgespec", **names: object) -> Callable[[], object]:
+    """A function `f` compiled as if it were in one of our files, of that package, or in a library's."""
+    file = ROOT / of / "planted.py" if ours else Path("/usr/lib/library/planted.py")
+    scope: dict[str, object] = {"log": logging.getLogger(f"{of}.planted"), "CANARY": CANARY, **names}
     exec(compile(source, str(file), "exec"), scope)
     function = scope["f"]
     assert callable(function)
@@ -40,9 +40,10 @@ def out() -> Iterator[io.StringIO]:
         yield stream
 
 
-def test_our_own_sentences_are_printed(out: io.StringIO) -> None:
-    planted("def f(): log.info('draft model %s: %d tokens, %.1f s', 'm.gguf', 5, 0.25)")()
-    assert "INFO    edgespec.planted: draft model m.gguf: 5 tokens, 0.2 s\n" in out.getvalue()
+@pytest.mark.parametrize("of", ["edgespec", "cloud_gateway", "edgespec_vllm"])
+def test_our_own_sentences_are_printed(out: io.StringIO, of: str) -> None:
+    planted("def f(): log.info('draft model %s: %d tokens, %.1f s', 'm.gguf', 5, 0.25)", of=of)()
+    assert f"INFO    {of}.planted: draft model m.gguf: 5 tokens, 0.2 s\n" in out.getvalue()
 
 
 def test_a_line_of_json_has_the_figures_of_our_own_lines_only(monkeypatch: pytest.MonkeyPatch) -> None:
