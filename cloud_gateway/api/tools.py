@@ -194,22 +194,22 @@ def _arguments(function: Function) -> dict[str, Any]:
     return {"type": "object", **(asked if b'"allOf"' in msgspec.json.encode(asked) else _closed(asked))}
 
 
-def _closed(schema: Any, depth: int = 0) -> Any:
+def _closed(schema: Any, nested: int = 0) -> Any:
     """The schema with `additionalProperties: false` at each object with properties that says nothing of others.
 
     What lies deeper than MAX_DEPTH stays as it is: the grammar refuses it.
     """
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+    if not isinstance(schema, dict) or nested > MAX_DEPTH:
         return schema
     found = dict(schema)
     for name in ("properties", "$defs", "definitions"):
         if isinstance(found.get(name), dict):
-            found[name] = {key: _closed(one, depth + 1) for key, one in found[name].items()}
+            found[name] = {key: _closed(one, nested + 1) for key, one in found[name].items()}
     for name in ("anyOf", "prefixItems"):
         if isinstance(found.get(name), list):
-            found[name] = [_closed(one, depth + 1) for one in found[name]]
+            found[name] = [_closed(one, nested + 1) for one in found[name]]
     if "items" in found:
-        found["items"] = _closed(found["items"], depth + 1)
+        found["items"] = _closed(found["items"], nested + 1)
     named, required = found.get("properties"), found.get("required", [])
     if named and not found.keys() & OPEN and isinstance(required, list) and all(one in named for one in required):
         found["additionalProperties"] = False
