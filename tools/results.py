@@ -37,7 +37,8 @@ LEGEND = """Times are milliseconds per token while decoding, the first pass incl
 the ratio on the same prompt, in brackets the interval of the median. "Draft passes": at the gateway, over
 those of k = 2. "Best k": of k = 2 and the two that were fastest on two other prompts. "Better": the better of plain
 decoding and k = 2. Workers ran with `daemon.priority = "normal"` and `owner.mode = "always"`, which are not the
-defaults. `adaptive` also uses `lookup`, and the same gateway without a worker is no arm."""
+defaults. `adaptive` also uses `lookup`. "No worker" is the same gateway with the same policy, alone, if a table has
+it."""
 SUMMARY_MS = (20.0, 80.0)
 """Round trips in README."""
 RIGHT = {"quantised": "95 %", "requantised": "71 to 78 %", "dropped": "60 to 70 %"}
@@ -96,14 +97,17 @@ def places(every: Sequence[Figures]) -> str:
 
 def summary(every: Sequence[Figures]) -> str:
     """A row for each draft and round trip of the deep target, preference `balanced`."""
-    head = ("draft", "right", "round trip", "time ÷ k = 2 (interval)", "÷ best k", "draft passes")
+    head = ("draft", "right", "round trip", "time ÷ k = 2 (interval)", "÷ best k", "÷ no worker", "draft passes")
     lines = markdown(head, [])
     for figures in every:
         draft = figures["setting"]["draft"]
         for row in figures["rows"]:
             if figures["setting"]["target"] == "deep" and row["prefer"] == "balanced" and row["rtt_ms"] in SUMMARY_MS:
                 decoding = row["decoding"]
-                cells = (ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", f"{row['passes_to_k2']:.2f}")
+                alone = ratio(decoding, "control") if "control" in decoding else "not measured"
+                cells = (
+                    ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", alone, f"{row['passes_to_k2']:.2f}",
+                )  # fmt: skip
                 lines.append(line((draft, RIGHT.get(draft, ""), f"{row['rtt_ms']:g} ms", *cells)))
     return "\n".join(lines)
 

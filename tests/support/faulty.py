@@ -45,7 +45,8 @@ def main() -> int:
         from edgespec.__main__ import main as run
         from edgespec.llamacpp.drafter import Drafter
 
-        Drafter.step = loudly(Drafter.step, Path(folder) / "fail-worker")  # type: ignore[method-assign]
+        fails = Path(folder) / "fail-worker"
+        Drafter.step_together = loudly(Drafter.step_together, fails)  # type: ignore[method-assign]
     return run(argv)
 
 

@@ -113,10 +113,10 @@ class Guard:
         reading = 2 * costs.local_backlog_s / plain_s / remaining  # it is sure, what it saves is expected
         alone = self._alone.over(0) * min(self._estimate + reading, 1.0)
         worker = self._worker if ready or not self._unready.over(tuning.unready) else self._unready
-        judged, margin = tuning.judged, tuning.margin
+        judged, margin = tuning.judged, tuning.margin if self.prefer == "latency" else tuning.spared
         if self.prefer == "offload":
             alone = max(alone, min(Reference.of(costs, shares[0]).token_s / plain_s + reading, 1.0))
-            judged, margin = 2 * judged, tuning.spared
+            judged, margin = 2 * judged, 2 * margin
         lost = worker.units - alone * worker.tokens > tuning.lost * alone
         normal = worker.units / worker.tokens if lost else worker.over(judged)
         if normal <= (1 + margin) * alone:

@@ -54,8 +54,9 @@ class Tuning:
     """Tokens before the first probe; 1.3 times slower than the gateway alone, it costs 4 % of them (012)."""
     margin: float = 0.03
     """How much slower the worker's way has to be to be left: less is within what a pace of 40 tokens varies (012)."""
-    spared: float = 0.12
-    """The same under `offload`, which spares passes at the price of time."""
+    spared: float = 0.06
+    """The same under `balanced`, twice that under `offload`, since passes here count: with 0.03 a worker 20 ms
+    away that took 0.93 of the time alone was left for a third of the tokens (docs/results/controller.md)."""
 
 
 TUNING = Tuning()
