@@ -1,7 +1,8 @@
 """What a candidate tree is worth: how likely each node is the target's, and what one more draft step would add.
 
-A draft's own probability counts, times how often its candidates were right for each time they said so: workers send
-calibrated probabilities, and what is left of their error differs little from token to token.
+A draft's probability counts, times how often its candidates were right for each time they said so: workers send
+calibrated probabilities, the local draft's are calibrated here, and what is left of their error differs little from
+token to token.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class Surveyor:
                 for rank, cost in enumerate(costs[: len(self._shares)]):
                     self._shares[rank] += trust * exp(node.cost - cost)
         self._offered, self._root = {}, None
-        self._drafted = {node: own for node, own in self._drafted.items() if node is tree.root or node in tree.tree}
+        self._drafted = {node: own for node, own in self._drafted.items() if node in tree.tree}
 
 
 def _gains(nodes: Iterable[Node]) -> Mapping[Node, float]:
