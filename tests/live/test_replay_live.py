@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,16 @@ CLOUD = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82, "persistence": 0.25}, "", 6
 
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
-    """Every token is compared too (`Stage.ask`). On a busy machine the system waits for a core and is slower."""
-    arm, answers = arm_of(policy), 5  # medians, so that a standstill of the machine may be in two of them
+    """Every token is compared too (`Stage.ask`). On a busy machine the system waits for a core and is slower.
+
+    `adaptive` spares passes here: under `balanced` many passes and few take the same time to 3 %, so that a millisecond
+    of the host decides between 0.4 and 0.74 of the reference's passes, in the simulator too.
+    """
+    arm, answers = replace(arm_of(policy), prefer="offload"), 5  # medians: a standstill may be in two of them
     row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
     allowed = TOLERANCE_POINTS + 100 * row["waited_share"]
     assert abs(row["latency_points"]) <= allowed + 1.0, row  # five short answers, where twenty long ones are asked for
-    # `adaptive` drafts here where it gains next to nothing: 20 answers had 0.27 and 0.38 of the passes at 0.658 each
-    assert abs(row["offload_points"]) <= allowed + (15.0 if policy == "adaptive" else 0.0), row
+    assert abs(row["offload_points"]) <= allowed, row
     assert row["rounds"] == pytest.approx(row["sim_rounds"], rel=0.1)
     assert row["frames_per_round"] > 1
 

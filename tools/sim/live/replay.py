@@ -41,8 +41,6 @@ from tools.sim.workers import shared
 POLICIES = ("adaptive", "amusd", "wanspec")
 DISTURBED = 0.03
 """An answer is left out when our threads waited for a core for more than this share of its time."""
-WARM_UP = 10**6
-"""Seed of an answer that is not counted: it fills caches and lets the estimates of link and steps settle."""
 TOLERANCE_POINTS = 3.0
 
 
@@ -86,13 +84,14 @@ def arm_of(policy: str, draft: str = "") -> Arm:
 def measure(
     arm: Arm, setting: Setting, answers: int, progress: Callable[[], None], neighbour: Neighbour | None = None
 ) -> dict[str, Any]:
-    """One row: `answers` answers by the arm and by the reference in turns, in one set of processes."""
+    """One row: `answers` answers by the arm and by the reference in turns, in one set of processes. One more before
+    them does not count, in either world: it fills caches, and the policy learns of link, steps and drafts."""
     sim_arm, sim_base = _simulated(arm, setting, setting.steps, answers, setting.rtt_ms), _base(setting, answers)
     pairs: list[Pair] = []
     with tempfile.TemporaryDirectory() as folder, Stage(setting, Path(folder)) as stage:
-        stage.ask(WARM_UP, BASE.policy, worker=False)
-        stage.ask(WARM_UP, arm.policy, worker=True)
-        for seed in range(answers):
+        stage.ask(0, BASE.policy, worker=False)
+        stage.ask(0, arm.policy, worker=True)
+        for seed in range(1, answers + 1):
             waited_s, began = stage.waited_s(), time.perf_counter()
             base = stage.ask(seed, BASE.policy, worker=False)
             reported = stage.ask(seed, arm.policy, worker=True)
@@ -101,15 +100,16 @@ def measure(
             if neighbour is not None:
                 with neighbour.drafting():
                     beside = stage.ask(seed, BASE.policy, worker=False)
-            pairs.append(Pair(base, reported, sim_base[seed], sim_arm[seed], waited, beside))
+            pairs.append(Pair(base, reported, sim_base[seed - 1], sim_arm[seed - 1], waited, beside))
             progress()
         workers = stage.end_workers()
     return _row(arm, setting, pairs, workers, answers)
 
 
 def _simulated(arm: Arm, setting: Setting, steps: Steps, answers: int, rtt_ms: float) -> list[Result]:
+    """The answers that count: those after the first."""
     net = LinkModel(rtt_ms / 1000, setting.jitter_ms / 1000)
-    return simulate(Cell(arm, setting.kind, net, steps, setting.length, answers))
+    return simulate(Cell(arm, setting.kind, net, steps, setting.length, answers + 1))[1:]
 
 
 def _base(setting: Setting, answers: int, host_s: float = 0.0) -> list[Result]:
