@@ -10,7 +10,7 @@ CORES := $(shell nproc)
 # each would compile all that it imports, which takes longer than most of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz attacks traces check bench peers bench-live clean
+.PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
 .PHONY: check-layers check-weight vllm test-vllm
 
@@ -24,7 +24,6 @@ help:
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
 	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 20 minutes)"
 	@echo "make fuzz        12.5 million random inputs of decoders, machines and the API, none of which may make anything fail"
-	@echo "make attacks     floods against a real gateway, and what each costs another client (about 50 minutes)"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
 	@echo "make bench       what the gateway's host side and one frame cost"
 	@echo "make peers       llama.cpp's own server, built from the pinned source (6 to 30 minutes, once)"
@@ -69,9 +68,6 @@ fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 12500000
 	@$(BIN)/python -m tools.fuzz.openapi_cases --cases 20000
 	@PYTHONPATH=integrations/vllm $(BIN)/python -m integrations.vllm.tests.fuzz 1000000
-
-attacks: setup
-	@$(BIN)/python -m tools.attacks
 
 traces: setup
 	@$(BIN)/python -m tools.traces

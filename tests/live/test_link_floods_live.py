@@ -61,6 +61,7 @@ async def longest_gap_s() -> float:
     return longest
 
 
+@pytest.mark.claim("floods-hold-the-event-loop-no-longer-than-a-busy-core")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_floods_hold_the_event_loop_no_longer_than_a_busy_core(tmp_path: Path, kind: str) -> None:
     async with serving(tmp_path, pair=pair) as gateway, client(gateway, local_addr=("127.0.0.9", 0)) as linked:

@@ -136,3 +136,13 @@ def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
     assert state < 0 and state == child(process, 3, -5) != child(process, 3, -6)
     assert draft(process, state) is draft(process, state)
     assert child(process, 3, process.targets[4]) == 4
+
+
+@pytest.mark.parametrize(("rtt_ms", "prefer"), [(10, "latency"), (10, "offload"), (50, "latency"), (50, "balanced")])
+def test_adaptive_is_no_slower_than_what_the_gateway_drafts_alone(rtt_ms: float, prefer: str) -> None:
+    alone = [arm("colocated"), *(arm("colocated-tree", k=k, verify_nodes=16) for k in (3, 4))]
+    mine = arm("adaptive", TREE, verify_nodes=16, prefer=prefer)
+    rows = rows_of([cell(one, rtt_ms) for one in (*alone, mine)], processes=1)
+    assert rows[-1]["latency_ratio"] <= min(row["latency_ratio"] for row in rows[:-1]) + 0.01
+    if prefer == "offload":
+        assert rows[-1]["draft_ratio"] < 0.1, "a near worker leaves the gateway hardly any drafting"

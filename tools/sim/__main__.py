@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from tools import verbs
 from tools.options import number
-from tools.sim import field, figures, from_demo, pareto, record, sweep, tables, tuned, workers
+from tools.sim import field, figures, from_demo, record, sweep, tables, tuned, workers
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -28,7 +28,6 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "field": (field.field_of, "policy adaptive beside controllers of the literature, under drifting delay"),
     "tuning": (tuned.tuning, "each tuned number of policy adaptive, half as large and half as large again"),
     "workers": (workers.workers, "several workers that share a request's branches, against one"),
-    "pareto": (pareto.pareto, "all policies against each other, targets, and the distance to the oracle"),
 }
 
 

@@ -52,32 +52,6 @@ def pareto(rows: Sequence[Row], out: Path, title: str, *, joined: Iterable[str] 
     save(figure, out, title)
 
 
-def grid(panels: Sequence[tuple[str, Sequence[Row]]], out: Path, title: str) -> None:
-    """Small Pareto plots side by side, one per (heading, rows)."""
-    pyplot = headless()
-    columns = 4
-    height = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(height, columns, figsize=(4.2 * columns, 3.4 * height), squeeze=False)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    for axis, (heading, rows) in zip(axes.flat, panels, strict=False):
-        for group, mark in zip(dict.fromkeys(row["group"] for row in rows), cycle(MARKS)):
-            points = sorted((row["draft_ratio"], row["latency_ratio"]) for row in rows if row["group"] == group)
-            style = "-" if len(points) > 1 else ""
-            axis.plot(*zip(*points, strict=True), marker=mark, markersize=4, linestyle=style, linewidth=1, label=group)
-        axis.axhline(1.0, color="grey", linewidth=0.8, linestyle=":")
-        axis.set_title(heading, fontsize=9)
-        axis.grid(alpha=0.25)
-    axes[-1][0].set_xlabel("draft passes (co-located k = 2 is 1)")
-    axes[0][0].set_ylabel("latency (co-located k = 2 is 1)")
-    marks, groups = axes[0][0].get_legend_handles_labels()
-    if len(panels) < axes.size:
-        axes.flat[-1].legend(marks, groups, fontsize=9, loc="center")
-    else:
-        axes[0][0].legend(marks, groups, fontsize=6)
-    save(figure, out, title)
-
-
 def bars(rows: Sequence[Row], out: Path, title: str) -> None:
     """Latency of every configuration as a bar."""
     pyplot = headless()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import aiohttp
 import openai
 import pytest
 from hypothesis import given
@@ -19,11 +20,9 @@ from cloud_gateway.api.sse import DONE, event
 from cloud_gateway.core.requests.request import DoneEvent, TokensEvent, Usage
 from cloud_gateway.core.verify.interface import TokenLogprob
 from cloud_gateway.engine.exchange import Stream
-from tests.support.echo import CHAT, ECHOED, EchoEngine, echo_gateway
+from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway
 from tools.doubles.limits import request_limits
-from tools.sidechannel.tap import observe, relay
 
-REPORTED = {**CHAT, "edgespec": {"usage": True}}
 Arrivals = Sequence[tuple[float, str]]
 """Seconds since the one before, and text."""
 arrivals = st.lists(st.tuples(st.floats(0, 0.2), st.text(max_size=300)), max_size=40)
@@ -85,29 +84,37 @@ def test_padding_of_any_size_is_no_event(size: int) -> None:
     assert [one.data for one in SSEDecoder().iter_bytes(iter([padding(size), DONE]))] == ["[DONE]"]
 
 
+async def observed(echo: Echo, **changes: object) -> tuple[list[int], str]:
+    """Sizes of the HTTP chunks of a streamed completion, by which TLS makes its records, and its text."""
+    sizes, size, body = list[int](), 0, b""
+    asked = {**CHAT, "stream": True, "stream_options": {"include_usage": True}, **changes}
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as session:
+        async with session.post(f"{echo.base_url}/chat/completions", json=asked) as got:
+            async for data, whole in got.content.iter_chunks():
+                size, body = size + len(data), body + data
+                if whole:
+                    sizes.append(size)
+                    size = 0
+    read = [json.loads(one.data) for one in SSEDecoder().iter_bytes(iter([body])) if one.data != "[DONE]"]
+    return sizes, "".join(one["choices"][0]["delta"].get("content") or "" for one in read if one["choices"])
+
+
 @pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
 @pytest.mark.parametrize("form", ["as-made", "even"])
-async def test_records_of_an_even_stream_have_one_size(tmp_path: Path, form: str) -> None:
+async def test_chunks_of_an_even_stream_have_one_size(tmp_path: Path, form: str) -> None:
     async with echo_gateway(tmp_path, request_limits(stream=form), EchoEngine(step_s=0.02)) as echo:
-        with relay(echo.listener.port, tmp_path) as port:
-            seen = await asyncio.to_thread(observe, port, echo.key, REPORTED)
-    assert seen.text == ECHOED
-    _, *sizes = [size for _, size in seen.records]  # the first one is the response's head
-    one = 22 + len(f"{FRAME_BYTES:x}\r\n\r\n") + FRAME_BYTES  # overhead of TLS 1.3 and of a chunk
-    if form == "even":
-        assert {size % one for size in sizes[:-1]} <= {0, one - 22}, "frames may share a record after a stall"
-    else:
-        assert len(set(sizes)) > 1
+        sizes, text = await observed(echo)
+    assert text == ECHOED
+    assert (set(sizes) == {FRAME_BYTES}) == (form == "even")
 
 
 @pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
 async def test_frames_go_on_while_the_engine_ends_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "TICK_S", 0.02)
     async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(step_s=1.0, per_event=9)) as echo:
-        with relay(echo.listener.port, tmp_path) as port:
-            seen = await asyncio.to_thread(observe, port, echo.key, {**REPORTED, "stop": "hel"})
-    assert seen.text == "user: "
-    assert sum(size > FRAME_BYTES for _, size in seen.records) > 100  # 50 before the text, 50 until the usage
+        sizes, text = await observed(echo, stop="hel")
+    assert text == "user: "
+    assert len(sizes) > 100  # 50 before the text, 50 until the usage
 
 
 @pytest.mark.parametrize("after", [0, 2])
