@@ -45,6 +45,8 @@ class Agreement:
     """Rounds that had a draft at all."""
     host_s: float = 0.0
     """Processor time of drafting without the models' passes."""
+    draft_s: float = 0.0
+    """Processor time of drafting with the draft model's passes, after the prompt."""
 
     @contextmanager
     def host(self) -> Iterator[None]:
@@ -52,6 +54,13 @@ class Agreement:
         began = time.thread_time()
         yield
         self.host_s += time.thread_time() - began
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        """The same with the draft model's passes."""
+        began = time.thread_time()
+        yield
+        self.draft_s += time.thread_time() - began
 
     @property
     def right(self) -> float:
@@ -145,21 +154,23 @@ def _rounds(
     while draft.catch_up(1, draft.prefill_batch):
         pass
     while at < len(completion):
-        for _ in range(STEPS):
-            with found.host():
-                leaves = drafting.candidates()
-                paths = drafting.paths(leaves)
-            if not leaves:
-                break
-            proposals = draft.step(1, paths, drafting.rule.branching, ranker)
-            with found.host():
-                drafting.record(leaves, proposals)
+        with found.drafting():
+            for _ in range(STEPS):
+                with found.host():
+                    leaves = drafting.candidates()
+                    paths = drafting.paths(leaves)
+                if not leaves:
+                    break
+                proposals = draft.step(1, paths, drafting.rule.branching, ranker)
+                with found.host():
+                    drafting.record(leaves, proposals)
         accepted = _compare(found, drafting, completion[at:])
         fresh = completion[at : at + accepted + 1]
-        with found.host():
-            drafting.commit(len(prompt) + at, fresh)
-        draft.commit(1, drafting.to_read)
-        ranker.committed(drafting.to_read)
+        with found.drafting():
+            with found.host():
+                drafting.commit(len(prompt) + at, fresh)
+            draft.commit(1, drafting.to_read)
+            ranker.committed(drafting.to_read)
         at += len(fresh)
         found.tokens += len(fresh)
         found.rounds += 1
