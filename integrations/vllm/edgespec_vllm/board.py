@@ -39,10 +39,10 @@ class Terms(NamedTuple):
 class _Stream:
     """One request: `tokens` is vLLM's own list, which grows."""
 
-    __slots__ = ("accepted", "drafted", "number", "planned", "sent", "terms", "tokens", "tree")
+    __slots__ = ("accepted", "drafted", "number", "planned", "request", "sent", "terms", "tokens", "tree")
 
-    def __init__(self, number: int, tokens: Sequence[int], terms: Terms) -> None:
-        self.number, self.tokens, self.terms, self.sent = number, tokens, terms, 0
+    def __init__(self, request: str, number: int, tokens: Sequence[int], terms: Terms) -> None:
+        self.request, self.number, self.tokens, self.terms, self.sent = request, number, tokens, terms, 0
         self.tree: Tree | None = None
         self.drafted = self.accepted = 0
         self.planned = (0, 0)
@@ -63,44 +63,45 @@ class Board:
     def __init__(self, line: Line, rank: int, vocab_size: int, drafts: int) -> None:
         self.line, self._drafts = line, drafts
         self._hello = frame(Hello(messages.VERSION, rank, vocab_size, drafts))
-        self._streams: dict[str, _Stream] = {}
+        self.streams: dict[str, _Stream] = {}
+        """By request."""
         self._numbers: dict[int, _Stream] = {}
         self._wanted: dict[int, _Stream] = {}
+        self.drafted: set[str] = set()
+        """Requests for which candidates came."""
         self._unsaid: list[_Stream | Closed] = []
         """Requests to announce, and those that are over, in this order."""
         self._last = 0
         self.malformed = 0
 
-    @property
-    def streams(self) -> int:
-        """Requests on the board."""
-        return len(self._streams)
-
     def open(self, request: str, tokens: Sequence[int], terms: Terms) -> None:
         """Puts a request on the board."""
-        if request in self._streams or len(self._streams) >= MAX_STREAMS:
+        if request in self.streams or len(self.streams) >= MAX_STREAMS:
             return
         self._last += 1
-        stream = self._streams[request] = self._numbers[self._last] = _Stream(self._last, tokens, terms)
+        stream = self.streams[request] = self._numbers[self._last] = _Stream(request, self._last, tokens, terms)
         self._unsaid.append(stream)
 
     def close(self, request: str) -> None:
         """Takes a request off the board; does nothing for one that is not on it."""
-        stream = self._streams.pop(request, None)
+        stream = self.streams.pop(request, None)
         if stream is not None:
             del self._numbers[stream.number]
             self._wanted.pop(stream.number, None)
+            self.drafted.discard(request)
             stream.settle()
             self._unsaid.append(Closed(stream.number, stream.drafted, stream.accepted))
 
     def plan(self, request: str, drafts: int) -> None:
         """So many of its candidates are verified in the coming step."""
-        stream = self._streams[request]
+        stream = self.streams[request]
         stream.planned = len(stream.tokens), drafts
 
     def send(self, now: float) -> None:
         """Writes what the link process is to receive, as far as there is room."""
         line = self.line
+        if line.up and not (self._wanted or self._unsaid or line.unsent):
+            return
         if not line.up:
             if not line.connect(now):
                 self._unsaid.clear()
@@ -127,7 +128,7 @@ class Board:
 
     def chain(self, request: str) -> tuple[int, list[int]]:
         """The most probable candidates after the committed tokens, and the position of the first one."""
-        stream = self._streams.get(request)
+        stream = self.streams.get(request)
         if stream is None or stream.tree is None:
             return 0, []
         if len(stream.tokens) > stream.tree.start:
@@ -164,6 +165,7 @@ class Board:
             case Chain(_, start, tokens, costs):
                 if stream.tree is None:
                     stream.tree = Tree(len(stream.tokens))
+                    self.drafted.add(stream.request)
                 elif len(stream.tokens) > stream.tree.start:
                     stream.tree.advance(stream.tokens[stream.tree.start :])
                 stream.tree.add(start, tokens, costs, stream.tokens)

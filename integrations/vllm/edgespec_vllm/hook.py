@@ -105,10 +105,12 @@ class Hook:
     def draft(self, running: Iterable[Running]) -> None:
         """Before a step is scheduled: gives each running request the candidates that have arrived for it."""
         board = self.board
-        board.receive()
         if not board.streams:
             return
-        for request in running:
+        board.receive()
+        for request in running if board.drafted else ():
+            if request.request_id not in board.drafted:
+                continue
             request.spec_token_ids = []
             committed = request.all_token_ids
             if request.num_computed_tokens != len(committed) - 1:

@@ -23,7 +23,8 @@ class Line:
 
     def __init__(self, path: str) -> None:
         self._path, self._socket = path, _none()
-        self._unsent = bytearray()
+        self.unsent = bytearray()
+        """Bytes that the socket has not taken yet."""
         self._frames = Frames()
         self._retry_at, self._pause_s = 0.0, RETRY_S
         self.up = False
@@ -35,7 +36,7 @@ class Line:
     @property
     def room(self) -> int:
         """Bytes that `send` takes now."""
-        return MAX_UNSENT_BYTES - len(self._unsent) if self.up else 0
+        return MAX_UNSENT_BYTES - len(self.unsent) if self.up else 0
 
     def connect(self, now: float) -> bool:
         """Tries to connect if it is time to; returns whether a connection was made."""
@@ -56,26 +57,26 @@ class Line:
             return False
         self.up = True
         self.connected += 1
-        self._unsent.clear()
+        self.unsent.clear()
         self._frames = Frames()
         return True
 
     def send(self, data: bytes) -> None:
         """Takes bytes for `flush`; they are dropped when there is no room for all of them."""
         if len(data) <= self.room:
-            self._unsent += data
+            self.unsent += data
 
     def flush(self) -> None:
         """Writes what the socket takes."""
-        while self.up and self._unsent:
+        while self.up and self.unsent:
             try:
-                count = self._socket.send(self._unsent)
+                count = self._socket.send(self.unsent)
             except BlockingIOError:
                 return
             except OSError as error:
                 self.fail(error.strerror or str(error))
                 return
-            del self._unsent[:count]
+            del self.unsent[:count]
 
     def receive(self) -> list[bytes]:
         """The messages that have arrived."""
@@ -97,7 +98,7 @@ class Line:
         """Ends the connection."""
         self.up, self.why = False, why
         self._socket.close()
-        self._unsent.clear()
+        self.unsent.clear()
 
 
 def _none() -> socket.socket:

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compared(way: str, server: Server) -> bool:
     """Prints a line; whether something is wrong."""
-    runs: list[Any] = [measure(server, way, PROMPTS, 2, TOKENS, offload=offload) for offload in (False, True)]
+    runs: list[Any] = [measure(server, arm, PROMPTS, 2, TOKENS) for arm in ("no consent", "worker")]
     differ = sum(runs[0].texts[prompt] != runs[1].texts[prompt] for prompt in PROMPTS)
     figures = f"{runs[1].drafted} drafted, {runs[1].accepted} accepted"
     print(f"{way}: {figures}, {differ} of {len(PROMPTS)} texts differ", flush=True)

@@ -1,8 +1,9 @@
 """`python -m integrations.vllm.live.served VENV [--json FILE]`: a served vLLM, a link process and a paired worker.
 
-Run in edgespec's environment; `VENV` is what `make vllm` made. Arms: vLLM as it is; vLLM with edgespec-vllm and no
-consent; the same with consent, which drafts. vLLM has the first core, the worker the second one. Then link process and
-worker are killed in the middle of a completion and started again. Exit status 1 if a text differs or drafts stay away.
+Run in edgespec's environment; `VENV` is what `make vllm` made. Arms, in turns: vLLM as it is; vLLM with edgespec-vllm
+and no consent; with consent, but no draft is verified ("withheld"); with consent. vLLM has the first core, the worker
+the second one. Then link process and worker are killed in the middle of a completion and started again. Exit status 1
+if a text differs or drafts stay away.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import re
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +117,12 @@ class Server:
         file = self.processes.folder / TIMES
         return [float(line) for line in file.read_text().split()] if file.exists() else []
 
-    def complete(self, prompt: str, max_tokens: int, *, offload: bool) -> str:
+    def complete(self, prompt: str, max_tokens: int, arm: str = "worker") -> str:
         """A greedy completion's text."""
         body: dict[str, Any] = {"model": "smol", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
         body["messages"] = [{"role": "user", "content": prompt}]
-        if offload:
-            body["vllm_xargs"] = {"edgespec_offload": "default"}
+        if arm not in ALONE:
+            body["vllm_xargs"] = {"edgespec_offload": "default", "withheld": int(arm == "withheld")}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -130,6 +133,8 @@ class Server:
 
 
 WHAT, TIMES = ("draft", "accepted"), "hook-times"
+ALONE = ("plain", "no consent")
+"""Arms whose requests no worker sees."""
 
 
 @dataclass
@@ -138,6 +143,7 @@ class Run:
 
     arm: str
     streams: int
+    turn: int
     tokens_per_s: float
     drafted: int
     accepted: int
@@ -146,24 +152,24 @@ class Run:
     """Median of the steps."""
 
 
-def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_tokens: int, *, offload: bool) -> Run:
+def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_tokens: int, turn: int = 0) -> Run:
     """All prompts, `streams` at a time."""
     drafted, accepted, steps = *server.counts(), len(server.times())
     began = time.perf_counter()
     with ThreadPoolExecutor(streams) as pool:
-        texts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens, offload=offload), prompts))
+        texts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens, arm), prompts))
     seconds = time.perf_counter() - began
     after = server.counts()
     pace = len(prompts) * max_tokens / seconds
-    hook = server.times()[steps:]
+    hook = server.times()[steps:] if arm != "plain" else []
     counts = pace, after[0] - drafted, after[1] - accepted
-    return Run(arm, streams, *counts, dict(zip(prompts, texts)), statistics.median(hook) if hook else None)
+    return Run(arm, streams, turn, *counts, dict(zip(prompts, texts)), statistics.median(hook) if hook else None)
 
 
 def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], None]]) -> str:
     """A completion's text, in whose middle something is killed and started again."""
     with ThreadPoolExecutor(1) as pool:
-        completion = pool.submit(server.complete, prompt, max_tokens, offload=True)
+        completion = pool.submit(server.complete, prompt, max_tokens)
         time.sleep(1.0)
         for way in ways:
             way()
@@ -184,38 +190,36 @@ def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str],
     """All runs, in their order."""
     runs: list[Run] = []
 
-    def add(server: Server, arm: str, some: Sequence[str], streams: int, *, offload: bool) -> None:
-        runs.append(measure(server, arm, some, streams, options.max_tokens, offload=offload))
+    def add(server: Server, arm: str, some: Sequence[str], streams: int, turn: int = 0) -> None:
+        runs.append(measure(server, arm, some, streams, options.max_tokens, turn))
         print(f"{arm:12} {streams} {runs[-1].tokens_per_s:6.1f} tokens/s", file=sys.stderr, flush=True)
 
-    with Server(venv, processes).running() as server:
-        server.complete(prompts[0], 8, offload=False)
-        for streams in options.streams:
-            add(server, "plain", prompts, streams, offload=False)
     for step in (rig.start_gateway, rig.start_proxy, rig.pair, rig.start_worker):
         step()
-    with Server(venv, processes, rig.folder / "gateway" / "board.sock").running() as server:
-        server.complete(prompts[-1], 32, offload=True)
-        for streams in options.streams:
-            add(server, "no consent", prompts, streams, offload=False)
-            add(server, "worker", prompts, streams, offload=True)
+    board = rig.folder / "gateway" / "board.sock"
+    with Server(venv, processes).running() as plain, Server(venv, processes, board).running() as server:
+        for one in (plain, server):
+            one.complete(prompts[-1], 32)
+        for turn, streams in itertools.product(range(options.turns), options.streams):
+            for arm in ("plain", "no consent", "withheld", "worker"):
+                add(plain if arm == "plain" else server, arm, prompts, streams, turn)
         starts = {"worker": rig.start_worker, "gateway": rig.start_gateway}
         for name, start in starts.items():
             text = lose(server, prompts[0], options.max_tokens, [lambda: rig.stop(name, signal.SIGKILL), start])  # noqa: B023
-            runs.append(Run(f"{name} killed", 1, 0.0, 0, 0, {prompts[0]: text}))
+            runs.append(Run(f"{name} killed", 1, 0, 0.0, 0, 0, {prompts[0]: text}))
             rig.wait_linked()
-        add(server, "afterwards", prompts[:2], 1, offload=True)
+        add(server, "afterwards", prompts[:2], 1)
     return runs
 
 
 def report(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row for each run: tokens a second, also as a multiple of plain vLLM; drafts; texts that differ from plain's."""
-    plain = {run.streams: run for run in runs if run.arm == "plain"}
+    plain = {(run.turn, run.streams): run.tokens_per_s for run in runs if run.arm == "plain"}
     wanted = runs[0].texts
     return [
         {
             "arm": run.arm, "streams": run.streams, "tokens_per_s": round(run.tokens_per_s, 1),
-            "of_plain": round(run.tokens_per_s / plain[run.streams].tokens_per_s, 2) if run.streams in plain else None,
+            "of_plain": round(run.tokens_per_s / plain.get((run.turn, run.streams), inf), 2),
             "drafted": run.drafted, "accepted": run.accepted, "hook_us": run.hook_us,
             "texts": len(run.texts), "differ": sum(text != wanted[prompt] for prompt, text in run.texts.items()),
         }
@@ -232,6 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=8, metavar="N", help="completions of each arm")
     parser.add_argument("--max-tokens", type=int, default=96, metavar="N", help="tokens of a completion")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="clients at a time")
+    parser.add_argument("--turns", type=int, default=1, metavar="N", help="how often all arms run")
     parser.add_argument("--draft", default="auto:quantised", metavar="MODEL", help="the worker's draft model")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep logs and state there")
     options = parser.parse_args(argv)

@@ -122,7 +122,7 @@ def test_the_scheduler_opens_drafts_commits_and_closes(tmp_path: Path, monkeypat
     assert it.schedule() == [[7, 8]]
     it.update_draft_token_ids(None)
     assert it._free_request(one) == "freed"
-    assert it.edgespec.hook.board.streams == 0
+    assert not it.edgespec.hook.board.streams
     it.shutdown()
     assert it.calls == ["shutdown"]
 
