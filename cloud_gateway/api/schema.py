@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_calls, offered, parsed
-from cloud_gateway.core.policies.settings import NAMES, PHI, SOURCES, K
+from cloud_gateway.core.policies.registry import NAMES
+from cloud_gateway.core.policies.settings import PHI, SOURCES, K
 from cloud_gateway.core.requests.options import Extension
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol import ranges

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from cloud_gateway.core.limits.settings import ClientBounds
-from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.requests.options import RequestBounds
 from cloud_gateway.core.sources.settings import SourceSettings
 from cloud_gateway.models.settings import TargetSettings
@@ -162,7 +162,12 @@ class GatewaySettings(Section, frozen=True):
     daemon: DaemonSection = DaemonSection()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Keys whose values exclude each other, each with what is allowed."""
+        """Keys whose values exclude each other or name nothing, each with what is allowed."""
+        if self.policy.name != DEFAULTS.name:
+            from cloud_gateway.core.policies.registry import NAMES  # numpy, for which no command has to wait
+
+            if self.policy.name not in NAMES:
+                yield "policy.name", " or ".join(f'"{name}"' for name in NAMES)
         if self.api.max_tokens > self.api.max_tokens_limit:
             yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
         longest = self.target.context + 1 + self.policy.verify_nodes

@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_160,
+    "wheel": 43_175,
     "tools": 18_780,
     "tests": 45_000,
     "integrations": 4_690,

@@ -15,8 +15,8 @@ import numpy as np
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepClock, StepCurve
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.policies.registry import make
-from cloud_gateway.core.policies.settings import NAMES, PolicySettings
+from cloud_gateway.core.policies.registry import NAMES, make
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.rounds import RoundBudget
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree

@@ -8,5 +8,5 @@ Public, by module:
 - `memory`: `kind_of`, `Learnt`, `Memory`
 - `policy`: `Policy`
 - `registry`: all
-- `settings`: `DEFAULTS`, `K`, `MAX_K`, `NAMES`, `PHI`, `Phi`, `PolicySettings`, `Prefer`, `SOURCES`, `SourceName`
+- `settings`: `DEFAULTS`, `K`, `MAX_K`, `PHI`, `Phi`, `PolicySettings`, `Prefer`, `SOURCES`, `SourceName`
 """

@@ -10,10 +10,10 @@ from cloud_gateway.core.policies.colocated import Colocated, ColocatedTree, Plai
 from cloud_gateway.core.policies.memory import Learnt
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.rolling_k import RollingWanSpec
-from cloud_gateway.core.policies.settings import PolicyName, PolicySettings
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import WanSpec
 
-POLICIES: dict[PolicyName, Callable[[PolicySettings], Policy]] = {
+POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "plain": Plain,
     "colocated": Colocated,
     "colocated-tree": ColocatedTree,
@@ -22,6 +22,7 @@ POLICIES: dict[PolicyName, Callable[[PolicySettings], Policy]] = {
     "rolling-k": lambda settings: RollingWanSpec(WanSpec(settings)),
     "amusd": Amusd,
 }
+NAMES = tuple(POLICIES)
 ALONE = tuple(name for name, made in POLICIES.items() if not made(PolicySettings(name=name)).asks_workers)
 """Policies that ask no worker."""
 

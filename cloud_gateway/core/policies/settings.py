@@ -1,6 +1,6 @@
 """The table [policy] of the configuration, which every policy takes as it is; a request replaces fields of it.
 
-Names, ranges and defaults stand here only: the configuration, the chat API and the policies read them from here.
+Ranges and defaults stand here only: the configuration, the chat API and the policies read them from here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from cloud_gateway.core.verify.interface import Method
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_SHARES
 from edgespec.core.protocol.ranges import Range
 
-PolicyName = Literal["wanspec", "colocated", "colocated-tree", "plain", "adaptive", "rolling-k", "amusd"]
-NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 SourceName = Literal["lookup", "answers", "medusa", "eagle"]
 """Registers the sources. `lookup` and `answers` are made in core/sources; any other name is that of a module of heads
 in cloud_gateway/models/drafts."""
@@ -33,7 +31,8 @@ MAX_VERIFY_NODES = 512
 class PolicySettings(Struct, frozen=True, kw_only=True):
     """[policy]: parameters of the policies; each uses those that it has. configs/gateway.toml explains them."""
 
-    name: PolicyName = "adaptive"
+    name: str = "adaptive"
+    """One of `registry.NAMES`."""
     k: Annotated[int, K.meta] = 2
     """Depth of the candidate tree, in tokens, at which it is verified."""
     phi: Phi = "learnt"

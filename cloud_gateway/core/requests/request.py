@@ -23,7 +23,7 @@ class Speculation(Struct, frozen=True):
     """How one request is drafted and verified; the API's `edgespec`. None means: as the gateway is configured."""
 
     policy: str | None = None
-    """One of `policies.settings.NAMES`."""
+    """One of `policies.registry.NAMES`."""
     k: Annotated[int, K.meta] | None = None
     phi: Phi | None = None
     prefer: Prefer | None = None

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloud_gateway.core.policies.actions import Costs, LinkView
+from cloud_gateway.core.policies.registry import NAMES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Admitted, Ended, Failed, Preempted, Read, WorkerChanged
 from edgespec.core.errors import UNDECODABLE, RemoteProtocolError, TraceError
@@ -187,9 +188,12 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
     except RemoteProtocolError:
         raise TraceError("it was altered after the gateway signed it; its signature does not verify.") from None
     try:
-        return _decode(_unpack(body)), public
+        trace = _decode(_unpack(body))
     except (zlib.error, *UNDECODABLE) as error:
         raise TraceError(f"its content cannot be read ({error}); another version of edgespec made it.") from None
+    if (name := trace.header.settings.name) not in NAMES:
+        raise TraceError(f"its policy {name!r} is not in this version; another version of edgespec made it.")
+    return trace, public
 
 
 def _unpack(body: bytes) -> bytes:

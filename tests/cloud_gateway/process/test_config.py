@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.core.policies.registry import NAMES
 from cloud_gateway.process.config import GatewaySettings, load
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import override, parse
@@ -17,10 +18,7 @@ from edgespec.shared.settings import override, parse
         ('[target]\ndtype = "int8"', '`target.dtype` is "int8", but must be "auto", "bfloat16" or "float32".'),
         ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),
         ('[target]\ndevice = "cuda:0\\n"', '"auto", "cpu", "cuda" or "cuda:N"'),
-        (
-            '[policy]\nname = "magic"',
-            '"adaptive", "amusd", "colocated", "colocated-tree", "plain", "rolling-k" or "wanspec"',
-        ),
+        ('[policy]\nname = "magic"', f'`policy.name` is "magic", but must be "{NAMES[0]}" or "'),
         ("[policy]\nk = 17", "a whole number from 1 to 16"),
         ("[policy]\nphi = inf", 'must be "learnt" or a number from 0 to 100.'),
         ("[policy]\nverify_nodes = 0", "a whole number from 1 to 512"),

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.registry import make
-from cloud_gateway.core.policies.settings import NAMES, PolicySettings
+from cloud_gateway.core.policies.registry import NAMES, make
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import Bounds, Generation

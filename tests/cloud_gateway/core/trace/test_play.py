@@ -119,7 +119,7 @@ def test_an_end_that_is_another_one_is_noticed() -> None:
 
 def test_a_policy_that_this_version_lacks_is_one_sentence() -> None:
     recorded = shipped("wanspec-20ms")
-    settings = msgspec.structs.replace(recorded.header.settings, name="clairvoyant")  # type: ignore[arg-type]
+    settings = msgspec.structs.replace(recorded.header.settings, name="clairvoyant")
     header = msgspec.structs.replace(recorded.header, settings=settings)
     with pytest.raises(TraceError, match="clairvoyant.*another version of edgespec made it"):
         unseal(seal(Trace(header, recorded.entries), SigningKey(b"k" * 32)))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.settings import PolicyName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
@@ -139,7 +138,7 @@ def configured(model: Path, **more: Any) -> GatewaySettings:
     return overridden(GatewaySettings(), values | {"local_draft.layers": KEPT, "local_draft.model": "self"} | more)
 
 
-POLICIES: list[PolicyName] = ["colocated", "colocated-tree", "adaptive", "wanspec"]
+POLICIES = ["colocated", "colocated-tree", "adaptive", "wanspec"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
