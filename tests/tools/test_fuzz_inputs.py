@@ -1,8 +1,7 @@
-"""What the fuzz gate feeds to decoders and machines: it finds nothing, finds what is planted, and its corpus holds."""
+"""What the fuzz gate feeds to decoders: it finds nothing, finds what is planted, and its corpus holds."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import tomllib
 from collections import Counter
@@ -13,13 +12,10 @@ import msgspec
 import pytest
 
 from cloud_gateway.api import tools as api_tools
-from cloud_gateway.core.requests.events import TABLE, Status, Turn
 from cloud_gateway.models import schema_limits
-from edgespec.core.admission import Admission
-from edgespec.core.drafting import algorithm2
 from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
-from tools.fuzz import bounds, corpus, decoders, machines, run
+from tools.fuzz import bounds, corpus, decoders, run
 from tools.fuzz.corpus import Kept
 from tools.fuzz.decoder import Decoder, outcome
 from tools.fuzz.mutate import JSON, MAX_BYTES, MSGPACK, TOKENS, mutated
@@ -32,15 +28,6 @@ def piece(kind: str, count: int) -> run.Piece:
     return run.Piece(kind, SEED, 0, count, count)
 
 
-def only(patch: pytest.MonkeyPatch, kind: str, name: str) -> None:
-    """Every case is of this decoder or machine."""
-    if kind == "decoder":
-        patch.setattr(decoders, "_shares", lambda: ([name], [1.0]))
-    else:
-        patch.setattr(machines, "MACHINES", {name: machines.MACHINES[name]})
-        patch.setattr(machines, "_SHARES", [1.0])
-
-
 @pytest.mark.claim("each-decoder-gives-values-and-its-own-refusals-only")
 def test_each_decoder_gives_values_and_its_own_refusals_only() -> None:
     for name, decoder in decoders.decoders().items():
@@ -49,38 +36,6 @@ def test_each_decoder_gives_values_and_its_own_refusals_only() -> None:
         seen = Counter(outcome(decoder, data) for data in [decoder.samples[0], *altered])
         values = sum(count for what, count in seen.items() if what.startswith("value "))
         assert values and (values < seen.total()) == bool(decoder.refuses), f"{name}: {seen}"
-
-
-@pytest.mark.claim("each-machine-takes-events-in-any-order")
-def test_each_machine_takes_events_in_any_order() -> None:
-    for name, (machine, cost) in machines.MACHINES.items():
-        seen = Counter[str]()
-        for number in range(max(60 // cost, 3)):
-            rng = random.Random(f"{SEED} {name} {number}")
-            events = itertools.chain.from_iterable(machine(rng) for _ in itertools.repeat(None))
-            seen.update(itertools.islice(events, machines.EVENTS))
-        assert len(seen) > 1, f"{name}: {seen}"
-
-
-@pytest.mark.claim("each-machine-takes-events-in-any-order")
-@pytest.mark.parametrize(
-    ("name", "reached"),
-    [
-        ("gateway's session", {"open", "closed", "malformed", "bad-signature", "sequence", "pong", "unexpected"}),
-        ("worker's session", {"welcome", "open", "closed", "malformed", "bad-signature"}),
-        ("pairing window", {"replied confirmed", "paired paired", "busy"}),
-        ("peer handshake", {"Granted", "unpaired", "bad-signature"}),
-        ("request", {"Verified decode", "Verified finished", "Failed queued", "FrameArrived finished", "not now"}),
-        ("worker's request", {"matched", "sent", "prefix"}),
-        ("inflow", {"passed", "held", "flood"}),
-    ],
-)
-def test_a_machine_is_led_far(monkeypatch: pytest.MonkeyPatch, name: str, reached: set[str]) -> None:
-    only(monkeypatch, "machine", name)
-    result = run.run_piece(piece("machine", 15 if name == "pairing window" else 120))
-    assert result.failure is None, result.failure[1]
-    missing = {f"{name}: {what}" for what in reached} - set(result.seen)
-    assert not missing, f"{missing} of {set(result.seen)}"
 
 
 def narrow(module: object) -> Plant:
@@ -96,46 +51,24 @@ def references_of_any_length(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(schema_limits, "_resolved", lambda root, reference: int(reference.rpartition("/")[2] or 0))
 
 
-def no_decoding_error(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(messages, "decoded", lambda decode, data, what: decode(data))
-
-
-def a_request_that_cannot_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(TABLE, (Status.DECODE, Turn.OVER), Status.DECODE)  # type: ignore[arg-type]
-
-
-def connections_that_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Admission, "_stop_waiting", lambda *_: None)
-
-
-def costs_without_bound(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(algorithm2, "millinats", lambda nats, unknown=0: round(nats * 1e6))
-
-
 @pytest.mark.parametrize(
-    ("plant", "kind", "name", "count"),
+    ("plant", "name", "count"),
     [
-        (narrow(messages), "decoder", "handshake", 60),
-        (narrow(messages), "decoder", "pairing message", 60),
-        (narrow(api_tools), "decoder", "chat body", 100),
-        (narrow(keystore), "decoder", "rotations.json", 20),
-        (toml_as_python_reads_it, "decoder", "--set", 20),
-        (references_of_any_length, "decoder", "JSON schema", 60),
-        (no_decoding_error, "machine", "gateway's session", 60),
-        (a_request_that_cannot_end, "machine", "request", 60),
-        (connections_that_wait_for_ever, "machine", "admission", 20),
-        (costs_without_bound, "machine", "worker's request", 60),
+        (narrow(messages), "handshake", 60),
+        (narrow(messages), "pairing message", 60),
+        (narrow(api_tools), "chat body", 100),
+        (narrow(keystore), "rotations.json", 20),
+        (toml_as_python_reads_it, "--set", 20),
+        (references_of_any_length, "JSON schema", 60),
     ],
 )
-def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, plant: Plant, kind: str, name: str, count: int
-) -> None:
+def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, name: str, count: int) -> None:
     decoders.decoders()  # made without the fault
-    only(monkeypatch, kind, name)
+    monkeypatch.setattr(decoders, "_shares", lambda: ([name], [1.0]))
     plant(monkeypatch)
-    failure = run.run_piece(piece(kind, count)).failure
-    assert failure is not None and failure[0].startswith(f"{SEED}:{kind}:")
-    assert kind == "machine" or "input: b" in failure[1], "the input is shown"
+    failure = run.run_piece(piece("decoder", count)).failure
+    assert failure is not None and failure[0].startswith(f"{SEED}:decoder:")
+    assert "input: b" in failure[1], "the input is shown"
     with pytest.raises(Exception):  # noqa: B017  whatever the fault leads to, the named case shows it again
         run.one(failure[0])
 

@@ -1,7 +1,7 @@
 """`python -m tools.fuzz`: nothing from outside makes anything fail.
 
-Most cases are inputs of decoders: valid ones with a few mutations, and arbitrary bytes. Others are events of the state
-machines; bodies over the whole parameter space of both endpoints, decoded, sampled and ranked by the real code over
+Most cases are inputs of decoders: valid ones with a few mutations, and arbitrary bytes. Others are
+bodies over the whole parameter space of both endpoints, decoded, sampled and ranked by the real code over
 rows of ordinary and extreme logits, some through the whole gateway with a hostile worker; and rounds of answers under
 every policy, with frames of anything that the shape checks let in. Exit code 1 at the first failure, with the name of
 the case, which `--case` repeats.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tools.fuzz import api_cases, decoders, machines, served, tree_cases
+from tools.fuzz import api_cases, decoders, served, tree_cases
 from tools.fuzz.bounds import bounded
 
 
@@ -33,8 +33,7 @@ KINDS: Mapping[str, Kind] = {
     "http": Kind(lambda name: asyncio.run(served.cases(name, int(name.split(":")[3]))), 0.00004, 50),
     "tree": Kind(tree_cases.case, 0.08, 40, tree_cases.ROUNDS),
     "api": Kind(lambda name: Counter([api_cases.case(name)]), 0.08, 500),
-    "machine": Kind(machines.case, 0.12, 60, machines.EVENTS),
-    "decoder": Kind(decoders.case, 0.72, 60, decoders.INPUTS),
+    "decoder": Kind(decoders.case, 0.84, 60, decoders.INPUTS),
 }
 """Those are first in a run that take longest, so that no process is left alone with them at the end."""
 

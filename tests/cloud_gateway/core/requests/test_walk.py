@@ -222,7 +222,7 @@ class Walk(RuleBasedStateMachine):
         assert (again.rounds, again.completion_tokens) == (before.rounds, before.completion_tokens)
 
 
-TestWalk = Walk.TestCase
+TestWalk = pytest.mark.claim("each-machine-takes-events-in-any-order")(Walk.TestCase)
 TestWalk.settings = settings(max_examples=40, stateful_step_count=60, deadline=None, derandomize=True)
 
 
