@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgespec.core.drafting.borders import Borders
 from edgespec.core.protocol.tokenizer_file import packed
@@ -69,6 +70,27 @@ def test_real_tokenizers_cut_segments_as_the_whole_text(file: str, text: str) ->
     assert [token for segment in borders.parted(whole) for token in tokenizer.encode(segment)] == tokenizer.encode(
         whole
     )
+
+
+@settings(max_examples=CASES)
+@given(
+    st.lists(
+        st.sampled_from(["  ", "\n", "\t", " tree", "<table>", "(n-1)", "ooo", "ha"]) | st.text(max_size=8), max_size=8
+    )
+)
+def test_short_texts_are_merged_as_llama_cpp_does(parts: list[str]) -> None:
+    if not (path := model_dir() / "gemma-3-270m-q4_k_m.gguf").exists():
+        pytest.skip(f"{path} is not there: dev/decisions/140-translation.md says how it is made")
+    text = "".join(parts).encode(errors="ignore")
+    tokenizer, own = cut_by(path)[0], without_merges(path)
+    assert tokenizer.encode(text) == own.encode(text)
+
+
+@cache
+def without_merges(path: Path) -> GgufTokenizer:
+    tokenizer = GgufTokenizer(path)
+    tokenizer._merges = None
+    return tokenizer
 
 
 @cache

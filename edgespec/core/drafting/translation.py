@@ -162,6 +162,8 @@ class Cut(NamedTuple):
     """The target's node at the last border; None while that is the committed text's last one."""
     rest: bytes
     """The text behind it."""
+    tokens: Sequence[int]
+    """The target's tokens of that text which are not committed."""
 
 
 class _DraftTree(BestFirst):
@@ -260,7 +262,7 @@ class TranslatedDrafting(Drafting):
         drafts.commit(len(drafts.prefix), self.to_read, chosen=chosen)
         drafts.follow_tail()
         drafts.take_unsent()
-        drafts.cuts[drafts.tree.root] = Cut(None, b"")
+        drafts.cuts[drafts.tree.root] = Cut(None, b"", ())
         for node in drafts.tree.nodes.values():
             cut = former.get(node)
             if cut is not None and cut.anchor is not None and cut.anchor in self.tree:
@@ -303,7 +305,7 @@ class TranslatedDrafting(Drafting):
         if cut is None:
             return None
         at = cut.anchor or self.tree.root
-        return at.position + len(self._tokens(cut.anchor, cut.rest)) + 1
+        return at.position + len(cut.tokens) + 1
 
     def paths(self, leaves: Sequence[Node]) -> list[tuple[int, ...]]:
         """The draft's tokens of nodes of the draft tree."""
@@ -321,10 +323,10 @@ class TranslatedDrafting(Drafting):
         if former is None:  # what is above has no translation
             node.expanded = True
             return
-        (anchor, rest), mark = former, pair.marks.get(node.token)
+        (anchor, rest, known), mark = former, pair.marks.get(node.token)
         piece = pair.draft.pieces[node.token] or b""
         *over, last = pair.borders.parted(rest + piece, len(rest)) if mark is None else (rest, b"")
-        share, known = math.exp(self.drafts.tree.root.cost - node.cost), self._tokens(anchor, rest)
+        share = math.exp(self.drafts.tree.root.cost - node.cost)
         for segment in over:
             tokens = self._tokens(anchor, segment)
             missing = len(segment) - (0 if anchor else len(self.text.tail)) - pair.size(tokens)
@@ -338,7 +340,7 @@ class TranslatedDrafting(Drafting):
         if tokens and pair.target.pieces[tokens[-1]] != piece:
             share *= _UNSURE
         self._add(anchor, tokens, len(tokens) if again else _alike(known, tokens), share, node.entropy)
-        self.drafts.cuts[node] = Cut(anchor, last)
+        self.drafts.cuts[node] = Cut(anchor, last, tokens)
 
     def _tokens(self, anchor: Node | None, segment: bytes) -> Sequence[int]:
         """The target's tokens of a segment behind `anchor`: without the committed ones, if it begins with the tail."""
@@ -377,6 +379,8 @@ class TranslatedDrafting(Drafting):
 
 def _alike(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens at the beginning of two texts are equal."""
+    if one == other[: len(one)]:  # nearly always
+        return len(one)
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
