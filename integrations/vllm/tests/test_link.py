@@ -217,6 +217,22 @@ async def test_a_worker_that_brings_nothing_leaves_the_request(scene: Scene) -> 
     assert any(isinstance(body, Close) and body.reason == "useless" for _, body in scene.workers.taken())
 
 
+@pytest.mark.parametrize(("every", "left"), [(8, True), (2, False)])
+async def test_a_worker_whose_candidates_cost_more_than_they_save_leaves(scene: Scene, every: int, left: bool) -> None:
+    scene.workers.add("w")
+    tokens = [1, 2, 3]
+    scene.board.open("a", tokens, Terms(["default"]))
+    await scene.settle()
+    opened, first = scene.workers.taken()[0][1], 1
+    for n in range(20):  # a candidate is right each time, so the worker is not silent, but four are verified for it
+        scene.streams.post(FrameArrived("w", tree(opened.request, 1, tokens, first, [0 if n == 0 else first - 1], [4])))
+        first += 1
+        scene.board.plan("a", 4)
+        await scene.step(tokens, *[4] * (1 + (n % every == 0)))
+    closes = [body for _, body in scene.workers.taken() if isinstance(body, Close)]
+    assert [body.reason for body in closes] == ["useless"] * left
+
+
 async def test_a_malformed_tree_is_the_workers_fault(scene: Scene) -> None:
     scene.workers.add("w")
     scene.board.open("a", [1, 2], Terms(["default"]))

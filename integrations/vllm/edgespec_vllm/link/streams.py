@@ -27,6 +27,10 @@ log = logging.getLogger("edgespec_vllm.link.streams")
 AHEAD = 2.0
 """Draft steps of a worker for each of its requests in one pass of the target; with fewer it is always behind."""
 
+WINDOW, WORTH = 64, 1 / 8
+"""Of so many candidates verified for a request at least this share must be accepted: with four requests on a CPU a row
+that is refused takes 12 to 17 % of a token's time (dev/decisions/130-vllm.md)."""
+
 
 class Engine(Protocol):
     """The connection of one engine."""
@@ -69,6 +73,8 @@ class Stream:
         self.name, self.tag, self.frames = "", opened.tag, 0
         """The worker's for people; the request's for the ledger; frames of the worker."""
         self.drafted = self.accepted = self.epoch = 0
+        self.judged = 0, 0
+        """`drafted` and `accepted` when `refused` last began to count."""
         self.ready = False
         """The worker has been sent the prompt."""
         self.tried: set[str] = set()
@@ -77,6 +83,14 @@ class Stream:
         self.sent = 0
         """The last node of the tree that was sent."""
         self.committed_at = 0.0
+
+    def refused(self) -> bool:
+        """Whether the latest WINDOW candidates cost more than they saved; then the next ones are counted."""
+        drafted, accepted = self.drafted - self.judged[0], self.accepted - self.judged[1]
+        if drafted < WINDOW:
+            return False
+        self.judged = self.drafted, self.accepted
+        return accepted < WORTH * drafted
 
     def chains(self) -> Iterator[Chain]:
         """The paths to the leaves that came since the last call."""
@@ -199,7 +213,7 @@ class Streams:
         commit = Commit(stream.id, stream.epoch, start, tokens, digest, micros, micros, depth)
         self._links.send(stream.worker, [commit])
         stream.idle = 0 if path else stream.idle + 1
-        if stream.idle > PATIENCE + start // 16:
+        if stream.idle > PATIENCE + start // 16 or stream.refused():
             stream.tried.add(stream.worker)
             self._leave(stream, "useless")
             self._assign()
@@ -234,6 +248,7 @@ class Streams:
                     stream.name, stream.frames = self._links.linked()[stream.worker].label, 0
                     self._ledger.assigned(stream.tag, stream.worker, stream.name)
                     stream.epoch, stream.ready, stream.idle, stream.committed_at = stream.epoch + 1, False, 0, 0.0
+                    stream.judged = stream.drafted, stream.accepted
                     stream.engine.send(Want(stream.number, stream.have))
                     self._open(stream)
 
