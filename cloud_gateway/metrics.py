@@ -195,7 +195,7 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
 
 
 def metrics_app(metrics: Metrics) -> web.Application:
-    """The app of the loopback listener: `GET /metrics` and nothing else, without a key.
+    """The app of the loopback listener: `GET /metrics`, to which `/` leads, without a key.
 
     Answers under loopback's own names only: a page in a browser on this machine can point a name of its own
     at 127.0.0.1 (DNS rebinding), but the browser then sends that name as `Host`.
@@ -210,6 +210,10 @@ def metrics_app(metrics: Metrics) -> web.Application:
     async def scrape(request: web.Request) -> web.StreamResponse:
         return web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def lead(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound("/metrics")
+
     app = web.Application(middlewares=[guarded])
     app.router.add_route("GET", "/metrics", scrape)
+    app.router.add_route("GET", "/", lead)
     return app

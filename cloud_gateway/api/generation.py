@@ -45,7 +45,7 @@ def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
     answers = (body.n or 1) * len(prompts)
     if answers > limits.max_choices:
         param = "n" if len(prompts) <= limits.max_choices else "prompt"
-        raise refusal(param, f"one request gets at most {limits.max_choices} answers here")
+        raise refusal(param, f"one request gets at most {limits.max_choices} completions here")
     if isinstance(body, ChatBody):
         size = sum(map(_message_bytes, body.messages))
         if body.tools:
@@ -110,7 +110,7 @@ def generations(
     lengths = [_max_tokens(body, len(prompt), model, limits) for prompt in prompts]
     most = max(limits.max_request_tokens, limits.api.max_tokens_limit)
     if n * sum(lengths) > most:
-        why = f"all answers of one request together get at most {most} tokens here; ask for fewer, or shorter ones"
+        why = f"all completions of one request together get at most {most} tokens here; ask for fewer, or shorter ones"
         raise refusal("n" if n > 1 else "max_tokens", why)
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
@@ -153,7 +153,7 @@ def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Li
     found = min(model.context - prompt_tokens, limits.api.max_tokens, limits.api.max_tokens_limit)
     if asked is not None:
         if asked > limits.api.max_tokens_limit:
-            raise refusal(name, f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one answer")
+            raise refusal(name, f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one completion")
         found = asked
     if (body.min_tokens or 0) > found:
         raise refusal("min_tokens", f"the completion has at most {found} tokens, by '{name}'")
@@ -192,4 +192,4 @@ def _bytes(text: str) -> int:
 
 def _check_bytes(size: int, model: ServedModel, param: str) -> None:
     if size > MAX_BYTES_PER_TOKEN * model.context:
-        raise too_long(f"{size} bytes, more than {MAX_BYTES_PER_TOKEN} for each of them", model, param)
+        raise too_long(f"{size} bytes, more than {MAX_BYTES_PER_TOKEN} for each token", model, param)

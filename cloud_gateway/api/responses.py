@@ -74,8 +74,8 @@ class TextOptions(Struct):
 class Reasoning(Struct):
     """`reasoning`; any value that requests some is refused."""
 
-    effort: Literal["none"] | None = None
-    summary: None = None
+    effort: str | None = None
+    summary: str | None = None
 
 
 class ResponsesBody(Common, kw_only=True):
@@ -102,6 +102,9 @@ class ResponsesBody(Common, kw_only=True):
             if getattr(self, name):
                 why = "this gateway stores no responses: send the whole conversation in 'input'"
                 raise refusal(name, why, "unsupported_parameter")
+        asked = self.reasoning
+        if asked and (asked.summary or asked.effort not in {None, "none"}):
+            raise refusal("reasoning", "this gateway does not control reasoning; leave it out", "unsupported_parameter")
         if (self.n or 1) > 1:
             raise refusal("n", "a response is one; send several requests", "unsupported_parameter")
         common = {name: getattr(self, name) for name in Common.__struct_fields__}

@@ -6,9 +6,10 @@ completion, or refused where they would change it and are not supported.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -189,7 +190,7 @@ def decode(data: bytes, kind: type[Body]) -> Body:
     served = _names(kind)
     for name, value in fields.items():
         if name not in served and name not in IGNORED:
-            _check_unserved(name, value)
+            _check_unserved(name, value, served)
     body = _decoded(data, kind)
     policy = body.edgespec.policy if body.edgespec else None
     if policy is not None and policy not in NAMES:
@@ -236,13 +237,15 @@ def wanted_of(body: Common) -> Wanted | None:
     return body.offer.grammar(schema)
 
 
-def _check_unserved(name: str, value: Raw) -> None:
+def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
     if name not in HARMLESS:
         shown = name[:SHOWN]
-        raise ClientError(f"Unknown parameter: '{shown}'.", param=shown, code="unknown_parameter")
+        close = difflib.get_close_matches(shown, served, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise ClientError(f"Unknown parameter: '{shown}'.{hint}", param=shown, code="unknown_parameter")
     plain = msgspec.json.encode(parsed(value, name))
     if plain != b"null" and plain not in HARMLESS[name]:
-        sentence = f"The parameter '{name}' would change the answer and is not supported by this gateway; leave it out."
+        sentence = f"The parameter '{name}' would change the completion and is not supported here; leave it out."
         raise ClientError(sentence, param=name, code="unsupported_parameter")
 
 

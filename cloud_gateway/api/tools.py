@@ -20,12 +20,12 @@ from edgespec.core.errors import UNDECODABLE, ClientError, refusal
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 MAX_CALLS = 128
+"""Calls of one completion; a request may offer as many tools."""
 MAX_DEPTH = 64
 OPEN = frozenset(
     "additionalProperties unevaluatedProperties patternProperties propertyNames minProperties anyOf oneOf $ref".split()
 )
 """Keywords of an object by which it may have properties beside those that it names."""
-"""Calls of one completion; a request may offer as many tools."""
 _SPACE = re.compile(r"\s*")
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
@@ -211,7 +211,8 @@ def _closed(schema: Any, nested: int = 0) -> Any:
     if "items" in found:
         found["items"] = _closed(found["items"], nested + 1)
     named, required = found.get("properties"), found.get("required", [])
-    if named and not found.keys() & OPEN and isinstance(required, list) and all(one in named for one in required):
+    listed = isinstance(named, dict) and isinstance(required, list) and all(one in named for one in required)
+    if listed and not found.keys() & OPEN:
         found["additionalProperties"] = False
     return found
 

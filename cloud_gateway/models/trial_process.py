@@ -39,7 +39,7 @@ FAULTS = (
     ("Unknown format", "a 'format' is not known"),
     ("oneOf constraints", "the choices of a 'oneOf' do not exclude each other; use 'anyOf'"),
     ("patternProperty", "the patterns of 'patternProperties' do not exclude each other"),
-    ("Invalid type", "a 'type' is none of JSON Schema's"),
+    ("Invalid type", "a 'type' is not one of JSON Schema (string, number, integer, boolean, object, array, null)"),
     ("schema too large", COMPLEX),
     ("fuel exhausted", COMPLEX),
     ("Unable to determine", COMPLEX),

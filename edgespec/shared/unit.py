@@ -97,7 +97,10 @@ class Unit:
         """
         unit, name = self.place(user=user), self.name.removesuffix(".service")
         if not unit.exists():
-            raise ConfigError(f"{unit} does not exist, so there is nothing to uninstall.")
+            raise ConfigError(
+                f"{unit} does not exist, so there is nothing to uninstall. Of a program without a "
+                f"service {folders.state_dir(self.role, state_dir)} and {folders.cache_dir()} are left; remove them."
+            )
         _systemctl(user, dry_run, "disable", "--now", self.name)
         if not user:
             print(f"next: remove /var/cache/{name} (fetched and converted models) and /run/edgespec/{self.role}")

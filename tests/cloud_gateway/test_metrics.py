@@ -116,6 +116,8 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
             assert response.status == 200
             assert response.headers["Content-Type"].startswith("text/plain")
             assert 'edgespec_rejected_frames_total{reason="sequence"} 1.0' in await response.text()
+        async with session.get(listener.url) as response:
+            assert response.url.path == "/metrics" and response.status == 200, "the port alone leads there"
         async with session.get(f"{listener.url}/v1/models") as response:
             assert response.status == 404
         async with session.post(f"{listener.url}/metrics") as response:

@@ -218,6 +218,7 @@ def test_every_command_of_readme_and_manual_runs(town: Town, quantised_model: Pa
     operator, admin, peer = map(town.place, ("operator", "admin", "peer"))
     target, draft = (make_tiny_gguf(town.folder / f"{n}.gguf", unlike=n) for n in (0.0, 0.05))
     gateway = {"target.model": str(target), "target.context": 512, "target.threads": 1, "local_draft.model": ""}
+    gateway["api.model_alias"] = ["SmolLM2-135M-Instruct.Q4_1"]  # the model of the page's example
     gateway |= {"link.host": "127.0.0.1", "link.mdns": False, "api.port": 0, "link.port": 0, "metrics.port": 0}
     worker: dict[str, object] = {
         "draft.model": str(draft),
@@ -266,14 +267,20 @@ def readme(operator: Place, admin: Place, worker: Mapping[str, object], api: str
 
 
 def example(operator: Place, api: str, key: str) -> None:
-    """The program of docs/api.md."""
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.DOTALL)
-    program = program.replace("http://127.0.0.1:8080", api).replace("es-...", key)
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, env=operator.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 0 and "completion_tokens" in done.stdout, done.stderr
+    """The program and the `curl` of docs/api.md."""
+    page = (ROOT / "docs/api.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (stream,) = re.findall(r"```\n(curl .*?)```", page, re.DOTALL)
+    operator.note(bare(stream.splitlines()[0]), {})
+    for command, printed in (
+        ([sys.executable, "-c", program], "completion_tokens"),
+        (["bash", "-c", stream], "[DONE]"),
+    ):
+        command[-1] = command[-1].replace("http://127.0.0.1:8080", api).replace("es-...", key)
+        done = subprocess.run(
+            command, env=operator.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert done.returncode == 0 and printed in done.stdout, done.stdout + done.stderr
 
 
 def linked(operator: Place, name: str) -> None:
@@ -341,6 +348,9 @@ def on_traces(admin: Place) -> None:
     one = "edgespec replay tests/traces/wanspec-20ms.trace"
     admin.type(one)
     admin.type("edgespec replay tests/traces/*.trace")
+    picture = admin.folder / "picture.html"
+    admin.type(f"{one} --html picture.html", {"picture.html": str(picture)})
+    assert "<canvas" in picture.read_text()
     admin.type(f"{one} --policy wanspec --policy adaptive --policy plain")
     admin.type(f"{one} --k 1 --k 4 --phi 0.5 --phi 3 --rtt-ms 5 --rtt-ms 100 --json")
     admin.cwd = admin.folder

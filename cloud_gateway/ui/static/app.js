@@ -120,7 +120,7 @@ function drawFigures(run) {
   $("figures").replaceChildren(
     tile((run.tokens / found.passes).toFixed(2), `tokens a pass: ${run.tokens} in ${found.passes}`),
     tile(drafted || found.drafts ? `${Math.round(100 * off)} %` : "–", `of draft passes taken off the gateway: it made ${found.drafts}, co-located drafting at k = 2 makes ${found.expected}`),
-    tile(found.took ? `${(found.plain / found.took).toFixed(2)}×` : "–", `as fast as without drafts, an estimate: ${run.tokens} passes of ${ms(found.each)}, as it times them`, two),
+    tile(found.took ? `${(found.plain / found.took).toFixed(2)}×` : "–", `as fast as without drafts, an estimate: ${run.tokens} passes of ${ms(found.each)} each, as measured`, two),
   );
 }
 
@@ -232,7 +232,7 @@ $("theme").addEventListener("click", () => {
   const next = { "": "dark", dark: "light", light: "" }[now];
   if (next) document.documentElement.dataset.theme = next;
   else delete document.documentElement.dataset.theme;
-  $("theme").textContent = `Theme: ${next || "as the system"}`;
+  $("theme").textContent = `Theme: ${next || "auto"}`;
   strip.colours = null;
 });
 

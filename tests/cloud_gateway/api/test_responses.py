@@ -73,6 +73,7 @@ async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI,
 
 NOT_SERVED: list[tuple[dict[str, Any], str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"reasoning": {"effort": "low"}}, "reasoning"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"background": True}, "background"),
     ({"n": 2}, "n"),

@@ -73,7 +73,8 @@ def test_a_sentence_names_the_place_and_says_json_types() -> None:
     for change, sentence in (
         ({"temperature": "x"}, "Invalid 'temperature': expected number | null, got string."),
         ({"messages": [{"role": 5}]}, "Invalid 'messages[0].role': expected string, got integer."),
-        ({"nn": 1}, "Unknown parameter: 'nn'."),
+        ({"zz": 1}, "Unknown parameter: 'zz'."),
+        ({"temprature": 1}, "Unknown parameter: 'temprature'. Did you mean 'temperature'?"),
         ({"x" * 9999: 1}, f"Unknown parameter: '{'x' * 64}'."),
         ({"logit_bias": {"64": 1}}, "Invalid 'logit_bias': token 64 is outside the model's vocabulary of 64."),
     ):

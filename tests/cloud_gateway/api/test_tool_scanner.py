@@ -105,6 +105,7 @@ def test_forced_arguments_have_the_named_properties_only() -> None:
     closed = {**inner, "additionalProperties": False}
     assert found["additionalProperties"] is False and found["properties"]["properties"] == closed
     assert found["properties"]["free"] == {"type": "object"}
+    assert forced({"type": "object", "properties": {}})["additionalProperties"] is False, "a call without arguments"
     assert found["$defs"] == {"D": closed, "E": parameters["$defs"]["E"], "F": {"enum": [inner]}}
     for left in ({"allOf": [inner]}, {"anyOf": [{"required": ["c"]}], **inner}, {**inner, "required": ["c"]}, {}):
         assert "additionalProperties" not in forced({"properties": {"x": left}})["properties"]["x"]
