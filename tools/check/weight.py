@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_225,
+    "wheel": 43_235,
     "tools": 18_110,
     "tests": 44_950,
     "integrations": 4_705,
