@@ -241,8 +241,8 @@ def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
     if name not in HARMLESS:
         shown = name[:SHOWN]
         close = difflib.get_close_matches(shown, served, n=1)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise ClientError(f"Unknown parameter: '{shown}'.{hint}", param=shown, code="unknown_parameter")
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        raise ClientError(f"Unknown parameter: '{shown}'{hint}.", param=shown, code="unknown_parameter")
     plain = msgspec.json.encode(parsed(value, name))
     if plain != b"null" and plain not in HARMLESS[name]:
         sentence = f"The parameter '{name}' would change the completion and is not supported here; leave it out."

@@ -173,6 +173,9 @@ def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, opera
     assert main(["replay", str(TRACE), "--no-story", "--html", str(tmp_path / "one.html")]) == 0
     page.open(f"file://{tmp_path}/one.html")
     assert page.wait("document.querySelectorAll('.run .t').length") == whole
+    page.look(390, 1000, phone=True)
+    broken = "[...document.querySelectorAll('.run .t')].filter(one => one.getClientRects().length > 1).length"
+    assert page.js(broken) == 0, "a number stays on its line"
     assert (tmp_path / "one.html").stat().st_size < 200_000
 
 

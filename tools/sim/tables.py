@@ -12,6 +12,7 @@ from edgespec.core.protocol.messages import ROOT, Commit, Frame, Tree, encode
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.network import wire_bytes
 from edgespec.lab.sim.world import SESSION
+from tools.results import markdown
 from tools.sim import plots
 from tools.sim.config import load, steps_of
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
@@ -157,20 +158,28 @@ def _carried(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def _text(found: dict[str, Any], rows: list[Row]) -> str:
-    lines = ["expected tokens per round (ours / printed)"]
-    for table in ("expected_tokens", "speedup"):
-        if table == "speedup":
-            lines.append("speed-up (ours / printed), rows K, columns alpha")
-        for name in dict.fromkeys(row["row"] for row in found[table]):
-            cells = [f"{row['ours']:.2f}/{row['printed']:.2f}" for row in found[table] if row["row"] == name]
-            lines.append(f"  {name:5g} " + "  ".join(cells))
-    lines.append(f"best K: {found['best_k']}; with a draft twice as slow: {found['best_k_draft_twice_as_slow']}")
-    lines.append(f"bytes per round: {found['bytes_per_round']}")
-    lines += [f"  simulated, {config}: {bytes_}" for config, bytes_ in found["simulated_bytes_per_round"].items()]
-    lines += ["drafts: speed-up over plain decoding", *(f"  {row}" for row in found["drafts"])]
-    lines += [f"overview: {row}" for row in found["overview"]]
-    lines += [f"{row['config']:28} {row['latency_ratio']:.3f} / {row['draft_ratio']:.2f}" for row in rows]
-    return "\n".join(lines)
+    slow, tables = found["best_k_draft_twice_as_slow"], list[tuple[str, list[Row]]]()
+    for name, title, side, top in (
+        ("expected_tokens", "expected tokens per round", "alpha", "k"),
+        ("speedup", "speed-up", "k", "alpha"),
+    ):
+        by_row = {row["row"]: dict[str, Any]({side: row["row"]}) for row in found[name]}
+        for row in found[name]:
+            by_row[row["row"]][f"{top} = {row[top]}"] = f"{row['ours']:.2f} / {row['printed']:.2f}"
+        tables.append((f"{title} (ours / printed)", list(by_row.values())))
+    best = [{"alpha": alpha, "best k": k, "draft twice as slow": slow[alpha]} for alpha, k in found["best_k"].items()]
+    sent = [{"config": config, **sizes} for config, sizes in found["simulated_bytes_per_round"].items()]
+    ratios = [{name: row[name] for name in ("config", "latency_ratio", "draft_ratio")} for row in rows]
+    tables += [("best k", best), ("bytes per round", [found["bytes_per_round"]])]
+    tables += [("bytes per round, simulated", sent), ("drafts: speed-up over plain decoding", found["drafts"])]
+    tables += [("overview's formula", found["overview"]), ("simulated, over co-located k = 2", ratios)]
+    return "\n\n".join(_grid(title, lines) for title, lines in tables)
+
+
+def _grid(title: str, rows: Sequence[Row]) -> str:
+    """Rows as a table below its title; a row may lack columns of others."""
+    head = list(dict.fromkeys(name for row in rows for name in row))
+    return "\n".join([title, "", *markdown(head, [[row.get(name, "–") for name in head] for row in rows])])
 
 
 def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
@@ -206,15 +215,16 @@ def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None
         needed = float(np.interp(printed["amusd"], scanned, SCAN))
         k = best_k(needed, draft, verify)
         table.append(
-            {"data": name, "printed": printed, "alpha": round(fits[name][0], 3)}
+            {"data": name, **{f"{arm} printed": value for arm, value in printed.items()}}
+            | {"alpha": round(fits[name][0], 3)}
             | {arm: round(value, 2) for arm, value in zip(("speculative", "amusd", "adaptive"), speedups)}
             | {"alpha_for_amusd": round(needed, 3), "best_k": k}
             | {"speculative_best_k": round(speedup(needed, k, draft, verify), 2)}
             | {"speculative_k_5": round(speedup(needed, 5, draft, verify), 2)}
         )
     plots.bars(rows[: len(cells)], out, "AMUSD table I: steps of 25 and 10 ms")
-    text = ["speed-up over plain decoding, printed and ours", *(str(entry) for entry in table)]
-    return {"figure": "amusd", "rows": rows, "table": table, "text": "\n".join(text)}
+    text = _grid("speed-up over plain decoding, printed and ours", table)
+    return {"figure": "amusd", "rows": rows, "table": table, "text": text}
 
 
 def acceptance(wanted: float, draft: float, verify: float) -> tuple[float, int]:

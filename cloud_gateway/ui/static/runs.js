@@ -72,7 +72,7 @@ export class Runs {
       card.spans.push(pass.tokens.map((token, index) => {
         const span = make("span", { className: `t ${this.model.by(token).hue}${index ? "" : " first"}`, textContent: safe(token.text) });
         span.dataset.pass = pass.number;
-        card.tokens.append(span);
+        card.tokens.append(span, ...(token.text.endsWith("\u2009") ? [make("wbr")] : [])); // a trace's numbers
         return span;
       }));
     }

@@ -53,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"traces": rows, "compared": [table.row() for table in compared]}, indent=1))
     else:
         _show(looked, options.story)
+        if options.html:
+            print(f"written: {options.html}, for a browser")
         for table in compared:
             table.show()
     return 1 if any(one.check.differences for one in looked) else 0

@@ -74,7 +74,7 @@ def test_a_sentence_names_the_place_and_says_json_types() -> None:
         ({"temperature": "x"}, "Invalid 'temperature': expected number | null, got string."),
         ({"messages": [{"role": 5}]}, "Invalid 'messages[0].role': expected string, got integer."),
         ({"zz": 1}, "Unknown parameter: 'zz'."),
-        ({"temprature": 1}, "Unknown parameter: 'temprature'. Did you mean 'temperature'?"),
+        ({"temprature": 1}, "Unknown parameter: 'temprature' (did you mean 'temperature'?)."),
         ({"x" * 9999: 1}, f"Unknown parameter: '{'x' * 64}'."),
         ({"logit_bias": {"64": 1}}, "Invalid 'logit_bias': token 64 is outside the model's vocabulary of 64."),
     ):
