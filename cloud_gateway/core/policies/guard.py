@@ -4,7 +4,8 @@ Seconds for the tokens that remain: `normal` is the pace measured with the worke
 without one, the better of plain decoding and the tree that it would draft: an estimate from measured curves, times how
 long it took for each second expected, once it was tried. Under `offload`, which spares passes, it is the better of
 plain decoding and co-located k = 2. `normal` is left where `alone` is faster by a margin, and tried again (probed)
-after an interval of tokens, which doubles each time that the probe fails.
+after an interval of tokens, which doubles each time that the probe fails. Under `balanced` the local draft works behind
+the worker's mistakes only, at the hard places, so that the estimate of `alone` is too high: there it is probed as well.
 """
 
 from __future__ import annotations
@@ -75,20 +76,23 @@ class Guard:
         """In plain decoding steps: with the worker, and before its first frame in this completion."""
         self._alone = Pace(tuning.expected, tuning.expected)
         """In units of the estimate, which counts for so many tokens."""
+        self._together, self._untried, self._trial = 0.0, tuning.probe_after, 0.0
+        """Tokens with the worker since it was last alone, those after which that is tried, and a trial's to come."""
         self._estimate, self._asked, self._reads = 1.0, 0, False
         """The tree's pace in plain decoding steps, rounds since it was estimated, and whether this one reads much."""
 
     def state(self) -> Sequence[float]:
         """What the next completion goes on from."""
-        alone = self._alone.units, self._alone.tokens
-        return [self._worker.units, self._worker.tokens, self._interval, self._since, *alone]
+        alone, tried = (self._alone.units, self._alone.tokens), (self._together, self._untried, self._trial)
+        return [self._worker.units, self._worker.tokens, self._interval, self._since, *alone, *tried]
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state."""
         units, tokens, self._interval, self._since, *alone = state
         self._worker = Pace(units, tokens)
         if alone:  # not in traces made before
-            self._alone = Pace(*alone)
+            self._alone = Pace(*alone[:2])
+            self._together, self._untried, self._trial = alone[2:] or (0.0, self.tuning.probe_after, 0.0)
 
     def round(self, tokens: int, steps: float, *, ready: bool) -> None:
         """A round ended, as long as so many plain decoding steps. `ready`: whether the worker had read the prompt."""
@@ -96,8 +100,10 @@ class Guard:
             (self._worker if ready else self._unready).round(tokens, steps, self.tuning.remembered)
             aged = tokens * self.tuning.aged
             self._alone.round(aged, aged, self.tuning.remembered)
+            self._together += tokens
         else:
             self._since += tokens
+            self._trial -= tokens
             if not self._reads:
                 self._alone.round(tokens, steps / self._estimate, self.tuning.remembered)
         self._reads = False
@@ -122,12 +128,24 @@ class Guard:
         if normal <= (1 + margin) * alone:
             if self.mode == "normal" and normal:
                 self._interval = tuning.probe_after
+            if self._tries_alone(normal, self._alone.over(0) * (self._estimate + reading), remaining):
+                return self._enter("alone", "probe")
             return self._enter("normal", "faster")
+        self._together, self._untried, self._trial = 0.0, tuning.probe_after, 0.0
         if self._since >= self._interval and remaining > tuning.judged:
             self._interval, self._since = min(2 * self._interval, MAX_INTERVAL), 0.0
             self._worker, self._unready = Pace(), Pace()
             return self._enter("normal", "probe")
         return self._enter("alone", "slower" if ready else "unready")
+
+    def _tries_alone(self, normal: float, alone: float, remaining: float) -> bool:
+        """Whether a trial of `alone`, which may be above plain decoding here, goes on or begins."""
+        if self.prefer != "balanced" or normal <= self.tuning.hoped * alone:
+            return False
+        if self._trial <= 0 and self._together >= self._untried and remaining > self.tuning.judged:
+            self._together, self._untried = 0.0, min(2 * self._untried, MAX_INTERVAL)
+            self._trial = self.tuning.trial
+        return self._trial > 0
 
     def _enter(self, mode: Mode, reason: Reason) -> Mode:
         self.mode, self.change = mode, (mode, reason) if mode != self.mode else None

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Tuning:
     """Each with its reason; dev/decisions/NNN has what was measured."""
 
-    share: float = 0.45
-    """Of the passes of co-located k = 2, under `balanced`: a choice of the product, less than half."""
+    share: float = 0.3
+    """Of the passes of co-located k = 2, under `balanced`: a choice of the product; 0.45 took the same time (124)."""
     length: float = 128.0
     """Tokens of a completion before any has ended (013: counts for the first one only)."""
     length_weight: float = 0.2
@@ -52,6 +52,11 @@ class Tuning:
     """Tokens over which a pace is a mean (012)."""
     probe_after: float = 64.0
     """Tokens before the first probe; 1.3 times slower than the gateway alone, it costs 4 % of them (012)."""
+    trial: float = 20.0
+    """Tokens of a trial without the worker: with 12, luck decided (124)."""
+    hoped: float = 0.75
+    """Share of the estimate of the pace alone that the worker's must exceed for a trial: recorded drafts took 0.62 of
+    it and more, since it counts each token as independent of the one before (124)."""
     margin: float = 0.03
     """How much slower the worker's way has to be to be left: less is within what a pace of 40 tokens varies (012)."""
     spared: float = 0.06

@@ -244,7 +244,7 @@ def test_the_reading_of_other_prompts_is_not_the_workers_fault() -> None:
 def local_share(prefer: Literal["latency", "balanced", "offload"]) -> float:
     """Local passes over those of co-located k = 2, with a worker that is silent and rounds too fast for the guard."""
     policy, tree, now, passes, reference = Adaptive(PolicySettings(prefer=prefer)), CandidateTree([1, 2]), 0.0, 0, 0.0
-    for _ in range(100):
+    for _ in range(40):
         leaf = tree.root
         while isinstance(decide(policy, tree, 0.1, now), Draft):
             leaf, passes = tree.add_local(leaf, 5, -math.log(0.8), 0.3), passes + 1
@@ -257,9 +257,9 @@ def local_share(prefer: Literal["latency", "balanced", "offload"]) -> float:
     return passes / reference
 
 
-def test_balanced_makes_not_half_of_the_passes_of_colocated_decoding() -> None:
+def test_balanced_makes_a_third_of_colocated_decodings_passes() -> None:
     assert local_share("offload") == 0
-    assert 0.4 < local_share("balanced") < 0.5 and local_share("latency") > 0.9
+    assert 0.25 < local_share("balanced") < 0.33 and local_share("latency") > 0.9
 
 
 def unsure(phi: float | str, entropy: float) -> Adaptive:

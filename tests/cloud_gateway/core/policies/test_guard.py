@@ -11,6 +11,7 @@ import pytest
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.guard import Guard, Mode, Reference
+from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
@@ -203,3 +204,46 @@ def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
     ours = seconds(Arm("adaptive", "adaptive", WORKER, local=local))
     ratios = sorted(mine / theirs for mine, theirs in zip(ours, best, strict=True))
     assert ratios[-2] <= (1.05 if local else 1.02), ratios
+
+
+def trials(prefer: Prefer, pace: float, costs: Costs = COSTS) -> list[int]:
+    """Tokens at which it went alone, of 300 with a worker of this pace, and 0.7 of what is expected without one."""
+    guard, began = after(Guard(prefer), 20, pace), list[int]()
+    for token in range(300):
+        if choice(guard, costs) == "alone" and guard.change == ("alone", "probe"):
+            began.append(token)
+        after(guard, 1, pace if guard.mode == "normal" else 0.7 * ALONE_S)
+    return began
+
+
+def test_balanced_tries_the_gateway_alone_and_finds_it_faster() -> None:
+    guard = after(Guard("balanced"), int(FIRST_INTERVAL), ALONE_S)
+    modes = [choice(after(guard, 1, ALONE_S if guard.mode == "normal" else 0.7 * ALONE_S)) for _ in range(100)]
+    assert modes[0] == "alone" and modes[-1] == "alone" and guard.state()[-1] <= 0
+
+
+@pytest.mark.parametrize(
+    ("prefer", "pace", "costs"),
+    [
+        ("latency", ALONE_S, COSTS),  # it drafts beside the worker as it is
+        ("offload", ALONE_S, COSTS),  # it spares passes
+        ("balanced", 0.7 * TUNING.hoped * ALONE_S, COSTS),
+        ("balanced", ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=100 * TT)),
+    ],
+)
+def test_no_trial_begins_without_hope(prefer: Prefer, pace: float, costs: Costs) -> None:
+    assert trials(prefer, pace, costs) == []
+    assert trials("balanced", ALONE_S)[0] == FIRST_INTERVAL - 20
+
+
+def test_a_trial_that_fails_doubles_its_interval_and_is_carried() -> None:
+    guard, began = after(Guard("balanced"), 20, 0.9 * ALONE_S), list[int]()
+    for token in range(500):
+        resumed = Guard("balanced")
+        resumed.resume(guard.state())
+        if choice(resumed) == "alone" and guard.mode == "normal":
+            began.append(token)
+        guard = after(resumed, 1, 0.9 * ALONE_S if resumed.mode == "normal" else ALONE_S)
+        guard.mode = resumed.mode
+    lasts = int(TUNING.trial)
+    assert began == [FIRST_INTERVAL - 20, 3 * FIRST_INTERVAL - 20 + lasts, 7 * FIRST_INTERVAL - 20 + 2 * lasts]
