@@ -8,22 +8,15 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
-
-import pytest
+from typing import cast
 
 from edgespec.lab.rig import RigError
 from tests.faults.report import Report
 from tests.faults.run import Outcome, Scenes
 from tests.faults.scene import Scene
-from tests.faults.soak import REFUSES, slope, verdict
 from tests.faults.table import Scenario
 
 ROWS = [Scenario(name, lambda scene: None) for name in ("one", "two", "three", "four", "five")]
-FIGURES: dict[str, Any] = {
-    "right": 40, "wrong": 0, "gateway_runs": True, "hung_clients": 0, "requests_left": 0.0, "new_descriptors": 2,
-    "all_linked_again": True, "errors": {f"{REFUSES}: broke off": 3},
-}  # fmt: skip
 
 
 def test_the_table_is_written_after_each_row_and_resumed(tmp_path: Path) -> None:
@@ -72,26 +65,3 @@ def test_a_row_that_fails_or_hangs_costs_itself_and_gets_a_new_scene() -> None:
     assert outcomes[1:3] == [["a text differs"], ["RigError: The gateway did not get ready."]]
     assert outcomes[3:5] == [["Overdue: no end after 600 s"], ["KeyError: 'second'"]]
     assert made == ["begun", "ended", "begun", "begun", "ended", "begun", "ended", "begun", "ended"]
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"errors": {"5 % loss: broke off": 2}}, "2 requests failed though the gateway could answer"),
-        ({"right": 0}, "no completion was right"),
-        ({"wrong": 1}, "1 texts were wrong"),
-        ({"gateway_runs": False}, "the gateway has ended"),
-        ({"hung_clients": 2}, "2 clients hung"),
-        ({"requests_left": 1.0}, "1 requests were left"),
-        ({"new_descriptors": 9}, "9 descriptors were left"),
-        ({"all_linked_again": False}, "not all workers were linked again"),
-    ],
-)
-def test_a_soaks_verdict_names_what_did_not_hold(change: dict[str, Any], says: str) -> None:
-    assert verdict(FIGURES) == [] and verdict(FIGURES | change) == [says]
-
-
-def test_the_memorys_slope_is_that_of_the_second_half() -> None:
-    grows = [(minute / 6, 1000 * max(minute, 6)) for minute in range(12)]
-    assert slope(grows) == 6000.0
-    assert slope(grows[:4]) is None

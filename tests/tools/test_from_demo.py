@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from edgespec.core.drafting.calibration import Calibrator
-from edgespec.core.errors import ConfigError, TraceError
+from edgespec.core.errors import TraceError
 from edgespec.lab.replay.look import look
 from edgespec.lab.sim.from_trace import Traced
 from edgespec.lab.sim.steps import Curve
 from tools.sim import from_demo
-from tools.sim.__main__ import main
 
 TRACES = Path(__file__).parents[1] / "traces"
 SHIPPED = TRACES / "adaptive-20ms.trace"
@@ -58,18 +56,3 @@ def test_an_arm_whose_own_passes_are_slower_differs_from_the_runs() -> None:
     of_the_run, _ = from_demo.simulated(arm, times.steps(arm), 0, fresh())
     own, _ = from_demo.simulated(arm, from_demo.own_steps(arm), 0, fresh())
     assert own > 1.2 * of_the_run
-
-
-def test_the_command_prints_a_row_for_each_arm_of_the_table(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figures = tmp_path / "demo.json"
-    figures.write_text(
-        json.dumps({"setting": {"target": "plain", "draft": "quantised"}, "rows": [{"arm": "balanced-20"}]})
-    )
-    out = tmp_path / "sim.json"
-    assert main(["from-demo", str(figures), str(folder), "--json", str(out)]) == 0
-    assert "balanced-20" in capsys.readouterr().out
-    assert json.loads(out.read_text())["rows"][0]["prompts"] == 1
-    figures.write_text("{}")
-    assert main(["from-demo", str(figures), str(folder)]) == ConfigError.exit_code

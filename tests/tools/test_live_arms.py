@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from edgespec.core.errors import ConfigError
-from tools.bench import __main__ as bench
 from tools.bench.live import report
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import BASE, Arm, batches, chosen, turns
+from tools.bench.live.arms import BASE, Arm, chosen, turns
 
 FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
 "system_fingerprint":"b0-unknown","object":"chat.completion.chunk","usage":{"completion_tokens":8,"prompt_tokens":37,"total_tokens":45,
@@ -93,28 +92,3 @@ def test_ratios_are_paired_and_disturbed_batches_left_out() -> None:
     assert max(runs.values("plain", report.whole)) == 300.0, "900 ms was disturbed"
     assert runs.same(BASE, "plain") == "4/5", "texts count, disturbed or not"
     assert report.row(runs, compared[0], 1)["undisturbed"] == "4/5"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--arms", "plane"], "`plane` is no arm"),
-        (["--ngram-types", "best"], "`best` is no n-gram type"),
-        (["--arms", "plain", "--limit", "900"], "lower --limit"),
-        (["--arms", "plain", "--model", "nowhere.gguf"], "there is no such file"),
-    ],
-)
-def test_mistakes_are_one_sentence_before_anything_starts(
-    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.main(["live", *given]) == ConfigError.exit_code
-    assert said in (error := capsys.readouterr().err) and error.count("\n") == 1
-
-
-def test_no_prompt_comes_twice_at_any_level() -> None:
-    made = batches(["0", "0", *(str(number) for number in range(20))], [1, 4], 5)
-    assert [level for level, _ in made] == [1, 1, 1, 1, 1, 4, 4]
-    asked = [prompt for _, prompts in made for prompt in prompts]
-    assert len(set(asked)) == len(asked) == 13
-    with pytest.raises(ConfigError, match="need 7 different prompts and --prompts has 6"):
-        batches(["0", *map(str, range(6))], [1, 4], 3)

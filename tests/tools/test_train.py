@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgespec.core.errors import ConfigError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
@@ -107,19 +106,3 @@ def test_a_worker_loads_the_draft_and_its_measures_are_the_models(command: Comma
     assert made["M parameters"] < target["M parameters"]
     (row,) = json.loads(figures.read_text())["rows"]
     assert row["kept"] == "0,1" and made["right"] == pytest.approx(row["right in torch"], abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--layers", 4), "leaves a draft 1 to 3"),
-        (("--keep", "0,9"), "0 to 3 in rising order"),
-        (("--held-back", 6), "has 6 prompts"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[object, ...], said: str
-) -> None:
-    assert main(command("draft", tmp_path / "run", *more)) == ConfigError.exit_code
-    error = capsys.readouterr().err
-    assert said in error and len(error.splitlines()) == 1

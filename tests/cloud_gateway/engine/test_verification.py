@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Open, Sampling
 from tests.support.engines import Make, complete, engines
@@ -85,37 +81,6 @@ async def test_rejection_gives_the_targets_distribution(make: Make) -> None:
     assert found.cells > 10 and found.p > ENOUGH
     accepted = sum(usage.accepted.get("local", 0) for usage in usages)
     assert accepted > ANSWERS * 0.3 and {usage.verification for usage in usages} == {"rejection"}
-
-
-class Both(Policy):
-    """Drafts here and waits for the worker's next frame: candidates of both stand in the trees, at any speed."""
-
-    name, drafts_from_start = "both", True
-
-    def __init__(self) -> None:
-        self.drafted = self.has_frame = False
-        self.since: float | None = None
-
-    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
-        if not self.drafted:
-            self.drafted = True
-            return Draft((tree.root,), 2)
-        self.since = now if self.since is None else self.since
-        if link is not None and not self.has_frame and now < self.since + 1.0:
-            return Wait(self.since + 1.0)
-        return Verify(tree.best(16))
-
-    def received(self, merged: Merged, now: float) -> None:
-        self.has_frame = self.has_frame or merged.useful
-
-    def verified(self, outcome: Outcome, now: float) -> None:
-        self.drafted = self.has_frame = False
-        self.since = None
-
-
-@pytest.fixture
-def both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "wanspec", lambda chosen: Both())
 
 
 # --- closed to workers -----------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.until import until
 from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
-from tools.survey.__main__ import main
 from tools.survey.sample import read
 
 SECRET = "sk-very-secret"
@@ -71,44 +70,3 @@ async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(h
     figures = json.loads(printed)
     assert [one["failure_rate"] for one in figures["endpoints"]] == [0.0, 0.0, 1.0]
     assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png", "s-regions.png"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "says"),
-    [
-        (
-            ["--config", "{empty}"],
-            78,
-            "There are no endpoints to ask; name a configuration with [[endpoints]]",
-        ),
-        (["--config", "{config}", "--count", "-1"], 78, "a whole number from 0 to 100000"),
-        (["--config", "{config}", "--out", "{config}"], 65, "line 1: this is no sample"),
-        (["--config", "{keyed}"], 78, "`api_key_env` of endpoint e0 names is not set"),
-        (
-            ["report"],
-            65,
-            "samples.jsonl: cannot read it (No such file or directory); run `python -m tools.survey`",
-        ),
-        (["report", "{empty}"], 65, "there are no samples yet"),
-        (["report", "{good}", "--timezone", "Mars"], 78, "--timezone is `Mars`, but must be the name of a zone"),
-        (["report", "{good}", "--plots", "/proc/x/y"], 78, "the plots cannot be written"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_its_exit_code(
-    home: Path, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, says: str
-) -> None:
-    (home / "keyed").mkdir()
-    files = {
-        "config": configuration(home, ChatEndpoint(Reply, port=9)),
-        "keyed": configuration(home / "keyed", ChatEndpoint(Reply, port=9), key="NO_SUCH_KEY"),
-        "empty": home / "empty.jsonl",
-        "good": home / "good.jsonl",
-    }
-    files["empty"].write_text("")
-    files["good"].write_text('{"v":1,"at":1.0,"source":"s","endpoint":"e","model":"m","outcome":"ok"}\n')
-    assert main([*(word.format(**files) for word in argv)]) == code
-    shown = capsys.readouterr()
-    assert says in shown.err
-    assert shown.err.startswith("python -m tools.survey: ")
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
