@@ -25,9 +25,9 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_250,
+    "wheel": 43_260,
     "tools": 18_120,
-    "tests": 44_520,
+    "tests": 44_530,
     "integrations": 4_705,
     "manual": 150_000,
     "settings": 75,

@@ -16,6 +16,8 @@ MIN_COMMITTED = 200
 """Committed tokens before that share says anything."""
 STALLED_S = 10.0
 """Seconds of drafting without a finished step, a hundred times what a step may take."""
+UNASKED_S = 300
+"""Seconds after its start in which nobody may have asked for a completion."""
 WARNINGS = 3
 """Latest different ones that are shown."""
 DO = {
@@ -62,6 +64,8 @@ def assigned(status: Mapping[str, Any]) -> Finding:
     """Whether the gateway assigns requests to it; only its operator can see why not."""
     if status["requests"] or not status["linked"]:
         return Finding("requests", f"{status['requests']} requests were assigned to this worker")
+    if status["uptime_s"] < UNASKED_S:
+        return Finding("requests", f"linked, with no request yet; it was started {status['uptime_s']} s ago")
     do = (
         "ask the operator for an API key that allows offloading to this worker's group (`cloud-gateway keys list`, "
         "`cloud-gateway workers list`), and for `why_off` in the usage of a request"

@@ -33,6 +33,7 @@ NOBODY = Pin(bytes(32), bytes(32))
 WELL: dict[str, Any] = {
     "linked": True, "gateway": "gw", "paused": None, "owner": {"because": None}, "requests": 3,
     "tokens_committed": 1000, "tokens_matched": 700, "step_ms": 4.0, "frames": 9,
+    "uptime_s": 900,
 }  # fmt: skip
 
 
@@ -50,6 +51,11 @@ def test_a_fault_in_the_workers_report_is_found(check: Any, planted: dict[str, A
     assert check(WELL).exit_code == 0 and not check(WELL).do
     found = check(WELL | planted)
     assert found.exit_code == code and do in found.do
+
+
+def test_a_worker_that_was_just_started_need_not_have_a_request() -> None:
+    found = findings.assigned(WELL | {"requests": 0, "uptime_s": 20})
+    assert found.exit_code == 0 and not found.do and "20 s ago" in found.says
 
 
 def test_a_few_tokens_do_not_condemn_a_draft_model() -> None:
