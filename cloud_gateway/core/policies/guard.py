@@ -117,7 +117,8 @@ class Guard:
         self._asked += 1
         self._reads |= costs.local_backlog_s > costs.batch_backlog_s
         reading = 2 * costs.local_backlog_s / plain_s / remaining  # it is sure, what it saves is expected
-        alone = self._alone.over(0) * min(self._estimate + reading, 1.0)
+        drafting = self._alone.over(0) * (self._estimate + reading)
+        alone = min(drafting, self._alone.over(0))  # plain decoding, where that is faster
         worker = self._worker if ready or not self._unready.over(tuning.unready) else self._unready
         judged, margin = tuning.judged, tuning.margin if self.prefer == "latency" else tuning.spared
         if self.prefer == "offload":
@@ -128,7 +129,7 @@ class Guard:
         if normal <= (1 + margin) * alone:
             if self.mode == "normal" and normal:
                 self._interval = tuning.probe_after
-            if self._tries_alone(normal, self._alone.over(0) * (self._estimate + reading), remaining):
+            if self._tries_alone(normal, drafting, remaining):
                 return self._enter("alone", "probe")
             return self._enter("normal", "faster")
         self._together, self._untried, self._trial = 0.0, tuning.probe_after, 0.0
@@ -138,9 +139,9 @@ class Guard:
             return self._enter("normal", "probe")
         return self._enter("alone", "slower" if ready else "unready")
 
-    def _tries_alone(self, normal: float, alone: float, remaining: float) -> bool:
-        """Whether a trial of `alone`, which may be above plain decoding here, goes on or begins."""
-        if self.prefer != "balanced" or normal <= self.tuning.hoped * alone:
+    def _tries_alone(self, normal: float, drafting: float, remaining: float) -> bool:
+        """Whether a trial of the gateway alone goes on or begins, which would have this pace by the estimate."""
+        if self.prefer != "balanced" or normal <= self.tuning.hoped * drafting:
             return False
         if self._trial <= 0 and self._together >= self._untried and remaining > self.tuning.judged:
             self._together, self._untried = 0.0, min(2 * self._untried, MAX_INTERVAL)
