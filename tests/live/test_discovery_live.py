@@ -5,28 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from zeroconf import ServiceInfo, Zeroconf
-from zeroconf.asyncio import AsyncZeroconf
+from zeroconf import Zeroconf
 
-from edgespec.core.pairing.exchange import Party
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
-from edgespec.shared.paired import PairedGateways
-from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.discovery import Browser, find
-from edgespec.worker.pair import Pairing, pair_nearby
-from tests.edgespec.worker.test_link import running
-from tests.edgespec.worker.test_rogue import rogue
-from tests.support.links import Daemon, serving
-from tests.support.pairing import Operator, make_worker, served
 from tests.support.until import until
 
 pytestmark = pytest.mark.live
@@ -140,90 +130,3 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
             assert await browser.wait(key_id(key), 15)
     finally:
         await browser.close()
-
-
-async def test_announcements_of_others_are_left_out() -> None:
-    key = key_id(os.urandom(32))
-    foreign = ServiceInfo(
-        mdns.GATEWAY.service,
-        f"foreign {key}.{mdns.GATEWAY.service}",
-        parsed_addresses=["127.0.0.1"],
-        port=1,
-        properties={"v": "9", "kh": key, "path": "/link"},
-        server=f"{key}.local.",
-    )
-    zeroconf = AsyncZeroconf(interfaces=["127.0.0.1"])
-    try:
-        await zeroconf.async_register_service(foreign)
-        assert await find(3, key, only=LO) == []
-    finally:
-        await zeroconf.async_close()
-
-
-@asynccontextmanager
-async def copied(kh: str, th: bytes, port: int, names: Iterable[str]) -> AsyncIterator[None]:
-    """Announcements by somebody else, with any hashes."""
-    zeroconf = AsyncZeroconf(interfaces=["127.0.0.1"])
-    infos = [
-        ServiceInfo(
-            mdns.GATEWAY.service,
-            f"{name}.{mdns.GATEWAY.service}",
-            parsed_addresses=["127.0.0.1"],
-            port=port,
-            properties={"v": "1", "kh": kh, "th": th.hex(), "path": "/link"},
-            server=f"{name.replace(' ', '-')}.local.",
-        )
-        for name in names
-    ]
-    try:
-        await asyncio.gather(*[zeroconf.async_register_service(info) for info in infos])
-        yield
-    finally:
-        await zeroconf.async_close()
-
-
-@pytest.mark.parametrize("copies", [True, False])
-async def test_a_rogue_advertiser_is_skipped_when_pairing(tmp_path: Path, copies: bool) -> None:
-    """One that shows the gateway's own hashes is dialled and left; one that shows its own key is not even dialled."""
-    async with served(tmp_path) as gateway, rogue(tmp_path / "rogue") as (machine, address):
-        operator, worker = Operator(gateway.desk), make_worker(tmp_path)
-        code = await operator.code()
-        theirs = os.urandom(32)
-        while code.fits(theirs):
-            theirs = os.urandom(32)
-        shown = (key_id(gateway.key.public), gateway.spki) if copies else (key_id(theirs), theirs)
-        real = Advertiser("dept", gateway.key.public, gateway.spki, "127.0.0.1", gateway.address.port, only=LO)
-        async with copied(*shown, address.port, ["rogue"]):
-            pairing = Pairing(code, Party(worker.key, "lab-7"), worker.gateways)
-            task = asyncio.create_task(pair_nearby(pairing, code, Browser(LO), 20))
-            await until(lambda: not copies or machine.connections)  # the rogue is first
-            real.start()
-            stored = await task
-            await real.close()
-        assert stored.key == gateway.key.public and operator.codes == [str(code)]
-        assert machine.connections == int(copies) and not machine.received
-
-
-async def test_a_worker_finds_its_gateway_among_fakes_on_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gateway has moved; fakes with its hashes name a machine of another key, and were there before it."""
-    monkeypatch.setattr(mdns, "POLL_S", 0.2)
-    async with serving(tmp_path) as gateway, rogue(tmp_path / "rogue") as (machine, address):
-        kh = key_id(gateway.pin.gateway_key)
-        browser = Browser(LO, wanted=kh)
-        await browser.start()
-        gateways = PairedGateways(tmp_path / "keys")
-        gateways.add(gateway.pin.gateway_key, gateway.pin.spki_hash, "gw", "127.0.0.1:9", 1)
-        where = GatewayAddresses(gateways, gateway.pin.gateway_key, "", browser)
-        real = Advertiser("gw", gateway.pin.gateway_key, gateway.pin.spki_hash, "127.0.0.1", gateway.port, only=LO)
-        daemon = Daemon()
-        async with copied(kh, gateway.pin.spki_hash, address.port, [f"fake {n}" for n in range(8)]):
-            await until(lambda: browser.found(kh))
-            async with running(gateway, daemon, where=where.now, failed=where.failed):
-                real.start()
-                await until(lambda: daemon.link, 30)
-                assert daemon.link is not None and daemon.link.address == gateway.address
-        await real.close()
-        await browser.close()
-        assert not machine.received

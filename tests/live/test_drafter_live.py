@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,7 @@ import pytest
 
 import edgespec.llamacpp.drafter
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.errors import ModelError
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
 
 pytestmark = pytest.mark.live
@@ -103,21 +99,3 @@ def test_a_chain_equals_a_plain_chain_to_the_last_bit(drafter: Drafter, slow: Sl
         assert slow.error([*PROMPT, *path], proposal) < 1e-4
         path += (proposal.tokens[0],)
     assert drafter.rows == len(PROMPT) + 15
-
-
-def test_the_real_tokenizer_has_one_digest_in_gguf_and_in_tokenizer_json(quantised_model: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        str(quantised_model.parent), gguf_file=quantised_model.name, local_files_only=True
-    )
-    tokenizer.save_pretrained(tmp_path)
-    assert hf_tokenizer_digest(tmp_path) == gguf_tokenizer_digest(quantised_model)
-
-
-def test_a_real_file_cut_short_is_one_sentence(quantised_model: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.gguf"
-    shutil.copyfile(quantised_model, cut)
-    with cut.open("r+b") as file:
-        file.truncate(cut.stat().st_size - 1000)
-    with pytest.raises(ModelError, match=r"cannot load .*cut\.gguf: fetch it again.*corrupted or incomplete"):
-        Drafter(cut)

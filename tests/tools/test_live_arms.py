@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from edgespec.core.errors import ConfigError
 from tools.bench.live import report
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import BASE, Arm, chosen, turns
+from tools.bench.live.arms import BASE, Arm, chosen
 
 FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
 "system_fingerprint":"b0-unknown","object":"chat.completion.chunk","usage":{"completion_tokens":8,"prompt_tokens":37,"total_tokens":45,
@@ -20,12 +17,6 @@ FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"targ
 "prompt_per_token_ms":32.125594594594595,"prompt_per_second":31.1278285310946,"predicted_n":8,"predicted_ms":423.693,
 "predicted_per_token_ms":60.52757142857143,"predicted_per_second":16.52139638842275,"draft_n":5,"draft_n_accepted":4}}"""
 """The last chunk of a llama-server with a draft model, as it was recorded."""
-OURS = {
-    "rounds": 3,
-    "drafted": {"worker": 6, "lookup": 2},
-    "accepted": {"worker": 4},
-    "timings_ms": {"decode": 90.0},
-}
 
 
 def piece(text: str) -> dict[str, Any]:
@@ -45,26 +36,6 @@ def batch(arm: str, number: int, ms: float, text: str = "a", others: float = 0.0
     return Batch(arm, 1, number, [answer(ms, text)], ms / 100, others, 0.5, neighbour=False)
 
 
-def test_each_family_gives_its_arms_once() -> None:
-    names = [arm.name for arm in arms("llama-server-draft", "adaptive", "remote", "colocated", "llama-server-ngram")]
-    assert names == [
-        "colocated k=1", BASE, "wanspec", "adaptive", "latency-first",
-        "llama-server draft k=3, 1 core", "llama-server draft k=3, 2 cores",
-        "llama-server ngram-mod, 1 core", "llama-server ngram-mod, 2 cores",
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match="`remot` is no arm"):
-        arms("plain", "remot")
-
-
-def test_every_arm_is_first_and_follows_others_equally_often() -> None:
-    names = ["a", "b", "c"]
-    orders = [turns(names, number) for number in range(6)]
-    assert all(sorted(order) == names for order in orders)
-    assert Counter(order[0] for order in orders) == dict.fromkeys(names, 2)
-    before = Counter(pair for order in orders for pair in itertools.pairwise(order))
-    assert before["a", "b"] == before["b", "a"] == 2
-
-
 def test_a_recorded_completion_of_llama_server_is_read() -> None:
     chunks = [(0.5, piece("")), (1.2, piece("A")), (1.2, piece(" b")), (1.5, piece("c")), (1.6, json.loads(FINAL))]
     found = read(chunks)
@@ -73,13 +44,6 @@ def test_a_recorded_completion_of_llama_server_is_read() -> None:
     assert found.server_ms == pytest.approx(423.693) and found.total_s == 1.6
     assert found.times == [1.2, 1.2, 1.5]
     assert found.decoding_ms == pytest.approx(423.693 / 7) and found.whole_ms == 200, "its first token is the prompt's"
-
-
-def test_a_completion_of_ours_is_read_with_all_its_sources() -> None:
-    usage = {"usage": {"completion_tokens": 4, "prompt_tokens": 9, "edgespec": OURS}, "choices": []}
-    found = read([(0.1, piece("ab")), (0.4, piece("c")), (0.5, usage)])
-    assert (found.passes, found.server_ms, found.drafted, found.accepted) == (3, 90.0, 8, 4)
-    assert found.times == [0.1, 0.4] and found.decoding_ms == 90 / 4, "the first pass and its tokens count"
 
 
 def test_ratios_are_paired_and_disturbed_batches_left_out() -> None:

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from cloud_gateway.core.verify.candidates import CandidateTree
-from edgespec.core.protocol.messages import Open, Sampling, check_tree_shape
 from tools.lossless import __main__ as command
 from tools.lossless import matrix
-from tools.lossless.conditions import CONDITIONS, Answer, Case, Cut, stream
-from tools.lossless.random_worker import Request
-
-VOCAB = 500
-PROMPT = list(range(40, 60))
-
-
-def piece(text: str) -> dict[str, Any]:
-    return {"index": 0, "delta": {"content": text}, "finish_reason": "stop" if text == "four" else None}
-
-
-class Canned:
-    """A stage that streams what it was given."""
-
-    def __init__(self, chunks: list[dict[str, Any]]) -> None:
-        self._chunks = chunks
-
-    def chunks(self, body: Any) -> Iterator[dict[str, Any]]:
-        yield from self._chunks
+from tools.lossless.conditions import CONDITIONS, Answer, Case
 
 
 class NoStage:
@@ -45,31 +21,6 @@ def answer(text: str, *, frames: int = 0, verified: int = 0, accepted: int = 0, 
         "accepted": {"worker": accepted},
     }
     return Answer([(text, "length")], {"completion_tokens": 10, "edgespec": extension}, after)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_trees_are_valid_in_shape_and_taken_in_as_candidates(seed: int) -> None:
-    rng = random.Random(seed)
-    request = Request(Open(1, 1, len(PROMPT), PROMPT, Sampling()))
-    tree = CandidateTree(PROMPT)
-    for _ in range(5):
-        frame = request.nonsense(rng, VOCAB)
-        check_tree_shape(frame, VOCAB)
-        merged = tree.merge("source", frame, "worker")  # raises for wrong ids and for depth
-        assert merged.prefix and merged.fresh > 0
-        tree.advance([7])
-        request.prefix.extend([7])
-
-
-def test_the_worker_is_killed_once_when_the_first_answer_is_half_there() -> None:
-    kills: list[str] = []
-    cut = Cut(lambda: kills.append("killed"))
-    chunks = [{"choices": [piece(text)]} for text in ("", "two", "four")]
-    chunks.append({"choices": [], "usage": answer("").usage})
-    for expected in (4, 7):  # the second stream would have it killed later, or again
-        found = stream(Canned(chunks), Case("sampled", "a", {}), cut, when=3)  # type: ignore[arg-type]
-        assert kills == ["killed"] and found.after_kill == expected
-        assert found.choices == [("twofour", "stop")]
 
 
 def test_a_completion_counts_only_where_its_condition_was_applied() -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
-
-import pytest
-from rich.console import Console
 
 from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, Run
 from edgespec.lab.demo.measure import Bench
@@ -17,13 +12,11 @@ from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_measure import FakeNeighbour
 from tools import places
-from tools.places.plot import plot
-from tools.places.report import interval, remarks, show, summary
-from tools.places.series import Asked, Place, Series, measured, save, saved
+from tools.places.report import interval, summary
+from tools.places.series import Place, Series
 
 PLACES = [Place(0.0), Place(80.0)]
 KEYS = {place.arm(name): f"key of {place.arm(name)}" for place in PLACES for name in places.SWEPT}
-QUIET = Console(quiet=True)
 
 
 def run(ms: float, passes: int = 0, others: float = 0.0) -> Run:
@@ -65,31 +58,6 @@ def series() -> tuple[Series, FakeRig]:
     return Series(Bench(cast(Rig, rig), cast(Neighbour, beside)), KEYS), rig
 
 
-def test_every_place_and_preference_has_a_worker_of_its_own() -> None:
-    made, rig = series()
-    runs = made.prompt(0, "a", 10, places.arms(PLACES, [5, 8], 0))
-    remote = {key: (asks["prefer"], active) for _, key, asks, active in rig.asked if key}
-    assert remote == {KEYS[place.arm(name)]: (name, False) for place in PLACES for name in places.SWEPT}
-    assert {asks.get("offload") for _, key, asks, _ in rig.asked if not key} == {None, "never"}, "the control is there"
-    assert list(runs) == [arm.name for arm in places.arms(PLACES, [5, 8], 0)]
-
-
-def test_what_was_saved_is_continued_and_not_measured_again(tmp_path: Path) -> None:
-    out, setting = tmp_path / "table.json", {"draft": "quantised", "rtt_ms": (0.0, 80.0)}
-    made, rig = series()
-    arms = [Asked("plain", {"policy": "plain"})]
-    for every in measured(made, ["a", "b"], 10, lambda _: arms, [], 1e9, QUIET):
-        save(out, setting, every, start={"kept": [5]})
-        if len(every) == 1:
-            break
-    found, done = saved(out, setting)
-    assert found["start"] == {"kept": [5]} and len(done) == 1
-    whole = list(measured(made, ["a", "b"], 10, lambda _: arms, done, 1e9, QUIET))[-1]
-    assert [prompt for prompt, *_ in rig.asked] == ["a", "b"]
-    assert whole[0]["plain"].text == done[0]["plain"].text != whole[1]["plain"].text
-    assert whole[0]["plain"].ms_per_token == pytest.approx(30.0)
-
-
 def figures(*remote_ms: float) -> dict[str, Any]:
     every = []
     for number, ms in enumerate(remote_ms):
@@ -122,17 +90,6 @@ def test_disturbed_prompts_are_left_out_and_a_compiler_is_no_disturbance() -> No
     assert (found["prompts"], found["prompts_dropped"]) == (1, 1)
     busy = runs | {"plain-compile": run(40.0, others=0.9)}
     assert summary([runs, busy], PLACES, {"kept": [5]})["prompts"] == 2
-
-
-def test_the_table_has_a_row_for_each_place_and_preference(tmp_path: Path) -> None:
-    found = figures(18.0, 20.0)
-    out = io.StringIO()
-    show(found, Console(file=out, width=80))
-    shown = out.getvalue()
-    assert shown.count("balanced") == shown.count("latency") == len(PLACES)
-    assert "best k = 5" in shown and "1.25 times" in " ".join(remarks(found)) and "…" not in shown
-    assert [path.suffix for path in plot(found, tmp_path / "table.json")] == [".png", ".svg"]
-    json.dumps(found)
 
 
 def test_the_interval_of_the_median_follows_from_the_order() -> None:

@@ -66,19 +66,3 @@ def test_a_result_is_kept_without_its_runs_and_shown(made: dict[str, Any], name:
     assert f"| [{name}]({name}) | 1234567 | two cores |" in shown
     rows = [line for line in shown.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in rows if "---" in line}) <= 3
-
-
-def test_the_summary_has_the_deep_target_at_its_round_trips_only() -> None:
-    made = figures()
-    other = figures() | {"setting": figures()["setting"] | {"target": "plain"}}
-    rows = [line for line in results.summary([made, other]).splitlines() if " ms | " in line]
-    (row,) = (one for one in made["rows"] if one["rtt_ms"] == 80 and one["prefer"] == "balanced")
-    assert len(rows) == 1, "0 ms stands in docs/results/demo.md only"
-    assert rows[0].startswith(f"| quantised | 95 % | 80 ms | {results.ratio(row['decoding'], 'k2')} |")
-
-
-def test_the_summary_stands_between_its_marks() -> None:
-    text = "before\n<!-- results: summary -->\nold\n<!-- end of results -->\nafter\n"
-    shown = results.written(text, [figures()])
-    assert shown.startswith("before\n") and shown.endswith("<!-- end of results -->\nafter\n") and "old" not in shown
-    assert results.written(shown, [figures()]) == shown

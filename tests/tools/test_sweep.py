@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,27 +15,11 @@ from tools.sim.config import load
 from tools.sim.experiment import Row
 
 CONFIG = load("sweep")
-SILENT = lambda done, total: None  # noqa: E731
 
 
 def row(latency: float, rival: float, passes: float = 0.0) -> Row:
     cell = {"median": latency, "p90": latency, "passes": 0.2}
     return {"latency": cell, "wanspec": {"k=2": {"median": rival, "p90": rival, "passes": passes}}}
-
-
-def test_a_sweep_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, small = tmp_path / "s.json", {**CONFIG, "quick": CONFIG["quick"] | {"tokens": 10, "runs": 1}}
-    small["curves"] = {"flat": CONFIG["curves"]["flat"]}
-    small["run"] = small["run"] | {"wanspec": {"phi": [0.5], "k": [2]}}
-    monkeypatch.setattr(sweep, "load", lambda name: small)
-    first = sweep.sweep(out, 1, SILENT, quick=True)
-    part = out.with_suffix(".part")
-    kept = json.loads(part.read_text())
-    kept["row"]["base"] = "from the file"
-    part.write_text(json.dumps(kept) + '\n{"cut off')
-    again = sweep.sweep(out, 1, SILENT, quick=True)
-    assert again["rows"][0] == first["rows"][0] | {"base": "from the file"}
-    assert out.with_suffix(".png").exists()
 
 
 @pytest.mark.parametrize(

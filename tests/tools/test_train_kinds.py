@@ -80,20 +80,6 @@ def test_what_lies_in_padding_changes_neither_loss_nor_share(tmp_path: Path) -> 
     assert float(loss(student, one).detach()) != before[0], "a state of a prompt is learnt"
 
 
-def test_a_pruned_model_has_the_kept_layers_and_leaves_the_target_alone(tmp_path: Path) -> None:
-    target = load_tiny(make_tiny_target(tmp_path / "target", layers=4))
-    before = plain_logits(target, TOKENS)
-    student = pruned(target, (0, 3))
-    assert len(student.model.layers) == student.config.num_hidden_layers == 2
-    assert torch.equal(student.model.layers[1].mlp.up_proj.weight, target.model.layers[3].mlp.up_proj.weight)
-    weights = trained(student)
-    assert not any("embed" in name or "lm_head" in name for name in weights)
-    for weight in weights.values():
-        weight.data.zero_()
-    assert torch.equal(plain_logits(target, TOKENS), before)
-    assert torch.equal(plain_logits(pruned(target, range(4)), TOKENS), before)
-
-
 @pytest.mark.parametrize("architecture", ["llama", "llama-tied", "qwen2"])
 def test_llama_cpp_computes_the_logits_of_the_trained_model(tmp_path: Path, architecture: Any) -> None:
     folder = make_tiny_target(tmp_path / "target", layers=4, architecture=architecture)

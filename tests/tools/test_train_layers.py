@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 from cloud_gateway.models.target_model.llama_forward import LlamaForward
 from cloud_gateway.models.target_model.torch import TorchTarget
 from tests.support.tiny_target import load_tiny, make_tiny_target
-from tools.train.__main__ import main
 from tools.train.layers import match_rate, search
 from tools.train.text import write
 
@@ -44,19 +42,3 @@ def test_the_layer_without_effect_is_left_out_first(folder: Path, target: TorchT
     assert match_rate(target, target.forward.keeping(second.layers), texts) == second.match
     wrong = [([*tokens[:-count], (tokens[-count] + 1) % 64], 1) for tokens, count in texts]
     assert match_rate(target, target.forward.keeping(first.layers), wrong) == 0
-
-
-def test_the_command_prints_the_setting_and_refuses_what_it_cannot_use(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
-    prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in "abcd"))
-    options = ["--target", str(folder), "--prompts", str(prompts), "--max-tokens", "8", "--threads", "1"]
-    assert main(["layers", *options, "--least", "2", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    assert [row["layers"] for row in found["rows"]] == [3, 2]
-    assert f"local_draft.layers = {found['layers']}" in capsys.readouterr().out
-    other = make_tiny_target(tmp_path / "gpt2", architecture="gpt2")
-    assert main(["layers", "--target", str(other), "--prompts", str(prompts)]) != 0
-    assert "not of the Llama family" in capsys.readouterr().err
-    assert main(["layers", *options, "--limit", "4", "--prompts", str(tmp_path / "none")]) != 0

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
-
 from edgespec.lab.demo.arms import ALONE, Run, Table
 from tools.bench import worst
 
@@ -27,13 +23,3 @@ def test_ratios_are_paired_by_prompt_and_those_above_the_limit_counted() -> None
     assert (row["plain"]["ratio"], row["plain"]["above_limit"]) == (1.01, 1)
     assert row["plain" + ALONE]["ratio"] == 1.212 and row["plain" + ALONE]["above_limit"] == 3
     assert row["reasons"] == {"too slow": 3} and row["same_text"] == 3
-
-
-def test_every_case_is_a_row_with_its_reasons() -> None:
-    out = io.StringIO()
-    rows = {name: worst.row(table(), "adaptive") | {"base": case.base} for name, case in worst.CASES.items()}
-    worst.show(rows, Console(file=out, width=120))
-    shown = out.getvalue()
-    assert all(f"{name}: too slow (3)" in shown for name in worst.CASES)
-    ratios = [line.split("│")[5].strip() for line in shown.splitlines() if line.startswith(("│ slow*", "│ wrong"))]
-    assert ratios == ["1.010", "1.212"], "idle workers are compared with plain decoding alone"

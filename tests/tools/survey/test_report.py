@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-import statistics
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib import image
 
 from tools.survey import report
-from tools.survey.analysis import differences, hourly, percentile, series, summary
+from tools.survey.analysis import differences, percentile, series, summary
 from tools.survey.sample import Sample
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
@@ -67,43 +64,9 @@ def test_a_difference_is_claimed_where_there_is_one_and_not_between_equals() -> 
     assert len(lines) == 2, "one for each endpoint that another surpasses"
 
 
-def many() -> list[Sample]:
-    """Two days from two machines."""
-    rng = np.random.default_rng(1)
-    return [
-        sample(24 * day + hour, float(rng.gamma(3, 40)), endpoint, source=source, region=f"r-{endpoint}")
-        for source in ("s1", "s2")
-        for day in range(2)
-        for hour in rng.uniform(0, 24, 40)
-        for endpoint in ("alpha", "beta")
-    ]
-
-
-def test_every_plot_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
-    samples = many()
-    several = series(samples)
-    made = report.draw(several, summary(samples, several, dt.UTC), tmp_path / "x.y", dt.UTC)
-    plots = {"heatmap", "regions", "sources", "timeline"}
-    assert {path.name for path in made} == {f"x.y-{name}.png" for name in plots}
-    for path in made:
-        picture = image.imread(path)[::8, ::8, :3]
-        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50, "it is not blank"
-        assert path.with_suffix(".svg").read_text().startswith("<?xml")
-    assert len(list(tmp_path.iterdir())) == 2 * len(plots)
-
-
 @pytest.mark.claim("markup-in-a-trace-is-printed-as-it-stands")
 def test_markup_in_samples_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     samples = [sample(1.0, endpoint="[/]", source="[red]s[/]")]
     report.show(summary(samples, series(samples), dt.UTC))
     out = capsys.readouterr().out
     assert "[/]" in out and "from [red]s[/]" in out
-
-
-def test_each_hour_has_its_own_samples() -> None:
-    (one,) = series([sample(h + m / 60, 10.0 * h + m) for h in (0, 5, 23, 29) for m in range(7)])
-    p50, counts = hourly(one, "ttft_ms", 50)
-    assert (p50[0], p50[23]) == (3.0, 233.0)
-    assert p50[5] == statistics.median([*range(50, 57), *range(290, 297)]), "hour 5 of both days"
-    assert (counts[0], counts[5], counts[6]) == (7, 14, 0)
-    assert np.isnan(p50[6])

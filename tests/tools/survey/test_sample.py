@@ -13,21 +13,6 @@ def sample(at: float = 1.0, **fields: object) -> Sample:
     return Sample(v=1, at=at, source="here", endpoint="e", model="m", outcome="ok", **fields)  # type: ignore[arg-type]
 
 
-def test_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "s.jsonl"
-    written = [sample(1.5, ttft_ms=3.25, tokens=4), sample(2.0, retry_after_s=0.0)]
-    with SampleFile(path) as file:
-        assert file.earlier == []
-        for one in written:
-            file.append(one)
-    assert read([path]) == written
-    assert path.read_bytes().count(b"\n") == 2
-    with SampleFile(path) as again:
-        assert again.earlier == written
-        again.append(sample(3.0))
-    assert read([path, path]) == [*written, sample(3.0)] * 2
-
-
 @pytest.mark.parametrize("kept", [1, 7, 20, -1])
 def test_half_a_line_that_an_interruption_left_is_passed_over_and_cut_off(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "s.jsonl"
@@ -66,10 +51,3 @@ def test_another_kind_of_file_is_refused_with_its_line_and_kept(tmp_path: Path, 
             use()
         assert error.value.exit_code == 65
     assert path.read_bytes() == content
-
-
-def test_two_surveys_do_not_write_to_one_file(tmp_path: Path) -> None:
-    with SampleFile(tmp_path / "s.jsonl"):
-        with pytest.raises(SurveyFileError, match="another survey writes to this file"):
-            SampleFile(tmp_path / "s.jsonl")
-    SampleFile(tmp_path / "s.jsonl").close()

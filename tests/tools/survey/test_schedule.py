@@ -50,15 +50,6 @@ def test_after_the_machine_slept_only_one_request_follows() -> None:
     assert schedule.wake_at(1001.0) == 1020.0
 
 
-def test_an_endpoint_under_way_is_not_asked_again_and_the_others_are() -> None:
-    schedule = Schedule(["a", "b"], 0.0, 600.0, 60.0, 0.0)
-    assert schedule.due(0.0) == [Due("a", 0)]
-    assert schedule.due(59.0) == [Due("b", 0)]
-    assert schedule.due(130.0) == []
-    assert math.isinf(schedule.wake_at(130.0))
-    assert not schedule.is_over(130.0)
-
-
 def test_retry_after_is_honoured_to_the_second() -> None:
     schedule = Schedule(["a"], 0.0, 6000.0, 60.0, 0.0)
     schedule.due(0.0)
@@ -79,10 +70,3 @@ def test_a_refusing_endpoint_is_asked_more_rarely_until_it_answers() -> None:
     schedule.due(now)
     schedule.finished("a", now)
     assert schedule.wake_at(now) == now + 60
-
-
-def test_nothing_is_asked_at_or_after_the_end() -> None:
-    schedule = Schedule(["a"], 0.0, 100.0, 60.0, 0.0)
-    assert schedule.due(100.0) == []
-    assert schedule.is_over(100.0)
-    assert Schedule(["a"], 0.0, 0.0, 60.0, 0.0).is_over(0.0)
