@@ -57,7 +57,7 @@ def kind_of(figures: Figures) -> str:
         raise ConfigError("it has no rows: it is no table of several places, of worst cases or of the simulator.")
     if "sim" in rows[0]:
         return "simulator"
-    return "places" if tuple(setting["worker_load"]) == ("none",) else "loads"
+    return "places"
 
 
 def name_of(figures: Figures) -> str:
@@ -78,9 +78,9 @@ def local_table(every: Sequence[Figures]) -> list[str]:
     """The arms without a worker, milliseconds per token."""
     lines = markdown(("draft", "prompts", "plain", "co-located k = 2", "best k", "plain beside ÷ alone"), [])
     for figures in every:
-        rows, setting = figures["local"]["none"], figures["setting"]
+        rows, setting = figures["local"], figures["setting"]
         times = [f"{rows[name]['decoding']:.1f}" for name in ("plain", "colocated_k2", "colocated_best")]
-        times[2] += f" (k = {figures['best_k']['none']})"
+        times[2] += f" (k = {figures['best_k']})"
         factor = figures["start"].get("neighbour") or {}
         cells = (setting["draft"], figures["prompts"], *times, f"{factor['factor']:.2f}" if factor else "")
         lines += [line(cells)]
@@ -91,7 +91,7 @@ def places(every: Sequence[Figures]) -> str:
     """A row for each draft, round trip and preference, by target."""
     parts = [LEGEND]
     for group in _by_target(every):
-        parts += [_conditions(group), "\n".join(local_table(group)), "\n".join(_rows(group, with_load=False))]
+        parts += [_conditions(group), "\n".join(local_table(group)), "\n".join(_rows(group))]
     return "\n\n".join(parts)
 
 
@@ -112,12 +112,6 @@ def summary(every: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
-def loads(every: Sequence[Figures]) -> str:
-    """The same beside other jobs on the worker's core."""
-    groups = _by_target(every)
-    return "\n\n".join(f"{_conditions(one)}\n\n{chr(10).join(_rows(one, with_load=True))}" for one in groups)
-
-
 def _by_target(every: Sequence[Figures]) -> list[list[Figures]]:
     targets = dict.fromkeys(figures["setting"]["target"] for figures in every)
     return [[figures for figures in every if figures["setting"]["target"] == target] for target in targets]
@@ -128,24 +122,21 @@ def _conditions(group: Sequence[Figures]) -> str:
     every = sorted({rtt_ms for figures in group for rtt_ms in figures["setting"]["rtt_ms"]})
     rtts = ",".join(f"{rtt_ms:g}" for rtt_ms in every)
     command = f"python -m tools.places --target {setting['target']} --draft D --rtt-ms {rtts}"
-    if tuple(setting["worker_load"]) != ("none",):
-        command += f" --worker-load {','.join(setting['worker_load'])}"
     state = "beside other processes" if any(figures["disturbed"] for figures in group) else "undisturbed"
     what = f"Target `{setting['target']}`, {setting['max_tokens']} tokens a completion, every arm beside a drafting"
     command += f" --max-tokens {setting['max_tokens']}  --prompts FILE --limit N"
     return f"{what}\nneighbour or its own worker, {state}:\n\n```\n{command}\n```"
 
 
-def _rows(every: Sequence[Figures], *, with_load: bool) -> list[str]:
+def _rows(every: Sequence[Figures]) -> list[str]:
     head = ("draft", "round trip", "prefer", "÷ k = 2", "÷ best k", "÷ better", "whole ÷ k = 2", "draft passes")
     controlled = all("control" in row["decoding"] for figures in every for row in figures["rows"])
     lines = markdown((*head, "÷ no worker") if controlled else head, [])
     for figures in every:
         for row in figures["rows"]:
             decoding, whole = row["decoding"], row["whole"]
-            place = f"{row['rtt_ms']:g} ms" + (f", {row['load']}" if with_load else "")
             lines.append(line((
-                figures["setting"]["draft"], place, row["prefer"], ratio(decoding, "k2"),
+                figures["setting"]["draft"], f"{row['rtt_ms']:g} ms", row["prefer"], ratio(decoding, "k2"),
                 f"{decoding['best']['median']:.2f}", f"{decoding['better']['median']:.2f}",
                 f"{whole['k2']['median']:.2f}", f"{row['passes_to_k2']:.2f}",
                 *([ratio(decoding, "control")] if controlled else []),
@@ -195,12 +186,6 @@ class Page:
 PAGES = {
     "demo": Page(
         "places", "The demo at several round trips", "python -m tools.places --rtt-ms 0,20,80 --json OUT", places
-    ),
-    "demo-loads": Page(
-        "loads",
-        "The demo beside other jobs on the worker's core",
-        "python -m tools.places --worker-load loops --json OUT",
-        loads,
     ),
     "worst": Page("worst", "The worst workers and links", "python -m tools.bench worst --limit 20 --json OUT", worst),
     "map": Page("map", "Where remote drafting wins", "python -m tools.bench map --json OUT", map_report.write),

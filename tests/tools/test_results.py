@@ -15,9 +15,9 @@ from tools import results
 from tools.bench import worst
 
 
-def figures(*loads: str) -> dict[str, Any]:
+def figures() -> dict[str, Any]:
     found = test_sweep.figures(18.0, 20.0, 22.0)
-    found["setting"] |= {"rtt_ms": [0.0, 80.0], "worker_load": list(loads) or ["none"], "max_tokens": 48}
+    found["setting"] |= {"rtt_ms": [0.0, 80.0], "max_tokens": 48}
     return found | {"runs": [{"plain": "many lines"}]}
 
 
@@ -50,7 +50,6 @@ def test_every_page_has_results_with_their_commit_and_machine() -> None:
     ("made", "name"),
     [
         (figures(), "places-deep-quantised.json"),
-        (figures("none", "loops"), "loads-deep-quantised.json"),
         (worst_cases(), "worst-plain-quantised.json"),
         (simulated(), "simulator-deep-dropped.json"),
     ],

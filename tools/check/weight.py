@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_260,
-    "tools": 18_120,
+    "wheel": 43_255,
+    "tools": 17_930,
     "tests": 43_870,
     "integrations": 4_705,
     "manual": 150_000,
     "settings": 75,
     "edgespec run": 10_505,
-    "cloud-gateway serve": 25_700,
+    "cloud-gateway serve": 25_690,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}

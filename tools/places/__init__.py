@@ -1,6 +1,6 @@
-"""`python -m tools.places --rtt-ms 0,20,80 --worker-load none,loops`: every place in one run, on the same prompts.
+"""`python -m tools.places --rtt-ms 0,20,80`: every place in one run, on the same prompts.
 
-Plain and co-located decoding, which no link changes, are measured once for each prompt and load, beside the drafting
+Plain and co-located decoding, which no link changes, are measured once for each prompt, beside the drafting
 neighbour; `adaptive` with either preference at every round trip in turns with them. Each pair of place and preference
 has a worker process of its own behind a proxy of its own, so that no model restarts and no calibration mixes.
 """
@@ -22,11 +22,10 @@ from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, LOCAL, REMOTE
 from edgespec.lab.demo.measure import Bench, neighbour_factor
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from tools import deep_target, verbs
-from tools.options import known, number, output
-from tools.places.load import KINDS
+from tools.options import number, output
 from tools.places.plot import plot
 from tools.places.report import show, summary
-from tools.places.series import Asked, Place, Series, local, measured, save, saved, trace_options, written
+from tools.places.series import Asked, Place, Series, measured, save, saved, trace_options, written
 
 T = TypeVar("T")
 SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
@@ -53,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rtt-ms", type=several(number(float, 0, 10_000)), default=(20.0,), help="round trips", metavar=listed
     )
-    loads = several(known(KINDS, "load"))
-    parser.add_argument("--worker-load", type=loads, default=("none",), metavar=listed, help="beside the worker")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=number(int, 1, 10**6), default=3, help="prompts to use")
     parser.add_argument("--max-tokens", type=number(int, 1, 1024), default=64, help="completion tokens of each prompt")
@@ -77,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     """Measures, saves after every prompt, and shows the table; returns 0. Raises ConfigError."""
     began, console = time.monotonic(), verbs.console()
     check(options)
-    places = [Place(rtt_ms, load) for load in options.worker_load for rtt_ms in options.rtt_ms]
+    places = [Place(rtt_ms) for rtt_ms in options.rtt_ms]
     prompts, spare = prompts_of(options)
     setting = setting_of(options)
     before, done = saved(options.json, setting) if options.resume else ({}, [])
@@ -115,7 +112,7 @@ def check(options: argparse.Namespace) -> None:
 
 def setting_of(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on; a run may be continued only with the same."""
-    names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms", "worker_load")
+    names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms")
     blocks = options.blocks if options.target == "deep" else 1
     return {name: getattr(options, name) for name in names} | {"blocks": blocks, "prompts": options.prompts.name}
 
@@ -173,9 +170,7 @@ def search(bench: Bench, prompts: Sequence[str]) -> dict[int, float]:
 def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Asked]:
     """All arms of the prompt of this number."""
     wanted = list(dict.fromkeys(("plain", BASE, *(f"colocated_k{k}" for k in kept), CONTROL)))
-    made: list[Asked] = []
-    for load in dict.fromkeys(place.load for place in places):
-        made += [Asked(local(name, load), LOCAL[name], load=load) for name in wanted]
+    made = [Asked(name, LOCAL[name]) for name in wanted]
     if number < ALONE_PROMPTS:
         made += [Asked(name + ALONE, LOCAL[name], beside=False) for name in wanted]
     for place in places:
@@ -185,4 +180,4 @@ def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Aske
 
 def remote(place: Place, name: str, asks: Mapping[str, Any]) -> Asked:
     """`adaptive` here with a preference, whose name its worker has."""
-    return Asked(place.arm(name), asks, place.arm(name), load=place.load)
+    return Asked(place.arm(name), asks, place.arm(name))

@@ -26,7 +26,7 @@ def _draw(figures: Mapping[str, Any], figure: Any) -> None:
             ends = [[one["median"] - one["low"] for one in found], [one["high"] - one["median"] for one in found]]
             x = [places.index(_label(row)) for row in rows]
             axes.errorbar(x, [one["median"] for one in found], yerr=ends, marker=mark, capsize=3, label=prefer)
-        local = next(iter(figures["local"].values()))
+        local = figures["local"]
         best = local["colocated_best"][kind] / local["colocated_k2"][kind]
         axes.axhline(1.0, color="grey", linewidth=0.8, linestyle=":", label="co-located k = 2")
         axes.axhline(best, color="grey", linewidth=0.8, linestyle="--", label="best k")
@@ -40,4 +40,4 @@ def _draw(figures: Mapping[str, Any], figure: Any) -> None:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    return f"{row['rtt_ms']:g} ms" + ("" if row["load"] == "none" else f"\n{row['load']}")
+    return f"{row['rtt_ms']:g} ms"

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 
 from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, DISTURBED, MIN_MS, Run, Value, high
 from edgespec.lab.demo.report import decoding, whole
-from tools.places.series import Place, local
+from tools.places.series import Place
 
 CONFIDENCE = 0.95
 LIMIT = 1.02
@@ -26,17 +26,16 @@ Runs = Mapping[str, Run]
 
 def summary(every: Sequence[Runs], places: Sequence[Place], start: Mapping[str, Any]) -> dict[str, Any]:
     """All figures: times as medians over prompts, ratios as medians of ratios on the same prompt."""
-    clean = [runs for runs in every if max(run.others_share for run in judged(runs)) <= DISTURBED]
+    clean = [runs for runs in every if max(run.others_share for run in runs.values()) <= DISTURBED]
     runs = clean or list(every)
-    loads = list(dict.fromkeys(place.load for place in places))
-    best = {load: best_k(runs, load, start["kept"]) for load in loads}
+    best = best_k(runs, start["kept"])
     return {
         "prompts": len(runs),
         "prompts_dropped": len(every) - len(runs),
         "disturbed": not clean,
         "best_k": best,
-        "local": {load: _local_rows(runs, load, best[load]) for load in loads},
-        "rows": [row(runs, place, name, best[place.load]) for place in places for name in ("balanced", "latency")],
+        "local": _local_rows(runs, best),
+        "rows": [row(runs, place, name, best) for place in places for name in ("balanced", "latency")],
         "same_text": _same_text(runs),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
@@ -49,24 +48,19 @@ def _same_text(every: Sequence[Runs]) -> dict[str, str]:
     return {arm: f"{sum(found)} of {len(found)}" for arm, found in same.items()}
 
 
-def judged(runs: Runs) -> list[Run]:
-    """Those whose disturbance shows; a compiler's processes come and go, as others' do."""
-    return [run for name, run in runs.items() if not name.endswith("-compile")]
-
-
-def best_k(every: Sequence[Runs], load: str, kept: Sequence[int]) -> int:
+def best_k(every: Sequence[Runs], kept: Sequence[int]) -> int:
     """The fastest of the kept k and 2, by the median over the prompts, found afterwards."""
     depths = sorted({2, *kept})
-    return min(depths, key=lambda k: median([decoding(runs[local(f"colocated_k{k}", load)]) for runs in every]))
+    return min(depths, key=lambda k: median([decoding(runs[f"colocated_k{k}"]) for runs in every]))
 
 
-def _local_rows(every: Sequence[Runs], load: str, best: int) -> dict[str, Any]:
+def _local_rows(every: Sequence[Runs], best: int) -> dict[str, Any]:
     """Milliseconds per token of the arms without a worker, beside the neighbour and alone."""
     rows: dict[str, Any] = {}
     names = {"plain": "plain", BASE: BASE, "colocated_best": f"colocated_k{best}", CONTROL: CONTROL}
     for name, arm in names.items():
-        beside = [runs[local(arm, load)] for runs in every]
-        alone = [(runs[arm], runs[arm + ALONE]) for runs in every if load == "none" and arm + ALONE in runs]
+        beside = [runs[arm] for runs in every]
+        alone = [(runs[arm], runs[arm + ALONE]) for runs in every if arm + ALONE in runs]
         rows[name] = {kind: round(median(map(value, beside)), 3) for kind, value in VALUES.items()}
         rows[name]["passes"] = sum(run.usage["local_draft_passes"] for run in beside)
         rows[name]["accepted_per_round"] = round(_accepted(beside), 3)
@@ -77,13 +71,12 @@ def _local_rows(every: Sequence[Runs], load: str, best: int) -> dict[str, Any]:
 
 def row(every: Sequence[Runs], place: Place, name: str, best: int) -> dict[str, Any]:
     """One place and preference."""
-    arm, load = place.arm(name), place.load
-    plain, base, fastest = (local(one, load) for one in ("plain", BASE, f"colocated_k{best}"))
-    mine, theirs = [runs[arm] for runs in every], [runs[base] for runs in every]
-    found: dict[str, Any] = {"rtt_ms": place.rtt_ms, "load": load, "prefer": name, "arm": arm}
+    arm = place.arm(name)
+    mine, theirs = [runs[arm] for runs in every], [runs[BASE] for runs in every]
+    found: dict[str, Any] = {"rtt_ms": place.rtt_ms, "prefer": name, "arm": arm}
     for kind, value in VALUES.items():
-        to = {"plain": [plain], "k2": [base], "best": [fastest], "better": [plain, base]}
-        to["control"] = [local(CONTROL, load)]
+        to = {"plain": ["plain"], "k2": [BASE], "best": [f"colocated_k{best}"], "better": ["plain", BASE]}
+        to["control"] = [CONTROL]
         found[kind] = {"ms_per_token": round(median(map(value, mine)), 3)}
         found[kind] |= {name: spread(ratios(every, arm, bases, value)) for name, bases in to.items()}
     passes = sum(run.usage["local_draft_passes"] for run in mine)
@@ -148,9 +141,8 @@ accepted in a round."""
 def cells(found: Mapping[str, Any]) -> list[str]:
     """A row of the table."""
     decode, all_of_it = found["decoding"], found["whole"]
-    load = "" if found["load"] == "none" else f" {found['load']}"
     return [
-        f"{found['rtt_ms']:g}{load}", found["prefer"], f"{decode['ms_per_token']:.1f}",
+        f"{found['rtt_ms']:g}", found["prefer"], f"{decode['ms_per_token']:.1f}",
         f"{decode['k2']['median']:.2f}", f"{decode['k2']['low']:.2f}-{decode['k2']['high']:.2f}",
         f"{decode['best']['median']:.2f}", f"{decode['control']['median']:.2f}",
         f"{all_of_it['k2']['median']:.2f}",
@@ -175,11 +167,9 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
 
 def remarks(figures: Mapping[str, Any]) -> list[str]:
     """The arms without a worker, and the conditions."""
-    lines = []
-    for load, rows in figures["local"].items():
-        parts = [f"{name} {found['decoding']:.1f} ({found['whole']:.1f} whole)" for name, found in rows.items()]
-        under = "" if load == "none" else f" beside {load}"
-        lines.append(f"Beside the neighbour{under}: {', '.join(parts)}; best k = {figures['best_k'][load]}.")
+    rows = figures["local"].items()
+    parts = [f"{name} {found['decoding']:.1f} ({found['whole']:.1f} whole)" for name, found in rows]
+    lines = [f"Beside the neighbour: {', '.join(parts)}; best k = {figures['best_k']}."]
     if neighbour := figures["start"].get("neighbour"):
         lines.append(f"A plain pass takes {neighbour['factor']:.2f} times as long beside the neighbour as alone.")
     if figures["disturbed"]:

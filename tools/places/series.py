@@ -11,8 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,24 +21,17 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import RigError
-from tools.places.load import Kind, working
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row of the table: the link, and what else runs on the worker's core."""
+    """A row of the table: the link."""
 
     rtt_ms: float
-    load: Kind = "none"
 
     def arm(self, name: str) -> str:
         """The name of an arm with a worker here; also that of the worker, and of its group."""
-        return f"{name}-{self.rtt_ms:g}" + ("" if self.load == "none" else f"-{self.load}")
-
-
-def local(name: str, load: str) -> str:
-    """The name of an arm without a worker under this load."""
-    return name if load == "none" else f"{name}-{load}"
+        return f"{name}-{self.rtt_ms:g}"
 
 
 T = TypeVar("T")
@@ -60,7 +52,6 @@ class Asked:
     """Whose API key it uses; "": an arm without a worker."""
     beside: bool = True
     """Whether the neighbour drafts meanwhile; it rests where there is a worker."""
-    load: Kind = "none"
 
 
 @dataclass(slots=True)
@@ -71,22 +62,17 @@ class Series:
     keys: Mapping[str, str]
     traces: Path | None = None
     """Folder that takes a trace of every completion, where the gateway writes any."""
-    _active: str = field(default="", init=False)
 
     def prompt(self, number: int, prompt: str, max_tokens: int, arms: Sequence[Asked]) -> Runs:
-        """All arms on one prompt; those under the same load together, each prompt beginning with another one."""
-        loads = list(dict.fromkeys(arm.load for arm in arms))
+        """All arms on one prompt, each prompt beginning with another one."""
         runs: Runs = {}
-        for load in _shifted(loads, number):
-            with self._load(load):
-                for arm in _shifted([arm for arm in arms if arm.load == load], number):
-                    runs[arm.name] = self.run(prompt, max_tokens, arm, f"{number:03}-{arm.name}")
+        for arm in _shifted(arms, number):
+            runs[arm.name] = self.run(prompt, max_tokens, arm, f"{number:03}-{arm.name}")
         return {arm.name: runs[arm.name] for arm in arms}
 
     def run(self, prompt: str, max_tokens: int, arm: Asked, name: str = "") -> Run:
         """One completion, its trace kept under this name; its text is replaced by a digest."""
         before = self._written()
-        self._active = arm.worker
         key = self.keys[arm.worker] if arm.worker else ""
         run = self.bench.timed(prompt, max_tokens, arm.asks, beside=arm.beside and not arm.worker, key=key)
         run.text = hashlib.sha256(run.text.encode()).hexdigest()[:16]
@@ -99,16 +85,6 @@ class Series:
         for arm in arms:
             if arm.worker:
                 self.run(prompt, max_tokens, arm)
-
-    @contextmanager
-    def _load(self, kind: Kind) -> Iterator[None]:
-        bench = self.bench
-        with working(kind, bench.rig.folder, bench.rig.cores[1], lambda: bench.rig.pid(self._active)) as pids:
-            bench.load, bench.judged = pids, kind != "compile"
-            try:
-                yield
-            finally:
-                bench.load, bench.judged = (), True
 
     def _written(self) -> set[Path]:
         return set(written(self.bench.rig.folder).glob("*.trace"))

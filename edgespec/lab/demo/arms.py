@@ -87,9 +87,9 @@ class Table:
     every: list[dict[str, Run]] = field(default_factory=list)
     """Both, in the order of the prompts."""
 
-    def add(self, runs: dict[str, Run], *, judged: bool = True) -> None:
-        """Takes one prompt's runs; with `judged` sets it apart when other processes used much of a core."""
-        undisturbed = not judged or max(run.others_share for run in runs.values()) <= DISTURBED
+    def add(self, runs: dict[str, Run]) -> None:
+        """Takes one prompt's runs; sets it apart when other processes used much of a core."""
+        undisturbed = max(run.others_share for run in runs.values()) <= DISTURBED
         (self.clean if undisturbed else self.disturbed).append(runs)
         self.every.append(runs)
 

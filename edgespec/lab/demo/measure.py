@@ -34,10 +34,6 @@ class Bench:
 
     rig: Rig
     neighbour: Neighbour | None = None
-    load: Sequence[int] = ()
-    """Process ids of other jobs that were started on purpose."""
-    judged: bool = True
-    """Whether other processes' time shows a disturbance; a load whose processes come and go hides it."""
 
     def run(self, prompt: str, max_tokens: int, arm: str) -> Run:
         """One completion; an arm without a worker runs beside the neighbour, unless its name ends in ALONE."""
@@ -45,7 +41,7 @@ class Bench:
 
     def timed(self, prompt: str, max_tokens: int, asks: Mapping[str, Any], *, beside: bool, key: str = "") -> Run:
         """One completion with this extension of the request, `beside` the neighbour or without it."""
-        pids = [*self.rig.pids(), *(self.neighbour.pids() if self.neighbour else ()), *self.load, os.getpid()]
+        pids = [*self.rig.pids(), *(self.neighbour.pids() if self.neighbour else ()), os.getpid()]
         with self.neighbour.drafting() if beside and self.neighbour else nullcontext():
             ours, everyone, began = cpu_time_s(pids), machine_time_s(), time.monotonic()
             waited = waited_s(self.rig.pids())
@@ -86,7 +82,7 @@ def measure(bench: Bench, prompts: Sequence[str], max_tokens: int) -> Iterator[t
             arms += [arm + ALONE for arm in alone if arm in LOCAL]
         shift = number % len(arms)
         runs = {arm: bench.run(prompt, max_tokens, arm) for arm in [*arms[shift:], *arms[:shift]]}
-        table.add(runs, judged=bench.judged)
+        table.add(runs)
         if number + 1 == len(prompts) <= SEARCHED:
             _complete(bench, prompts, max_tokens, [table.best_k()], table)
         yield number + 1, table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,6 @@ from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_CPU_S, MAX_M
 from edgespec.core.errors import ClientError
 from tests.support.hostile_schemas import MAKERS
 from tests.support.schemas import NESTED
-from tools.places.load import working
 
 ENDLESS = MAKERS["allOf of patterns"](32)
 """1.2 KB, for which the library takes more than 20 s."""
@@ -116,14 +116,19 @@ def test_a_machine_too_busy_to_tell_is_not_the_clients_fault(trial: Trial, monke
 
 
 @pytest.fixture
-def starved(trial: Trial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Trial]:
+def starved(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
     """The process shares one core with two busy loops of higher priority, and should answer in 0.02 s."""
     fault(trial, NESTED)
     core = min(os.sched_getaffinity(0))
     os.sched_setaffinity(pid(trial), {core})
     monkeypatch.setattr(module, "MAX_WAIT_S", 0.02)
-    with working("loops", tmp_path, core, lambda: 0):
-        yield trial
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    for loop in loops:
+        os.sched_setaffinity(loop.pid, {core})
+    yield trial
+    for loop in loops:
+        loop.kill()
+        loop.wait()
 
 
 @pytest.mark.claim("a-schema-beside-busy-loops-is-compiled-late-but-is")
