@@ -23,7 +23,6 @@ from edgespec.lab.demo.measure import Bench, neighbour_factor
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from tools import deep_target, verbs
 from tools.options import number, output
-from tools.places.plot import plot
 from tools.places.report import show, summary
 from tools.places.series import Asked, Place, Series, measured, save, saved, trace_options, written
 
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
     parser.add_argument("--no-neighbour", action="store_true", help="no neighbour beside arms without a worker")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt that would end later")
-    parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here; plots go beside it")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here")
     parser.add_argument("--resume", action="store_true", help="go on with the file of --json")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep a trace of each completion")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
@@ -94,9 +93,6 @@ def run(options: argparse.Namespace) -> int:
             save(options.json, setting, every, start=found, **summary(every, places, found))
     figures = {"setting": setting, "start": found, **summary(every, places, found)}
     show(figures, console)
-    if options.json:
-        with writing(options.json):
-            plot(figures, options.json)
     return 0
 
 

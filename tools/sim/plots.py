@@ -100,7 +100,8 @@ def headless() -> Any:
 def save(figure: Any, out: Path, title: str) -> None:
     """Writes `out` with .png and with .svg, and frees the figure."""
     figure.suptitle(title, fontsize=11)
-    figure.tight_layout()
+    if figure.get_layout_engine() is None:
+        figure.tight_layout()
     figure.savefig(out.with_suffix(".png"), dpi=110)
     figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
     headless().close(figure)

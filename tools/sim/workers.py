@@ -26,7 +26,7 @@ def arms() -> list[Arm]:
 
 def workers(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """One row per arm and round trip, nothing drafted at the gateway, at WANSpec's step times."""
-    config = load("pareto")
+    config = load("workers")
     steps, kind, tokens = steps_of(config), tokens_of(config), config["run"]["tokens"]
     cells = [
         Cell(arm, kind, LinkModel(rtt / 1000), steps, tokens, runs or config["run"]["runs"])

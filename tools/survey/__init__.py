@@ -1,7 +1,7 @@
 """`python -m tools.survey`: the measurement study of WANSpec's section 3 on the endpoints of one's own choice.
 
 Requests a tiny streamed completion from OpenAI-compatible endpoints at a low rate, and records the durations of the TCP
-handshake and to the first token. Its verb `report` computes percentiles, heat maps and comparisons of regions.
+handshake and to the first token. Its verb `report` computes percentiles and heat maps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", metavar="N", help="requests for each endpoint, those in FILE included; 0: no bound")
     parser.add_argument("--json", action="store_true", help="print JSON")
     verbs = parser.add_subparsers(dest="survey_verb", metavar="[report]", required=False)
-    text = "percentiles, heat maps and comparisons from files of samples"
+    text = "percentiles and heat maps from files of samples"
     report = verbs.add_parser("report", help=text, description=f"{text.capitalize()}.")
     report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `python -m tools.survey` wrote")
     report.add_argument("--plots", type=Path, metavar="PATH", help="beginning of the plots' names (default: FILE's)")

@@ -1,15 +1,16 @@
-"""The report's figures, as PNG and SVG: heat maps by hour of the day, a timeline, and differences of regions."""
+"""The report's figures, as PNG and SVG: heat maps by hour of the day and by machine, and a timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgespec.core.errors import ConfigError
-from tools.survey.analysis import FEW, HOURS, Floats, Series, above_minimum, hourly, measured, percentiles
+from tools.sim.plots import headless, save
+from tools.survey.analysis import FEW, HOURS, Floats, Series, hourly, measured, percentiles
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
 """Distinguishable by colour-blind people (Okabe and Ito)."""
@@ -31,12 +32,11 @@ def heat(
     rows: Sequence[str],
     *,
     texts: Any = None,
-    signed: bool = False,
     cmap: str = "viridis",
     **scale: Any,
 ) -> Any:
     """A grid of coloured cells [rows, columns] with numbers in them: `texts`, or the values; `marked` ones hatched."""
-    plt = pyplot()
+    plt = headless()
     colours = plt.get_cmap(cmap).with_extremes(bad="#e4e4e4")
     image = axis.imshow(np.ma.masked_invalid(grid), aspect="auto", cmap=colours, **scale)
     for (row, column), value in np.ndenumerate(grid):
@@ -44,7 +44,7 @@ def heat(
             continue
         red, green, blue, _ = image.cmap(image.norm(value))
         ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
-        text = _number(value, signed) if texts is None else f"{texts[row, column]}"
+        text = _number(value) if texts is None else f"{texts[row, column]}"
         axis.text(column, row, text, ha="center", va="center", fontsize=8, color=ink, zorder=3)
         if marked[row, column]:
             corner = (column - 0.5, row - 0.5)
@@ -58,15 +58,13 @@ def heat(
     return image
 
 
-def _number(value: float, signed: bool) -> str:
+def _number(value: float) -> str:
     """Few digits: what fits a cell."""
-    sign = "+" if signed and value > 0 else ""
-    size = abs(value)
-    if size >= 9999.5:
-        return f"{sign}{value / 1000:.0f}k"
-    if size >= 9.95 or size == 0:
-        return f"{sign}{value:.0f}"
-    return f"{sign}{value:.1f}" if size >= 0.995 else f"{sign}{value:.2f}"
+    if value >= 9999.5:
+        return f"{value / 1000:.0f}k"
+    if value >= 9.95 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
 
 
 def scale_of(values: Floats) -> Any:
@@ -101,29 +99,12 @@ def short(label: str) -> str:
     return label if len(label) <= 50 else label[:49] + "…"
 
 
-def pyplot() -> Any:
-    """matplotlib without a display."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgespec"  # the same figure gives the same file
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
 def write(figure: Any, out: Path, heading: str, note: str) -> None:
     """Writes and forgets a figure. Raises ConfigError where the files cannot be written."""
-    figure.suptitle(f"{heading}\n{note}", fontsize=10)
     try:
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # it is laid out, which takes longer than to draw it
-        figure.savefig(out.with_suffix(".png"), dpi=110)
-        figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
+        save(figure, out, f"{heading}\n{note}")
     except OSError as error:
         raise ConfigError(f"{out}: the plots cannot be written ({error.strerror or error}).") from None
-    finally:
-        pyplot().close(figure)
 
 
 CAPTION = "Hatched: fewer than {p50} values behind a p50, {p95} behind a p95. Grey: no value."
@@ -131,7 +112,7 @@ CAPTION = "Hatched: fewer than {p50} values behind a p50, {p95} behind a p95. Gr
 
 def heat_maps(several: Sequence[Series], out: Path, heading: str) -> None:
     """Endpoint × hour of the day: p50 and p95 of the time to the first token and of the TCP handshake."""
-    plt = pyplot()
+    plt = headless()
     height = 1.9 + 5 * (0.85 + 0.34 * len(several))
     figure, axes = plt.subplots(5, 1, figsize=(13.5, height), layout="constrained")
     labels = [one.label for one in several]
@@ -155,42 +136,9 @@ def heat_maps(several: Sequence[Series], out: Path, heading: str) -> None:
     write(figure, out, heading, CAPTION.format(**FEW))
 
 
-def regions(several: Sequence[Series], pairs: Sequence[Mapping[str, Any]], out: Path, heading: str) -> None:
-    """What moving work could gain: by the hour over the least loaded endpoint, and for each pair at the tail."""
-    plt = pyplot()
-    size = len(several)
-    widths = (14.0, 4.0 + 0.5 * size)
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(sum(widths), 3.0 + 0.45 * size), width_ratios=widths, layout="constrained"
-    )
-    labels = [one.label for one in several]
-    above = above_minimum(several)
-    counts = np.array([hourly(one, "wait_ms", 50)[1] for one in several])
-    image = heat(left, above, counts < FEW["p50"], labels, cmap="YlOrRd", vmin=0, vmax=top(above))
-    figure.colorbar(image, ax=left, pad=0.01, fraction=0.03, label="ms")
-    left.set_title("wait (TTFT less TCP connect), p50: above the least of the hour (ms)", fontsize=10, loc="left")
-    left.set_xlabel("hour of the day")
-    gain, unsure = np.full((size, size), np.nan), np.zeros((size, size), dtype=bool)
-    place = {label: number for number, label in enumerate(labels)}
-    for pair in pairs:
-        cell = place[pair["home"]], place[pair["other"]]
-        if pair["ttft_p95_ms"] is not None:
-            gain[cell] = pair["ttft_p95_ms"]
-            unsure[cell] = (edges := pair["ttft_p95_ms_interval"]) is None or edges[0] <= 0 <= edges[1]
-    limit = top(np.abs(gain))
-    image = heat(right, gain, unsure, labels, cmap="RdBu", vmin=-limit, vmax=limit, signed=True)
-    figure.colorbar(image, ax=right, pad=0.02, fraction=0.05, label="ms")
-    right.set_xticks(range(size), [short(one.target) for one in several], rotation=40, ha="right", fontsize=8)
-    right.set_title("p95 TTFT: gained by asking the column\ninstead of the row (ms)", fontsize=10, loc="left")
-    note = (
-        "Hatched left: few values; right: the 95 % interval holds 0, or there is none. Grey: nothing to compare with."
-    )
-    write(figure, out, heading, note)
-
-
 def sources(several: Sequence[Series], out: Path, heading: str) -> None:
     """WANSpec's figure 2: machine that asked × endpoint, p50 and p95 of the time to the first token."""
-    plt = pyplot()
+    plt = headless()
     rows = list(dict.fromkeys(one.source for one in several))
     columns = list(dict.fromkeys(one.target for one in several))
     grids = {q: np.full((len(rows), len(columns)), np.nan) for q in FEW}
@@ -214,7 +162,7 @@ def sources(several: Sequence[Series], out: Path, heading: str) -> None:
 
 def timeline(several: Sequence[Series], out: Path, heading: str, stamp: Callable[[float], str]) -> None:
     """WANSpec's figure 4: p50 and p95 of the time to the first token for each hour of the data."""
-    plt = pyplot()
+    plt = headless()
     figure, axes = plt.subplots(2, 1, figsize=(13.5, 7), sharex=True, layout="constrained")
     first = min(one.at[0] for one in several) // 3600
     last = max(one.at[-1] for one in several) // 3600

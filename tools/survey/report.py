@@ -16,7 +16,6 @@ from tools.survey import plots
 from tools.survey.analysis import Series
 
 DAY_S = 86_400.0
-MAX_FINDINGS = 8
 STALL_MS = 5.0
 """Minimum wait for a processor for which the table prints a warning."""
 
@@ -25,8 +24,6 @@ def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone:
     """Writes the plots beside each other, `out` being the beginning of their names; returns the PNG files."""
     heading = title(figures)
     made = {"heatmap": lambda path: plots.heat_maps(several, path, heading)}
-    if figures["differences"]:
-        made["regions"] = lambda path: plots.regions(several, figures["differences"], path, heading)
     if len({one.source for one in several}) > 1:
         made["sources"] = lambda path: plots.sources(several, path, heading)
     if max(one.at[-1] for one in several) - min(one.at[0] for one in several) > 1.1 * DAY_S:
@@ -44,7 +41,7 @@ def title(figures: Mapping[str, Any]) -> str:
 
 
 def show(figures: Mapping[str, Any]) -> None:
-    """A table of endpoints for each machine, what failed, and the endpoints that another surpasses."""
+    """A table of endpoints for each machine, and what failed."""
     print(title(figures))
     console = Console(markup=False, width=None if sys.stdout.isatty() else 120)
     for source in dict.fromkeys(one["source"] for one in figures["endpoints"]):
@@ -55,8 +52,6 @@ def show(figures: Mapping[str, Any]) -> None:
             print(f"{one['label']} failed: {', '.join(f'{name} {count}' for name, count in failures.items())}.")
         if (stalled_ms := one["stalled_ms"]["p95"] or 0.0) > STALL_MS:
             print(f"{one['label']}: this machine was busy, and may have added up to {stalled_ms:.0f} ms (p95) itself.")
-    for line in findings(figures["differences"]):
-        print(line)
 
 
 def _table(endpoints: Sequence[Mapping[str, Any]], source: str) -> Table:
@@ -70,28 +65,6 @@ def _table(endpoints: Sequence[Mapping[str, Any]], source: str) -> Table:
         cells = [*times, one["tls_ms"]["p50"], one["tokens_per_s"]["p50"]]
         table.add_row(one["target"], str(one["samples"]), f"{one['failure_rate']:.1%}", *map(_cell, cells))
     return table
-
-
-def findings(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each endpoint that has a longer tail than another beyond chance, a sentence on the best other one."""
-    best: dict[str, Mapping[str, Any]] = {}
-    for pair in sorted(pairs, key=lambda one: -(one["ttft_p95_ms"] or 0)):
-        edges = pair["ttft_p95_ms_interval"]
-        if edges is not None and edges[0] > 0:
-            best.setdefault(pair["home"], pair)
-    lines = [_finding(pair) for pair in best.values()]
-    more = f"So it is for {len(lines) - MAX_FINDINGS} more; --json has every pair."
-    return [*lines[:MAX_FINDINGS], more] if len(lines) > MAX_FINDINGS else lines
-
-
-def _finding(pair: Mapping[str, Any]) -> str:
-    low, high = pair["ttft_p95_ms_interval"]
-    model = "" if pair["same_model"] else " (another model)"
-    return (
-        f"p95 TTFT: {pair['other']} is {pair['ttft_p95_ms']:.0f} ms ({low:.0f} to {high:.0f}) below "
-        f"{pair['home']}{model}, and lower in {pair['hours_other_faster_p95']} of the {pair['hours_compared']} hours "
-        f"of the day with enough samples. TCP connect to it: {_cell(pair['other_connect_p50_ms'])} ms."
-    )
 
 
 def _cell(value: float | None) -> str:

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared.fields import machine_name
-from tools.survey.clock import Clock
 from tools.survey.config import EndpointSection, SurveySettings
 from tools.survey.probe import Prober, refused
 from tools.survey.sample import Sample, SampleFile
@@ -20,6 +20,8 @@ from tools.survey.schedule import Due, Schedule
 
 Watch = Callable[[Sample], None]
 HOUR_S = 3600.0
+LONGEST_WAIT_S = 60.0
+"""Until the time of day is read again: clocks may be set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class Ended:
 class Survey:
     """One run over one file; continues where the file ends."""
 
-    def __init__(self, settings: SurveySettings, file: SampleFile, clock: Clock | None = None) -> None:
+    def __init__(self, settings: SurveySettings, file: SampleFile) -> None:
         """Raises ConfigError for a configuration that cannot be run: no endpoints, keys missing, rates of abuse."""
-        self.settings, self._file, self._clock = settings, file, clock or Clock()
+        self.settings, self._file = settings, file
         if not settings.endpoints:
             raise ConfigError("There are no endpoints to ask; name a configuration with [[endpoints]] by --config.")
         source = machine_name(settings.request.source)
@@ -57,7 +59,7 @@ class Survey:
         mine = [sample for sample in file.earlier if sample.source == source and sample.endpoint in self._probers]
         self.earlier = Counter(sample.endpoint for sample in mine)
         """Samples of these endpoints that were in the file."""
-        self.start = self._clock.now()
+        self.start = time.time()
         times = settings.schedule
         self.end = min((sample.at for sample in mine), default=self.start) + times.duration_h * HOUR_S
         self.schedule = Schedule(
@@ -82,12 +84,12 @@ class Survey:
         received: list[int] = []
         with self._signals(received):
             try:
-                while not received and not self.schedule.is_over(now := self._clock.now()):
+                while not received and not self.schedule.is_over(now := time.time()):
                     self._changed.clear()
                     for due in self.schedule.due(now):
                         self._start(due, now, watch)
                     with contextlib.suppress(TimeoutError):
-                        wait_s = self._clock.seconds_to(self.schedule.wake_at(now))
+                        wait_s = min(max(self.schedule.wake_at(now) - now, 0.0), LONGEST_WAIT_S)
                         await asyncio.wait_for(self._changed.wait(), wait_s)
                     self._raise_failures()
             finally:
@@ -105,8 +107,7 @@ class Survey:
         sample = await self._probers[due.name].sample(now, due.skipped)
         self._file.append(sample)
         self._outcomes[due.name][sample.outcome] += 1
-        again_s = None if sample.retry_after_s is None else sample.retry_after_s * self._clock.scale
-        self.schedule.finished(due.name, self._clock.now(), refused=refused(sample), retry_after_s=again_s)
+        self.schedule.finished(due.name, time.time(), refused=refused(sample), retry_after_s=sample.retry_after_s)
         watch(sample)
 
     def _raise_failures(self) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from edgespec.core.errors import ConfigError
 from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
-from tools.survey.clock import Clock
 from tools.survey.config import EndpointSection, RequestSection, ScheduleSection, SurveySettings
 from tools.survey.runner import Survey, api_key
 from tools.survey.sample import SampleFile
@@ -28,9 +27,9 @@ def settings_for(*servers: ChatEndpoint, key: str = "", timeout_s: float = 5.0, 
     return SurveySettings(schedule=ScheduleSection(**times), request=request, endpoints=endpoints)
 
 
-async def survey(settings: SurveySettings, path: Path, clock: Clock | None = None, watch: Callable[..., None] = print):
+async def survey(settings: SurveySettings, path: Path, watch: Callable[..., None] = print):
     with SampleFile(path) as file:
-        return await Survey(settings, file, clock).run(watch)
+        return await Survey(settings, file).run(watch)
 
 
 @pytest.mark.claim("keys-and-prompts-are-in-no-sample")

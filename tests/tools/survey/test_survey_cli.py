@@ -69,4 +69,4 @@ async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(h
     assert (process.returncode, errors) == (0, b"")
     figures = json.loads(printed)
     assert [one["failure_rate"] for one in figures["endpoints"]] == [0.0, 0.0, 1.0]
-    assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png", "s-regions.png"]
+    assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png"]

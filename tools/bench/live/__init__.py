@@ -28,7 +28,7 @@ from edgespec.lab.rig.chat import Prompt
 from edgespec.shared import models
 from tools import deep_target, peers, verbs
 from tools import options as checked
-from tools.bench.live import arms, plot, report
+from tools.bench.live import arms, report
 from tools.bench.live.answers import Batch
 from tools.bench.live.arms import Arm
 from tools.bench.live.systems import Scene, Systems, started, versions, warm_up
@@ -66,9 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no batch of prompts later")
     parser.add_argument("--no-neighbour", action="store_true", help="no drafting neighbour beside arms on one core")
-    parser.add_argument(
-        "--json", type=checked.output, metavar="OUT", help="all figures; OUT.md, .png and .svg beside it"
-    )
+    parser.add_argument("--json", type=checked.output, metavar="OUT", help="all figures; OUT.md beside it")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,7 +90,6 @@ def run(options: argparse.Namespace) -> int:
     show(figures, console)
     if options.json:
         options.json.with_suffix(".md").write_text(report.markdown(figures), encoding="utf-8")
-        plot.plot(figures, options.json)
     return 0
 
 

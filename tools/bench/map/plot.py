@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.pictures import drawn
+from tools.sim.plots import headless, save
 
 
-def draw(report: Mapping[str, Any], out: Path) -> list[Path]:
-    """Beside OUT, as of `drawn`."""
-    return drawn(out, (13, 3.4), partial(_draw, report["rows"]))
-
-
-def _draw(rows: list[dict[str, Any]], figure: Any) -> None:
+def draw(report: Mapping[str, Any], out: Path) -> None:
+    """Writes the picture beside OUT."""
+    rows = report["rows"]
     loads, ratios, rates = (sorted({row[name] for row in rows}) for name in ("clients", "ratio", "acceptance"))
-    panels = figure.subplots(1, len(loads), sharey=True)
+    figure, panels = headless().subplots(1, len(loads), figsize=(13, 3.4), sharey=True, layout="constrained")
     for axes, clients in zip(panels, loads, strict=True):
         at = {(row["acceptance"], row["ratio"]): row for row in rows if row["clients"] == clients}
         grid = [[at.get((rate, ratio), {}).get("to_best", math.nan) for ratio in ratios] for rate in rates]
@@ -31,7 +27,5 @@ def _draw(rows: list[dict[str, Any]], figure: Any) -> None:
         axes.set_title(f"{clients} client{'s' * (clients > 1)}", fontsize=9)
     panels[0].set_ylabel("acceptance")
     figure.supxlabel("round trip ÷ target pass", fontsize=9)
-    figure.suptitle(
-        "Tokens a second of a client: with workers ÷ the best co-located arm (blue: remote wins)", fontsize=10
-    )
     figure.colorbar(shown, ax=panels)
+    save(figure, out, "Tokens a second of a client: with workers ÷ the best co-located arm (blue: remote wins)")

@@ -293,7 +293,7 @@ def _setting(options: argparse.Namespace) -> Setting:
         raise ConfigError("--rtt-ms takes 0 to 2000, --jitter-ms 0 to 1000.")
     if options.draft:
         Recorded(options.draft).make(0, 1)  # says what is wrong before any process is started
-    config = load("pareto" if options.workers else "wanspec-cloud")
+    config = load("workers" if options.workers else "wanspec-cloud")
     verify, draft = config["steps"]["verify_ms"], config["steps"]["draft_ms"]
     return Setting(
         {1: options.target_ms} if options.target_ms else {int(rows): ms for rows, ms in verify.items()},

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
+
+import pytest
 
 from edgespec.lab.demo.arms import ALONE, BASE, KS, REMOTE
 from edgespec.lab.demo.measure import FACTOR_TURNS, SEARCHED, Bench, measure, neighbour_factor
+
+
+@pytest.fixture(autouse=True)
+def a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process shows, whatever else runs here."""
+    monkeypatch.setattr(import_module("edgespec.lab.demo.measure"), "machine_time_s", lambda: 0.0)
 
 
 class FakeNeighbour:
@@ -53,7 +62,7 @@ class FakeRig:
 def bench(*, neighbour: bool = True) -> tuple[Bench, FakeRig]:
     beside = FakeNeighbour()
     rig = FakeRig(beside)
-    return Bench(rig, beside if neighbour else None, judged=False), rig  # type: ignore[arg-type]
+    return Bench(rig, beside if neighbour else None), rig  # type: ignore[arg-type]
 
 
 def test_arms_without_a_worker_have_a_neighbour_and_remote_ones_do_not() -> None:

@@ -103,9 +103,6 @@ def test_disturbed_prompts_count_only_where_there_are_no_others() -> None:
     both, alone = table(prompt_runs(), noisy), table(noisy)
     assert both.dropped == 1 and both.median("remote", lambda one: one.ms_per_token) == 15.0
     assert alone.dropped == 0 and alone.median("remote", lambda one: one.ms_per_token) == 99.0
-    judged = Table()
-    judged.add(noisy, judged=False)
-    assert judged.clean == [noisy]
 
 
 def test_every_arm_without_a_worker_asks_for_none() -> None:
