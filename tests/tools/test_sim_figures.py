@@ -235,12 +235,3 @@ def test_every_figure_is_written_as_json_with_its_columns_and_as_plots(
     assert len(set(places)) == len(places), "one row per configuration and round trip"
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in out.with_suffix(".svg").read_text()
-
-
-@pytest.mark.usefixtures("short")
-def test_a_figure_made_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    made = []
-    for name in ("a", "b"):
-        assert main(["fig8", "--json", str(tmp_path / f"{name}.json"), "--processes", "1"]) == 0
-        made.append([(tmp_path / f"{name}{suffix}").read_bytes() for suffix in (".json", ".svg", ".png")])
-    assert made[0] == made[1]

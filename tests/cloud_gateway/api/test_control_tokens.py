@@ -87,15 +87,6 @@ async def test_no_field_of_a_chat_makes_a_control_token(echo: Echo, name: str) -
         assert await steering(echo, control, chat(name, text)) == wanted, text
 
 
-async def test_a_mark_in_a_request_is_refused_by_its_number(echo: Echo) -> None:
-    serve(echo, "smollm2")
-    for text in ("\U000c0001", "x\U000d003c"):
-        body = {"model": "echo", "messages": [{"role": "user", "content": text}]}
-        status, answer, _ = await post(echo, body)
-        assert (status, answer["error"]["code"]) == (400, "invalid_value")
-        assert f"U+{ord(text[-1]):X}" in answer["error"]["message"]
-
-
 async def test_a_model_whose_template_cannot_be_traced_serves_completions_only(echo: Echo) -> None:
     tokenizer = family_tokenizer.__wrapped__("put-together")
     tokenizer.chat_template = "{{ '<|%s|>' % 'a' }}{{ messages[0].content }}"

@@ -17,7 +17,7 @@ from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
-from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
+from tests.support.echo import MODEL, ByteText, Echo, echo_gateway
 from tests.support.engines import engine_settings, started
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
@@ -57,20 +57,6 @@ async def test_json_completions_keep_their_schema_and_streams_are_equal(client: 
         assert choice.finish_reason == "stop" and keeps_nested(json.loads(choice.message.content or ""))
     pieces = [chunk async for chunk in await client.chat.completions.create(**options, stream=True)]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in pieces) == whole.choices[0].message.content
-
-
-async def test_json_objects_are_objects(client: openai.AsyncOpenAI) -> None:
-    answer = await client.chat.completions.create(
-        **ASK, response_format={"type": "json_object"}, max_tokens=40, temperature=0
-    )
-    assert (answer.choices[0].message.content or "").startswith("{")
-
-
-async def test_a_schema_that_cannot_be_satisfied_is_refused_before_any_work(tiny: Echo) -> None:
-    for schema in ({"enum": []}, {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}):
-        options = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        status, body, _ = await post(tiny, {**ASK, "response_format": options})
-        assert (status, body["error"]["param"]) == (400, "response_format"), body
 
 
 ON = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}

@@ -229,19 +229,6 @@ async def test_messages_take_parts_developers_and_former_answers(echo: Echo) -> 
     assert body["choices"][0]["message"]["content"] == "system: be brief\nassistant: ok\nuser: "
 
 
-NO_OBJECTS = [
-    b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe", b'{"model": "\xff"}', b"[" * 200_000, b'{"a":' * 200_000,
-    b'{"model": "echo", "messages": [{"role": "user", "content": "\\ud800"}]}', b'{"model": NaN}', b"{'model': 1}",
-]  # fmt: skip
-
-
-async def test_what_is_no_json_object_is_refused_in_one_sentence(echo: Echo) -> None:
-    for data in NO_OBJECTS:
-        status, body, _ = await post(echo, data)
-        assert (status, body["error"]["type"]) == (400, "invalid_request_error"), data[:60]
-    assert echo.engine.requests == []
-
-
 @pytest.mark.claim("offloading-needs-the-keys-permission")
 async def test_offloading_needs_the_keys_permission(echo: Echo) -> None:
     _, private = echo.keys.create("private")

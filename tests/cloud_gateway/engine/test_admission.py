@@ -86,12 +86,12 @@ async def test_both_engines_keep_within_the_room_and_change_no_token(
         )[1]  # fmt: skip
     with started(engine):
         # The second half continues beginnings of the first, whose slots must give way to others at the same time.
-        asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two", key="ab"[n % 2]) for n in range(10)]
+        asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two", key="ab"[n % 2]) for n in range(7)]
         together = await asyncio.gather(*(complete(engine, one) for one in asked))
         assert engine.stats.failed_passes == engine.stats.retries == 0
         assert engine.stats.preemptions > 0
         assert [(await complete(engine, one))[0] for one in asked] == [tokens for tokens, _ in together]
-        assert [len(tokens) for tokens, _ in together] == [90 + n for n in range(10)]
+        assert [len(tokens) for tokens, _ in together] == [90 + n for n in range(7)]
     if kind == "torch":
         assert max(running) > 1
         assert max(taken) <= ROOM

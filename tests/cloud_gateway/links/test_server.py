@@ -109,37 +109,6 @@ async def test_pause_resume_and_decline_are_passed_on(tmp_path: Path) -> None:
         assert [call[0] for call in gateway.seen.calls] == ["up", "down", "up", "decline"]
 
 
-async def test_the_round_trip_is_measured_all_the_time(tmp_path: Path) -> None:
-    async with serving(tmp_path, timers=Timers(ping_every_s=0.02)) as gateway, client(gateway) as linked:
-        (worker,) = gateway.links.workers()
-        first_s = worker.rtt.min_s  # of the handshake, which was not delayed; no ping was answered yet
-        pump = asyncio.create_task(_answer(linked, delay_s=first_s + 0.08))
-        await until(lambda: worker.rtt.srtt_s and worker.rtt.srtt_s > first_s + 0.07)
-        assert worker.rtt.min_s == first_s
-        assert gateway.links.linked()[ID].rtt_high_s > worker.rtt_s
-        pump.cancel()
-
-
-async def _answer(linked: Client, delay_s: float) -> None:
-    while True:
-        events = linked.session.receive(await linked.ws.recv(), 0.0)
-        assert not events or isinstance(events[0], Linked)
-        await asyncio.sleep(delay_s)
-        await linked.flush()
-
-
-@pytest.mark.driven
-async def test_the_step_time_is_estimated_from_the_spacing_of_trees(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway, client(gateway) as linked:
-        loop, sent_at = asyncio.get_running_loop(), []
-        for i in range(30):
-            await linked.send(some_tree(1 + 2 * i))
-            sent_at.append(loop.time())
-            await asyncio.sleep(0.02)
-        (worker,) = gateway.links.workers()
-        assert 0.5 < 2 * worker.step_s / ((sent_at[-1] - sent_at[0]) / 29) < 2, "each frame has two levels"
-
-
 async def test_a_goodbye_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
         await linked.send(m.Bye("stopping"))

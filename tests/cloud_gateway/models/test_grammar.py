@@ -157,12 +157,6 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     assert all(schema.constraint().allowed(tokens) == len(tokens) for tokens in verified)
 
 
-def test_a_path_that_breaks_the_schema_is_an_error_of_this_answer(grammars: Grammars) -> None:
-    constraint = grammars.compile(NESTED).constraint()
-    with pytest.raises(ConstraintError):
-        constraint([5, 6, 7])
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
     grammars: Grammars, tokenizer: Any, temperature: float
@@ -185,17 +179,6 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
             [row[token] for row, token in zip(exact, answers[0][0])]
         )
         assert [info.top[0][0] for info in answers[0][1][:3]] == [int(row.argmax()) for row in table]
-
-
-async def test_a_workers_candidates_are_accepted_under_a_schema(grammars: Grammars) -> None:
-    accepted = rounds = 0
-    for seed in range(6):
-        schema, speculation = grammars.compile(NESTED), Speculation(policy="wanspec", k=2)
-        request = GenerationRequest([*PROMPT, seed], 300, constraint=schema.constraint(), speculation=speculation)
-        _, done, _ = await answer(request, LoopWorker(model=Letters()), None)
-        accepted += done.usage.accepted.get("worker", 0)
-        rounds += done.usage.rounds
-    assert accepted > 0.2 * rounds
 
 
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
@@ -270,21 +253,6 @@ def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: Grammars
         for _ in range(50):
             explored(())
             explored.committed(more)
-
-
-async def test_classic_rejection_keeps_the_schema_too(grammars: Grammars, tokenizer: Any) -> None:
-    schema = grammars.compile(NESTED)
-    for seed in range(4):
-        request = GenerationRequest(
-            [*PROMPT, seed],
-            300,
-            Sampling(temperature=1.0, top_p=0.95, seed=0),
-            constraint=schema.constraint(),
-            speculation=Speculation(policy="colocated", verification="rejection"),
-        )
-        tokens, done, _ = await answer(request, None, draft(0.9))
-        assert done.finish == "stop" and done.usage.verification == "rejection"
-        assert keeps_nested(json.loads(text_of(tokenizer, tokens)))
 
 
 async def answer(

@@ -18,10 +18,10 @@ MAX_CPU_S = 0.1
 LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
 
 
-def cpu_s(work: Any) -> float:
-    """Processor time of this thread, the least of three."""
+def cpu_s(work: Any, attempts: int = 3) -> float:
+    """Processor time of this thread, the least of so many."""
     times = []
-    for _ in range(3):
+    for _ in range(attempts):
         began = time.thread_time()
         work()
         times.append(time.thread_time() - began)
@@ -34,7 +34,7 @@ def test_64_kib_of_the_worst_is_judged_in_a_tenth_of_a_second(name: str) -> None
     schema = largest(name)
     assert len(json.dumps(schema)) > 50_000 or name == "nested"
     assert cpu_s(lambda: check_size(schema) or finite(schema)) < MAX_CPU_S
-    assert cpu_s(lambda: finite(schema)) < 10 * MAX_CPU_S, "also without the limit on its size"
+    assert cpu_s(lambda: finite(schema), 1) < 10 * MAX_CPU_S, "also without the limit on its size"
 
 
 def test_the_limits_are_on_nodes_and_depth() -> None:

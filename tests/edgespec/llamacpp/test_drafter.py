@@ -107,16 +107,6 @@ def test_a_commit_along_the_tree_keeps_what_was_evaluated(drafter: Drafter, slow
         slow.check([*PROMPT, 3, 4, *path], proposal, TOLERANCE)
 
 
-def test_a_commit_off_the_tree_keeps_the_part_that_agrees(drafter: Drafter, slow: SlowDrafter) -> None:
-    drafter.open("r", PROMPT)
-    drafter.step("r", [(3, 4, 5), (7,)], 2)
-    assert drafter.commit("r", [3, 4, 8, 9]) == 2
-    assert drafter.backlog("r") == 2
-    before = drafter.rows
-    slow.check([*PROMPT, 3, 4, 8, 9], drafter.step("r", [()], 2)[0], TOLERANCE)
-    assert drafter.rows - before == 2
-
-
 def test_catching_up_goes_in_limited_batches_and_leaves_the_last_token(drafter: Drafter, slow: SlowDrafter) -> None:
     assert drafter.open("r", PROMPT) == 0
     assert drafter.backlog("r") == 10
@@ -139,24 +129,6 @@ def test_a_prompt_that_begins_like_another_shares_its_cells(drafter: Drafter, sl
     slow.check([*PROMPT[:7], 50], drafter.step("open", [()], 3)[0], TOLERANCE)
     slow.check([*PROMPT, 3, 9], drafter.step("closed", [()], 3)[0], TOLERANCE)
     assert drafter.rows - before == 3
-
-
-def test_a_request_closed_without_keeping_leaves_nothing(drafter: Drafter) -> None:
-    drafter.open("a", PROMPT, b"s")
-    drafter.step("a", [()], 1)
-    drafter.close("a", keep=False)
-    assert drafter.open("b", PROMPT, b"s") == 0
-
-
-@pytest.mark.parametrize(("first", "second"), [(b"alice", b"bob"), (b"alice", b""), (b"", b"bob"), (b"", b"")])
-def test_requests_of_different_scopes_share_nothing(drafter: Drafter, first: bytes, second: bytes) -> None:
-    drafter.open("open", PROMPT, first)
-    drafter.step("open", [(3,)], 1)
-    assert drafter.open("while open", PROMPT, second) == 0
-    drafter.commit("open", [3, 4])
-    drafter.close("open")
-    assert drafter.open("after close", [*PROMPT, 3, 4], second) == 0
-    assert drafter.open("own", [*PROMPT, 3, 4], first) == (11 if first else 0)
 
 
 @pytest.mark.claim("a-scope-with-many-prompts-keeps-its-share-of-slots-only")

@@ -85,15 +85,6 @@ def test_a_refused_step_may_be_tried_again(model: Path, slow: SlowDrafter) -> No
     drafter.shutdown()
 
 
-def test_a_step_of_more_rows_than_there_are_cells_is_refused(model: Path, slow: SlowDrafter) -> None:
-    drafter = Drafter(model, context=256, sequences=8, requests=2)
-    drafter.open("a", [i % 60 for i in range(200)])
-    with pytest.raises(DraftMemoryError, match="full"):
-        drafter.step("a", [(i,) * 16 for i in range(8)], 1)
-    slow.check([*(i % 60 for i in range(200)), 1], drafter.step("a", [(1,)], 2)[0], TOLERANCE)
-    drafter.shutdown()
-
-
 def test_the_smallest_settings_work(model: Path, slow: SlowDrafter) -> None:
     drafter = Drafter(model, context=1, sequences=1, requests=1, prefill_batch=1)
     drafter.open("r", [5])
@@ -153,18 +144,6 @@ def test_more_leaves_than_agreed_and_a_second_open_are_bugs_of_the_caller(drafte
         drafter.step("r", [], 1)
     with pytest.raises(ValueError, match="open already"):
         drafter.open("r", PROMPT)
-
-
-def test_old_prefixes_give_way_to_newer_ones(drafter: Drafter) -> None:
-    for i in range(8):
-        drafter.open(i, [i, *PROMPT * 4], b"s")
-        drafter.catch_up(i, 999)
-        drafter.close(i)
-    shared = []
-    for i in range(8):
-        shared.append(drafter.open("probe", [i, *PROMPT * 4], b"s"))
-        drafter.close("probe", keep=False)
-    assert shared == [0, 0, 0, 0, 40, 40, 40, 40], "the newest, and others in a quarter of 512 cells"
 
 
 # --- cells of several scopes --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
 
 from edgespec.core.admission import AdmissionLimits
 from edgespec.shared.acceptor import Acceptor
@@ -203,22 +202,3 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-
-
-async def test_aiohttp_is_served_and_a_handler_finds_its_seat() -> None:
-    async def handler(request: web.Request) -> web.Response:
-        admitted = acceptor.connection(request.transport)
-        return web.Response(text=str(admitted is not None and admitted.proven()))
-
-    app = web.Application()
-    app.router.add_get("/", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    assert runner.server is not None
-    acceptor = Acceptor("api", FEW, LOG)
-    port = await acceptor.start("127.0.0.1", 0, runner.server)
-    async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as answer:
-        assert await answer.text() == "True" and acceptor.admission.proven == 1
-    acceptor.close()
-    await runner.cleanup()
-    await until(lambda: acceptor.admission.total == 0)

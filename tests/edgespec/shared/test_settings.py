@@ -9,12 +9,10 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Meta
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import MAX_FILE_BYTES, Section, assigned, find_line, keys, load, override, parse
+from edgespec.shared.settings import MAX_FILE_BYTES, Section, assigned, keys, load, override, parse
 
 
 def even(value: int) -> None:
@@ -141,28 +139,6 @@ def test_each_mistake_names_file_line_key_and_what_is_allowed(text: str, says: s
 )
 def test_the_line_is_right_in_every_notation(text: str, line: int) -> None:
     assert message(text).startswith(f"x.toml, line {line}: `link.port` is 70000")
-
-
-NAMES = st.sampled_from(["a", "b", "c"])
-VALUES = st.sampled_from(["1", "true", '"a = 1"', "[1,\n  2]", '"""\na = 1\n[b]\n"""', "'''\n'''", "{x = 1}"])
-
-
-@given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), max_size=3), st.data())
-def test_the_line_of_any_key_is_the_line_it_was_written_on(
-    tables: dict[str, dict[str, str]], data: st.DataObject
-) -> None:
-    lines: list[str] = []
-    expected: dict[tuple[str, ...], int] = {}
-    for table, content in tables.items():
-        lines += data.draw(st.sampled_from([[], [""], ["# a = 1"]]))
-        lines.append(f"[{table}]")
-        expected[(table,)] = len("\n".join(lines).split("\n"))
-        for key, value in content.items():
-            expected[table, key] = len("\n".join(lines).split("\n")) + 1
-            lines.append(f"{key} = {value}")
-    for path, line in expected.items():
-        assert find_line("\n".join(lines), path) == line
-    assert find_line("\n".join(lines), ("a", "zzz")) is None
 
 
 def test_a_missing_a_binary_and_a_too_long_file_are_reported(tmp_path: Path) -> None:

@@ -125,23 +125,6 @@ async def test_64_fakes_do_not_keep_the_gateway_away(
         assert address == str(gateway.address)
 
 
-async def test_at_most_four_addresses_are_dialled_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dial, "DIAL_S", 1.0)
-    monkeypatch.setattr("edgespec.worker.link.Race", lambda: dial.Race(stagger_s=0.01))
-    waited = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        waited.set()
-        await asyncio.sleep(3600)
-
-    async with serving(tmp_path) as gateway, silent(MAX_ADDRESSES + 4) as fakes:
-        where = [fake.address for fake in fakes]
-        async with running(gateway, Daemon(), addresses=where, sleep=sleep):
-            await asyncio.wait_for(waited.wait(), 10)
-        await until(lambda: sum(fake.connections for fake in fakes) >= MAX_ADDRESSES)
-        assert [fake.connections for fake in fakes] == [1] * MAX_ADDRESSES + [0] * 4
-
-
 async def test_untried_addresses_do_not_wait_for_the_back_off(tmp_path: Path) -> None:
     """The gateway is the last of 41 announced; the waits before the rounds add up to seconds, not to minutes."""
     async with serving(tmp_path) as gateway:

@@ -173,16 +173,6 @@ async def test_finding_no_address_is_not_final(caplog: pytest.LogCaptureFixture)
     assert len(sleeps.waits_s) == 2 and "no gateway was found" in caplog.text
 
 
-async def test_a_commit_for_another_prefix_ends_the_link_and_it_comes_back(tmp_path: Path) -> None:
-    daemon = Daemon(raises=RemoteProtocolError("prefix", "the hash of 4 committed tokens differs"))
-    async with serving(tmp_path) as gateway, running(gateway, daemon):
-        await until(gateway.links.workers)
-        gateway.links.send(ID, [m.Commit(1, 1, 3, [5], HASH)])
-        await until(lambda: len(gateway.seen.of("up")) == 2)
-        assert daemon.of("down")[0] == ("prefix",)
-        assert gateway.seen.of("down")[0] == (ID, "closed by the other side (4400 prefix)")
-
-
 @pytest.mark.claim("a-gateway-that-accepts-and-closes-is-not-hammered")
 async def test_a_gateway_that_accepts_and_closes_is_not_hammered(tmp_path: Path) -> None:
     """The trap of `async for ws in connect()`: thousands of attempts a second."""

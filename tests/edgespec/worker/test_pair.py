@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
 from edgespec.core.pairing.messages import PairingFailed, Reason, Reply
 from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.shared.address import Address
-from edgespec.shared.files import write_private
-from edgespec.shared.server_keys import ServerKeyStore, new_identity
-from edgespec.shared.tls import peer_spki_hash
+from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.pair import pair
-from tests.support.pairing import Gateway, Operator, Worker, by_hand, make_worker, refusal, served, some_code
+from tests.support.pairing import Gateway, Operator, Worker, make_worker, refusal, served, some_code
 from tests.support.sockets import reserved
 
 
@@ -111,22 +108,3 @@ async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_p
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingError, match="does not pair: it is older than this worker"):
             await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
-
-
-@pytest.mark.parametrize("years", [(1990, 1991), (2090, 2091)])
-async def test_clocks_that_differ_by_decades_do_not_keep_machines_apart(
-    worker: Worker, tmp_path: Path, years: tuple[int, int]
-) -> None:
-    """The certificate has expired, or is not valid yet, for the worker's clock; the time limits are elapsed time."""
-    folder = ServerKeyStore(tmp_path / "gateway").folder
-    begin, end = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in years)
-    write_private(folder / "tls.pem", new_identity(begin, end))
-    async with served(tmp_path) as gateway:
-        operator = Operator(gateway.desk)
-        stored = await worker.pair(gateway, await operator.code())
-        assert stored.spki == gateway.spki
-
-
-async def test_the_pin_that_is_stored_is_that_of_the_connection(gateway: Gateway) -> None:
-    async with by_hand(gateway) as ws:
-        assert peer_spki_hash(ws.transport.get_extra_info("ssl_object")) == gateway.spki

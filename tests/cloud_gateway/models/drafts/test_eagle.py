@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from cloud_gateway.process.loading import engine_settings
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, started
-from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
+from tests.support.tiny_target import load_tiny, make_tiny_target
 from tools.train.eagle import fresh, losses, measure, weights
 from tools.train.loop import Trainer
 from tools.train.text import Pairs, lesson, pairs, write
@@ -82,38 +81,6 @@ def test_a_trained_head_proposes_what_the_target_writes(
     untrained, right = (float(str(one[0]["right"])) for one in (before, after))
     assert right > 0.8 > untrained + 0.5
     assert len(after) == DEPTH and int(str(after[-1]["places"])) > COUNT / 4, "whole drafts are right"
-
-
-@pytest.mark.parametrize("architecture", ["llama", "llama-tied", "gpt2", "qwen2"])
-def test_it_is_shown_the_states_of_prompt_and_completion(architecture: Architecture, tmp_path: Path) -> None:
-    path = make_tiny_target(tmp_path, architecture=architecture)
-    model, target = load_tiny(path), target_of(path)
-    torch.testing.assert_close(target.embedding.float(), model.get_input_embeddings().weight.detach())
-    seen: list[torch.Tensor] = []
-
-    class Reader:
-        opened: tuple[int, ...] = ()
-
-        def open(self, slot: int, donor: int, reused: int) -> None:
-            self.opened = (slot, donor, reused)
-
-        def add(self, slot: int, states: torch.Tensor) -> None:
-            seen.append(states)
-
-        def drop(self, slot: int) -> None: ...
-
-    reader = Reader()
-    target.show_states(reader)
-    slot, _ = target.open(PROMPT, room=40)
-    assert reader.opened == (slot, slot, 0)
-    target.prefill(slot, PROMPT[:5])
-    target.prefill(slot, PROMPT[5:-1])
-    target.verify([Work(slot, FlatTree([PROMPT[-1], 7, 8, 9], [-1, 0, 0, 2], [0, 1, 1, 2]))])
-    target.keep(slot, [0, 2, 3])
-    with torch.inference_mode():
-        body = model.base_model(torch.tensor([[*PROMPT, 8, 9]])).last_hidden_state[0]
-    torch.testing.assert_close(torch.cat(seen), body, atol=1e-4, rtol=1e-4)
-    assert list(target.held(slot)) == [*PROMPT, 8, 9]
 
 
 def test_a_line_drafts_what_one_pass_over_whole_paths_gives(head: EagleHead) -> None:
@@ -251,25 +218,6 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path, head: EagleHead,
     assert engine.stats.sources["eagle", "accepted"] == accepted and engine.stats.faults == 0
     if not temperature:
         assert accepted > 0
-
-
-async def test_a_prompt_is_read_in_the_targets_chunks(folder: Path, head: EagleHead) -> None:
-    read: list[int] = []
-
-    class Noting(EagleDrafts):
-        def read(self, slot: int) -> None:
-            super().read(slot)
-            read.append(len(target.held(slot)))
-
-    target = target_of(folder)
-    engine = Engine(target, None, dataclasses.replace(engine_settings(GatewaySettings()), prefill_chunk=8))
-    engine.local.heads = {"eagle": Noting(head, target)}
-    with started(engine):
-        for sources in ((), ("lookup",), ("eagle",)):
-            wanted = GenerationRequest([*PROMPT, *OTHER], 2, speculation=Speculation(sources=sources))
-            _, done = await complete(engine, wanted)
-            assert read == ([8, 16, 20] if sources == ("eagle",) else [])
-    assert done.usage.times.prefill_s > 0
 
 
 async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead) -> None:

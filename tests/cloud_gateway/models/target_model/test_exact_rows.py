@@ -47,12 +47,11 @@ def test_an_exact_target_gives_the_same_bits_for_a_row_in_any_company(
     holds_where_claimed(target, check)
 
 
-@pytest.mark.parametrize("kernels", ["packed", "plain"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "kernels"), [(torch.float32, "packed"), (torch.bfloat16, "plain")])
 def test_an_exact_target_gives_the_same_bits_alone_and_in_batches(
     tmp_path: Path, dtype: torch.dtype, kernels: Kernels
 ) -> None:
-    target = TorchTarget(load_tiny(wide(tmp_path), dtype), slots=12, threads=2, kernels=kernels)
+    target = TorchTarget(load_tiny(wide(tmp_path), dtype), slots=6, threads=2, kernels=kernels)
     holds_where_claimed(target, in_batches_as_alone(target))
 
 
@@ -73,8 +72,8 @@ def holds_where_claimed(target: TorchTarget, check: Callable[[], None]) -> None:
 def in_batches_as_alone(target: TorchTarget) -> Callable[[], None]:
     """Whether requests that share a pass have the logits that they have alone."""
 
-    @settings(max_examples=5)
-    @given(requests=st.lists(st.tuples(prompts, flat_trees(VOCAB, 16)), min_size=2, max_size=12))
+    @settings(max_examples=3)
+    @given(requests=st.lists(st.tuples(prompts, flat_trees(VOCAB, 16)), min_size=2, max_size=6))
     def check(requests: list[tuple[list[int], FlatTree]]) -> None:
         works = [Work(begin(target, [*prompt, tree.tokens[0]]), tree) for prompt, tree in requests]
         for work, found in zip(works, target.verify(works)):
@@ -95,7 +94,6 @@ def bits_change(product: Tensor, where: Tensor) -> Tensor:
 ROW_DEPENDENT: dict[str, Callable[[Tensor], Tensor]] = {
     "their number is odd": lambda x: torch.full([len(x)], len(x) % 2 == 1),
     "there are more than 64": lambda x: torch.full([len(x)], len(x) > 64),
-    "there are fewer than 24": lambda x: torch.full([len(x)], len(x) < 24),
     "the last of an odd number": lambda x: torch.arange(len(x)) == (len(x) - 1 if len(x) % 2 else -1),
 }
 
@@ -105,7 +103,7 @@ def test_a_product_that_depends_on_the_number_of_rows_is_padded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     plant(monkeypatch, ROW_DEPENDENT[where])
-    target = TorchTarget(load_tiny(wide(tmp_path), torch.float32), slots=12, threads=1, kernels="plain")
+    target = TorchTarget(load_tiny(wide(tmp_path), torch.float32), slots=6, threads=1, kernels="plain")
     assert target.exact
     in_batches_as_alone(target)()
 
@@ -131,23 +129,6 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Callable[[Tensor], Tensor]) ->
     monkeypatch.setattr(PlainLinear, "__call__", narrow)
 
 
-@pytest.mark.parametrize("halves", [lambda x: (x[:, ::2], x[:, 1::2]), lambda x: x.chunk(2, dim=1)])
-def test_another_order_of_summation_is_found_in_an_odd_number_of_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halves: Callable[[Tensor], tuple[Tensor, Tensor]]
-) -> None:
-    true = PlainLinear.__call__
-
-    def planted(self: PlainLinear, x: Tensor) -> Tensor:
-        if len(x) % 2 == 0:
-            return true(self, x)
-        return sum(part @ weight.T for part, weight in zip(halves(x), halves(self.weight), strict=True))  # type: ignore[return-value]
-
-    monkeypatch.setattr(PlainLinear, "__call__", planted)
-    target = TorchTarget(load_tiny(wide(tmp_path)), slots=12, threads=1, kernels="plain")
-    assert target.exact
-    in_batches_as_alone(target)()
-
-
 @pytest.mark.parametrize("most", [32, 64])
 def test_a_row_alone_is_padded_only_so_far_unless_exact_is_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
@@ -159,7 +140,7 @@ def test_a_row_alone_is_padded_only_so_far_unless_exact_is_required(
 
 
 def test_threads_that_change_bits_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, lambda x: torch.full([len(x)], torch.get_num_threads() > 2))
+    plant(monkeypatch, lambda x: torch.full([len(x)], torch.get_num_threads() > 1))
     forward = LlamaForward(load_tiny(wide(tmp_path)), 512, kernels="plain")
-    rows = forward.find_rows([1, 2, 4])
-    assert rows.counts and rows.threads == 2
+    rows = forward.find_rows([1, 2])
+    assert rows.counts and rows.threads == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.lab.demo.arms import ALONE, BASE, KS, REMOTE
-from edgespec.lab.demo.measure import FACTOR_TURNS, SEARCHED, Bench, measure, neighbour_factor
+from edgespec.lab.demo.arms import ALONE, KS
+from edgespec.lab.demo.measure import FACTOR_TURNS, Bench, measure, neighbour_factor
 
 
 @pytest.fixture(autouse=True)
@@ -73,26 +73,6 @@ def test_arms_without_a_worker_have_a_neighbour_and_remote_ones_do_not() -> None
     beside = {k for policy, k, active in rig.asked if policy == "colocated" and active}
     alone = {k for policy, k, active in rig.asked if policy == "colocated" and not active}
     assert beside == set(KS) and alone == {2, 6}
-
-
-def test_after_the_search_only_the_fastest_k_are_measured() -> None:
-    made, _ = bench()
-    table = list(measure(made, ["a", "b", "c", "d"], 8))[-1][1]
-    first, later = table.every[0], table.every[SEARCHED]
-    assert {f"colocated_k{k}" for k in KS} <= set(first)
-    assert {arm for arm in later if arm.startswith("colocated") and not arm.endswith(ALONE)} == {
-        f"colocated_k{k}" for k in (1, 2, 5, 6, 7)
-    }
-    assert all(f"colocated_k6{ALONE}" in runs and BASE + ALONE in runs for runs in table.every)
-    assert table.best_k() == 6 and set(REMOTE) <= set(later)
-
-
-def test_the_best_k_is_measured_alone_also_where_there_are_few_prompts() -> None:
-    made, _ = bench()
-    table = list(measure(made, ["a"], 8))[-1][1]
-    assert [arm for arm in table.every[0] if arm.endswith(ALONE)] == [
-        "plain" + ALONE, BASE + ALONE, f"colocated_k6{ALONE}"
-    ]  # fmt: skip
 
 
 def test_the_factor_is_that_of_plain_passes_with_and_without_neighbour() -> None:
