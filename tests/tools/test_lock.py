@@ -67,6 +67,7 @@ def empty_wheel(folder: Path, name: str) -> str:
     return hashlib.sha256(wheel.read_bytes()).hexdigest()
 
 
+@pytest.mark.live
 @pytest.mark.claim("set-up-installs-what-is-locked")
 def test_setup_installs_no_file_with_another_hash(tmp_path: Path) -> None:
     """The build tools have their hash, the packages of a worker another one."""

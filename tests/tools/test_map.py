@@ -42,7 +42,7 @@ def test_co_located_chains_take_what_the_closed_form_says(clients: int, gamma: i
     assert found["rate"] == pytest.approx(theory.colocated(place, gamma), rel=0.06)
 
 
-@pytest.mark.parametrize(("ratio", "acceptance"), [(4, 0.5), (8, 0.5), (4, 0.75), (8, 0.75), (8, 0.95)])
+@pytest.mark.parametrize(("ratio", "acceptance"), [(4, 0.75), (8, 0.5)])
 def test_a_lone_client_is_no_slower_with_a_far_worker(ratio: float, acceptance: float) -> None:
     place = Place(ratio * TARGET_MS, acceptance, 1)
     ours, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.OURS, cells.ALONE))
@@ -58,6 +58,7 @@ def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.Mon
     assert waiting > 1.03 * measured()
 
 
+@pytest.mark.live
 def test_a_cell_over_sockets_is_near_the_simulated_one() -> None:
     place = Place(5.0, 0.75, 2)
     found = live.measured(cells.OURS, place, 5.0, (4, 12))
