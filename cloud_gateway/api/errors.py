@@ -28,12 +28,7 @@ TYPES: Mapping[int, ErrorType] = {
 }
 """OpenAI's `type` by status; every other status is an `invalid_request_error`."""
 
-UNKNOWN_URL = (
-    "This gateway does not serve {method} {path}. It serves POST /v1/chat/completions, /v1/responses, /v1/completions "
-    "and /tokenize, and GET /v1/models; /openapi.json describes them."
-)
 HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
-    404: ("unknown_url", UNKNOWN_URL),
     405: ("method_not_allowed", "{path} does not take {method}."),
     413: ("request_too_large", "The request body is larger than this gateway takes."),
     417: ("expectation_failed", "The header 'Expect' asks for something else than '100-continue'."),

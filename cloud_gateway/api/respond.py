@@ -40,7 +40,7 @@ class Job:
         counts = usage_object(self.prompt_tokens, found.completion_tokens)
         if self.extension:
             counts.edgespec = usage_extension(found if self.named else unnamed(found))
-        return counts, timings(self.prompt_tokens, found)
+        return counts, timings(found)
 
     async def usages(self) -> AsyncIterator[tuple[Counts, Timings]]:
         """The same as a source of one item."""

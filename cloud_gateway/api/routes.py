@@ -43,6 +43,8 @@ ROUTES = tuple(
     for (method, path), one in OPERATIONS.items()
 )
 
+SERVED = ", ".join(f"{method} {path}" for method, path in OPERATIONS)
+
 
 def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Application:
     """The app of the API listener, with `more` routes.
@@ -117,10 +119,10 @@ async def _expect_later(request: web.Request) -> None:
 def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_bytes: int) -> None:
     """Checks a request and stores its key, before a byte of its body is read.
 
-    Raises ClientError 401, 413, 415, 503, HTTPException 404 or 405.
+    Raises ClientError 401, 404, 413, 415, 503, HTTPException 405.
     """
     if route is None:
-        raise request.match_info.http_exception or web.HTTPNotFound  # the latter: a route that is not in the table
+        raise _unknown(request)
     if route.guard == "key":
         key = keys.check(request.headers.get("Authorization"))
         if isinstance(request.protocol, Connection) and not request.protocol.proven():
@@ -131,6 +133,15 @@ def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_by
         raise ClientError(sentence, status=415, code="unsupported_encoding")
     if (request.content_length or 0) > max_body_bytes:
         raise web.HTTPRequestEntityTooLarge(max_body_bytes, request.content_length or 0)
+
+
+def _unknown(request: web.Request) -> Exception:
+    """A path that is not served, or not by this method."""
+    refused = request.match_info.http_exception
+    if isinstance(refused, web.HTTPMethodNotAllowed):
+        return refused
+    sentence = f"This gateway does not serve {request.method} {request.path}. It serves {SERVED}; see /openapi.json."
+    return ClientError(sentence, status=404, code="unknown_url")
 
 
 async def _ended(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

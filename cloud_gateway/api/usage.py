@@ -72,8 +72,10 @@ class Counts(Struct, forbid_unknown_fields=True):
 
 
 class Timings(Struct, forbid_unknown_fields=True):
-    """`timings` as llama.cpp's server gives them; times in milliseconds."""
+    """`timings` as llama.cpp's server gives them; times in milliseconds. `prompt_n` is without `cache_n`, which
+    the KV cache held."""
 
+    cache_n: int
     prompt_n: int
     prompt_ms: float
     prompt_per_second: float
@@ -89,11 +91,12 @@ def usage_object(prompt_tokens: int, completion_tokens: int) -> Counts:
     return Counts(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
 
-def timings(prompt_tokens: int, usage: Usage) -> Timings:
+def timings(usage: Usage) -> Timings:
     """The figures of a whole response: its choices' times are sums."""
     read, made, drafted = usage.times.prefill_s, usage.times.decode_s, sum(usage.drafted.values())
+    processed = usage.prompt_tokens - usage.cached_tokens
     return Timings(
-        *(prompt_tokens, _ms(read), _rate(prompt_tokens, read)),
+        *(usage.cached_tokens, processed, _ms(read), _rate(processed, read)),
         *(usage.completion_tokens, _ms(made), _rate(usage.completion_tokens, made)),
         *(drafted, sum(usage.accepted.values())),
     )

@@ -83,7 +83,7 @@ class Unit:
         """Fetches a model unless it is there: into the cache, and as the user, of the service."""
         command = [str(self.program.with_name("edgespec")), "models", "fetch", model]
         command = command if user else self.as_service(command)
-        _do(" ".join(command), lambda: _run(command, shown=True), dry_run)
+        _do(f"run {' '.join(command)}", lambda: _run(command, shown=True), dry_run)
 
     def as_service(self, command: Sequence[str]) -> list[str]:
         """The command that runs another one as the user of the system's service, with its folders."""
@@ -148,7 +148,7 @@ GATEWAY = Unit("gateway", "cloud-gateway.service", "cloud-gateway serve")
 
 def _systemctl(user: bool, dry_run: bool, *arguments: str) -> None:
     command = ["systemctl", *(["--user"] if user else []), *arguments]
-    _do(" ".join(command), lambda: _run(command), dry_run)
+    _do(f"run {' '.join(command)}", lambda: _run(command), dry_run)
 
 
 def _run(command: list[str], *, shown: bool = False) -> None:

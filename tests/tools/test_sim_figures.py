@@ -227,7 +227,7 @@ def test_every_figure_is_written_as_json_with_its_columns_and_as_plots(
 ) -> None:
     out = tmp_path / "made" / f"{name}.json"
     assert main([name, "--json", str(out), "--processes", "1"]) == 0
-    assert ("{" in capsys.readouterr().out) <= name.startswith("fig"), "tables for people"
+    assert "{" not in capsys.readouterr().out, "tables for people"
     found = json.loads(out.read_text())
     assert found["rows"] and all(set(row) >= ROW for row in found["rows"])
     assert all(row["latency_ratio"] > 0 and row["draft_ratio"] >= 0 for row in found["rows"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,11 +71,16 @@ def _figure(options: argparse.Namespace) -> int:
         answer = options.simulated(options.json, options.processes, progress, options.runs, **more)
     verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
-    for key, value in answer.items():
-        if key not in ("rows", "tables", "table"):
-            print(f"{key}: {value}")
+    for key in answer.keys() - {"figure", "rows", "tables", "table"}:
+        name, found = key.replace("_", " "), answer[key]
+        verbs.console().print(verbs.table(_listed(name, found)) if isinstance(found, Mapping) else f"{name}: {found}")
     print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
     return 0
+
+
+def _listed(name: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each entry, with one column of this name or a column for each of an entry's own names."""
+    return [{"": key} | (dict(one) if isinstance(one, Mapping) else {name: one}) for key, one in found.items()]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -73,8 +73,8 @@ class Account:
         match event:
             case Spent():
                 self._spent(event, own)
-            case Admitted() if self._admitted is None:
-                self._admitted, times.queued_s = own, now - self.submitted
+            case Admitted(reused) if self._admitted is None:
+                self._admitted, times.queued_s, usage.cached_tokens = own, now - self.submitted, reused
             case Admitted():
                 times.queued_s += now - (now if self._preempted is None else self._preempted)
                 self._preempted = None

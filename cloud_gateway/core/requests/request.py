@@ -128,6 +128,8 @@ class Usage:
     """Why the local draft made no pass in the latest round that had a use for one; None where it did."""
     before_worker_tokens: int = 0
     """Tokens of the completion at the first useful frame of a worker."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that the slot held already."""
     times: Times = field(default_factory=Times)
 
     @property

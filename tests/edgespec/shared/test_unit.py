@@ -68,11 +68,11 @@ def test_a_dry_run_shows_the_unit_and_the_steps_and_does_nothing(
     said = capsys.readouterr().out
     assert said.startswith(unit.text(None, user=True))
     steps = said.removeprefix(unit.text(None, user=True)).splitlines()
-    assert [line.split()[:2] for line in steps] == [
-        ["would", "write"],
-        ["would", "systemctl"],
-        ["would", str(unit.program.with_name("edgespec"))],
-        ["would", "systemctl"],
+    assert [line.split()[:3] for line in steps] == [
+        ["would", "write", str(unit.place(user=True))],
+        ["would", "run", "systemctl"],
+        ["would", "run", str(unit.program.with_name("edgespec"))],
+        ["would", "run", "systemctl"],
     ]
 
 

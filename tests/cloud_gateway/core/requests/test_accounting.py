@@ -7,9 +7,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_gateway.api.usage import timings
 from cloud_gateway.core.policies.colocated import Plain
 from cloud_gateway.core.requests.accounting import Account, FrameLedger
-from cloud_gateway.core.requests.events import Admitted, FrameArrived, WorkerChanged
+from cloud_gateway.core.requests.events import Admitted, FrameArrived, Preempted, WorkerChanged
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.verification import SharedNoise
@@ -32,6 +33,15 @@ def drafted_for(whole: FrameLedger) -> Generation:
 
 def frame(first: int, *, epoch: int = 1, prefix: list[int] = PROMPT, parent: int = 0) -> Tree:
     return Tree(1, epoch, len(prefix), prefix_hash(prefix), first, [parent], [first], [100], [500])
+
+
+def test_cached_tokens_of_the_prompt_are_not_counted_as_processed() -> None:
+    generation = drafted_for(FrameLedger())
+    usage = generation.account.usage
+    assert (usage.cached_tokens, timings(usage).cache_n, timings(usage).prompt_n) == (2, 2, 1)
+    generation.handle(Preempted(), 1.0)
+    generation.handle(Admitted(0), 2.0)
+    assert timings(usage).cache_n == 2, "tokens that are read again after a pause are no prompt"
 
 
 @settings(deadline=None)
