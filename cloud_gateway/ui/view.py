@@ -53,6 +53,8 @@ class View(events.Listener):
 
     def handled(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
         match event:
+            case events.Admitted():
+                self._emit("slot", now)
             case events.Read(tokens, seconds):
                 self._emit("read", now, count=tokens, took=round(seconds, 6))
             case events.WorkerChanged(_, "none", why):

@@ -6,8 +6,10 @@ import http.client
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from statistics import median
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -22,16 +24,28 @@ pytestmark = [
 ]
 TRACE = Path(__file__).parents[1] / "traces" / "worker-lost.trace"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&amp;"
-FRAME_GAPS = """new Promise(done => {
-  const gaps = [], from = performance.now();
+SCRIPT_TIMES = """globalThis.scriptTimes = []; const later = requestAnimationFrame;
+globalThis.requestAnimationFrame = drawn => later(now => {
+  const from = performance.now();
+  drawn(now);
+  scriptTimes.push(performance.now() - from);
+})"""
+"""Milliseconds of script in each frame's callback, of any page."""
+COUNTER = (
+    "data:text/html,<p id=n></p><script>const count = n => { document.getElementById('n').textContent = n; "
+    "requestAnimationFrame(() => count(n + 1)) }; count(0)</script>"
+)
+"""A page that only counts its frames: what Chromium manages on this machine."""
+FRAMES = """new Promise(done => {
+  const gaps = [], from = performance.now(), begun = scriptTimes.length;
   const one = (now, before) => {
     gaps.push(now - before);
-    now - from < 2000 ? requestAnimationFrame(next => one(next, now)) : done(gaps);
+    now - from < 2000 ? requestAnimationFrame(next => one(next, now)) : done([gaps, scriptTimes.slice(begun)]);
   };
   requestAnimationFrame(first => requestAnimationFrame(next => one(next, first)));
 })"""
-"""Milliseconds between frames, for two seconds."""
-RUNNING = "[...edgespecPage.model.runs.values()].filter(run => !run.usage).length"
+"""Milliseconds between frames and of script in each callback, for two seconds."""
+RUNNING = "[...edgespecPage.model.runs.values()].filter(run => !run.usage && run.passes.length).length"
 CUT = """globalThis.real = fetch; globalThis.cut = new AbortController(); globalThis.fetch = (url, options = {}) =>
   real(url, { ...options, signal: AbortSignal.any([cut.signal, ...(options.signal ? [options.signal] : [])]) }); 0"""
 """Connections of the page end when `cut` is aborted, and no new one is made."""
@@ -43,8 +57,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory, quantised_model: Path, dropped
     options = {
         "api.ui": True,
         "api.max_tokens": 48,
-        "target.context": 1024,
-        "target.slots": 4,
+        "target.context": 4096,
+        "target.slots": 5,
         "policy.name": "wanspec",
     }
     folder = tmp_path_factory.mktemp("ui")
@@ -71,6 +85,11 @@ def page(rig: Rig, tmp_path: Path) -> Iterator[Browser]:
 def sign_in(page: Browser, key: str) -> None:
     page.type("#key", key)
     page.wait("document.querySelector('#state').className === 'live'")
+
+
+def watch(rig: Rig, page: Browser, key: str) -> None:
+    page.open(rig.api[:-3] + "/ui")
+    sign_in(page, key)
 
 
 def ended(page: Browser, count: int = 1) -> dict[str, Any]:
@@ -134,23 +153,12 @@ def test_a_key_sees_its_own_completions_and_a_lost_stream_goes_on(rig: Rig, page
 
 @pytest.mark.claim("hostile-text-is-text-on-the-page")
 @pytest.mark.claim("pages-of-other-origins-get-nothing-of-the-page")
-def test_hostile_text_is_text_and_foreign_pages_get_nothing(
-    rig: Rig, page: Browser, operator: str, tmp_path: Path
-) -> None:
+def test_hostile_text_is_text_and_foreign_pages_get_nothing(rig: Rig, page: Browser, operator: str) -> None:
     sign_in(page, operator)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "const": HOSTILE}}}
-    long = {"max_tokens": 200, "ignore_eos": True}
-    threads = [Thread(target=asked, args=(rig, operator, HOSTILE), kwargs=long) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    page.wait(f"{RUNNING} === 4", 120)
-    gaps = page.js(FRAME_GAPS)
-    (tmp_path / "gaps.json").write_text(json.dumps({"ms": gaps, "running": page.js(RUNNING)}))
+    asked(rig, operator, HOSTILE)
     said = asked(rig, operator, response_format=form, max_tokens=60)["choices"][0]["message"]["content"]
-    for thread in threads:
-        thread.join()
-    ended(page, 5)
-    assert len(gaps) > 10, "frames in two seconds, while four completions and everything else share this machine"
+    ended(page, 2)
     texts = page.js("[...document.querySelectorAll('.tokens')].map(one => one.textContent)")
     assert json.loads(said) == HOSTILE and any("<img src=x onerror=" in one and "⟨U+202E⟩" in one for one in texts)
     assert page.js("document.querySelectorAll('main img, main script').length") == 0
@@ -160,6 +168,50 @@ def test_hostile_text_is_text_and_foreign_pages_get_nothing(
         response = connection.getresponse()
         assert response.status == 403, headers
         assert "data:" not in response.read().decode()
+
+
+@contextmanager
+def four_running(rig: Rig, key: str) -> Iterator[None]:
+    """Four completions, of which none may end before the block does; then they are broken off."""
+    ending, ended_by_itself = Event(), []
+
+    def one(number: int) -> None:
+        body = {"messages": [{"role": "user", "content": f"Tell me {number} stories."}], "temperature": 0}
+        for _ in rig._client(key).chunks({**body, "max_tokens": 900, "ignore_eos": True}):
+            if ending.is_set():
+                return
+        ended_by_itself.append(number)
+
+    threads = [Thread(target=one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    assert not ended_by_itself
+
+
+def test_the_page_draws_as_many_frames_as_a_blank_page(rig: Rig, page: Browser, operator: str) -> None:
+    page.call("Page.addScriptToEvaluateOnNewDocument", source=SCRIPT_TIMES)
+    found: dict[str, list[tuple[float, float]]] = {"page": [], "blank": []}
+    for kinds in (("page", "blank"), ("blank", "page")):
+        watch(rig, page, operator)
+        with four_running(rig, operator):
+            page.wait(f"{RUNNING} === 4", 120)
+            for kind in kinds:
+                page.open(COUNTER)
+                if kind == "page":
+                    watch(rig, page, operator)
+                gaps, script = page.js(FRAMES)
+                found[kind].append((1e3 * len(gaps) / sum(gaps), sum(script) / len(gaps)))
+    for kind, rows in found.items():
+        print(f"{kind}: " + ", ".join(f"{rate:.1f} frames a second, {spent:.2f} ms of script" for rate, spent in rows))
+    rate, spent = ({kind: median(row[n] for row in rows) for kind, rows in found.items()} for n in (0, 1))
+    assert rate["page"] >= 0.95 * rate["blank"], found
+    assert spent["page"] <= 4, found
 
 
 def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, operator: str, tmp_path: Path) -> None:

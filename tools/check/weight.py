@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_261,
+    "wheel": 43_264,
     "tools": 17_603,
     "tests": 43_332,
     "integrations": 4_705,

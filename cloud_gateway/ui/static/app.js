@@ -11,7 +11,7 @@ const LAG = 0.15; // seconds behind the gateway, so that frames are seen on thei
 const EVERY = 200; // milliseconds between drawings of figures, which nobody reads faster
 const page = {
   model: new Model(), gateway: null, player: null, dirty: new Set(), current: null, pinned: null, hovered: null,
-  shown: null, offset: null, talk: [], frames: 0, drawn: undefined, stale: true, next: 0,
+  shown: undefined, offset: null, talk: [], frames: 0, drawn: undefined, stale: true, next: 0,
 };
 const runs = new Runs($("runs"), page.model, choose);
 const strip = new Strip($("strip"), choose);
@@ -48,7 +48,7 @@ function take(event) {
 }
 
 export function reset() {
-  Object.assign(page, { model: new Model(), current: null, pinned: null, hovered: null, shown: null });
+  Object.assign(page, { model: new Model(), current: null, pinned: null, hovered: null, shown: undefined });
   page.dirty.clear();
   page.dirty.add("workers");
   runs.clear(page.model);

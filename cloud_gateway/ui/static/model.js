@@ -42,7 +42,7 @@ export class Model {
         number: event.run, id: event.id ?? "", prompt: event.prompt ?? 0, policy: event.policy ?? "", off: event.off ?? null,
         began: event.kind === "begin" && event.at > 0 ? event.at : null, ended: null, finish: "", usage: null,
         passes: [], frames: [], drafts: [], reads: [], tokens: 0, candidates: 0, accepted: 0, draftPasses: 0,
-        places: new Map(), sources: new Map(), workers: new Map(), guard: null, fault: "",
+        places: new Map(), sources: new Map(), workers: new Map(), guard: null, fault: "", slot: false,
       };
       this.runs.set(event.run, run);
       if (event.kind === "begin") return run;
@@ -51,6 +51,10 @@ export class Model {
     this.last = Math.max(this.last, event.at);
     this["on_" + event.kind]?.(run, event);
     return run;
+  }
+
+  on_slot(run) {
+    run.slot = true;
   }
 
   on_read(run, event) {

@@ -83,6 +83,7 @@ export class Runs {
   drop(number) {
     this.cards.get(number).article.remove();
     this.cards.delete(number);
+    this.model.runs.delete(number);
   }
 
   mark(pass) {
@@ -95,7 +96,7 @@ export class Runs {
 }
 
 function foot(run) {
-  if (!run.passes.length) return run.fault ? safe(run.fault) : run.ended === null ? "reads the prompt" : `ended: ${run.finish}`;
+  if (!run.passes.length) return run.fault ? safe(run.fault) : run.ended === null ? (run.slot ? "reads the prompt" : "waits for a slot") : `ended: ${run.finish}`;
   const parts = [many(run.tokens, "token"), many(run.passes.length, "pass", "passes"), `policy ${run.policy}`];
   if (run.ended !== null) parts.push({ stop: "complete", length: "cut at its limit", cancelled: "cancelled", error: "failed" }[run.finish] ?? run.finish);
   return parts.join(" · ") + (run.fault ? ` · ${safe(run.fault)}` : "");

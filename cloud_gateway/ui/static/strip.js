@@ -37,6 +37,7 @@ export class Strip {
   // Draws `run` with `end` at the right edge; what happens after `now` is not there yet.
   draw(model, run, end, now, marked) {
     const box = this.canvas.getBoundingClientRect(), scale = devicePixelRatio || 1;
+    if (this.still(run, end, now, marked, box.width, scale)) return;
     const lanes = run ? [...run.workers.keys()] : [];
     const height = TOP + BAR + GAP + Math.max(lanes.length, 1) * LANE + 22;
     if (this.canvas.style.height !== `${height}px`) this.canvas.style.height = `${height}px`;
@@ -47,7 +48,7 @@ export class Strip {
     c.clearRect(0, 0, width, height);
     this.end = end;
     const x = (time) => LEFT + ((time - end + this.span) / this.span) * (width - LEFT);
-    this.grid(c, colour, x, end, width, height, run?.began ?? 0);
+    if (run) this.grid(c, colour, x, end, width, height, run.began ?? 0);
     const low = TOP + BAR, laneY = (name) => low + GAP + Math.max(lanes.indexOf(name), 0) * LANE;
     c.font = "12px system-ui, sans-serif";
     this.label(c, colour.ink, "target", TOP + BAR / 2);
@@ -72,6 +73,16 @@ export class Strip {
     c.restore();
     for (const name of lanes) this.label(c, colour[model.by({ worker: name }).hue], safe(name), laneY(name));
     this.ruler(c, colour, this.passes, width);
+  }
+
+  // Whether the picture is the latest one: a page that nobody uses takes no processor.
+  still(run, end, now, marked, ...size) {
+    const moving = run && (run.ended === null || now < run.ended + this.span) ? now : 0;
+    const counts = run ? [run.number, run.passes.length, run.frames.length, run.drafts.length, run.reads.length] : [];
+    const state = [this.palette(), run && end, moving, marked, this.span, ...size, ...counts];
+    const same = state.length === this.state?.length && state.every((one, index) => one === this.state[index]);
+    this.state = state;
+    return same;
   }
 
   grid(c, colour, x, end, width, height, zero) {
