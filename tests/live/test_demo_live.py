@@ -11,7 +11,7 @@ from rich.console import Console
 from edgespec.__main__ import main as edgespec
 from edgespec.core.errors import ModelError
 from edgespec.lab.demo import check_identity
-from edgespec.lab.demo.arms import BASE, LOCAL, REMOTE, Run, Table
+from edgespec.lab.demo.arms import BASE, REMOTE
 from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
 from edgespec.shared import models
 from tools.bench.__main__ import main as bench
@@ -57,18 +57,5 @@ def test_the_deep_targets_text_in_fp32_does_not_depend_on_drafts(tmp_path: Path)
     rig = make_rig(tmp_path, str(target), str(models.requantised()), 20.0)
     prompts = read_prompts(PROMPTS, 1, seed=3)
     with rig.linked():
-        same = check_identity(rig, prompts, TOKENS, _table(), Console(quiet=True))
+        same = check_identity(rig, prompts, TOKENS, Console(quiet=True))
     assert same == {arm: [True] for arm in same} and set(REMOTE) | {BASE} <= set(same)
-
-
-def _table() -> Table:
-    """A table in which k = 2 is the fastest."""
-    times = {arm: 1.0 if arm == BASE else 2.0 for arm in LOCAL}
-    made = Table()
-    made.add({arm: _run(ms) for arm, ms in times.items()})
-    return made
-
-
-def _run(ms: float) -> Run:
-    timings = {"decode": 10 * ms, "before_worker": 0.0, "total": 10 * ms}
-    return Run("", 10, {"timings_ms": timings, "tokens_before_worker": 0}, 0.0)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, Run
+from edgespec.lab.demo.arms import BASE, CONTROL, Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_measure import FakeNeighbour
 from tools import places
 from tools.places.report import interval, summary
-from tools.places.series import Place, Series
+from tools.places.series import ALONE, FACTOR_TURNS, Place, Series, neighbour_factor
 
 PLACES = [Place(0.0), Place(80.0)]
 KEYS = {place.arm(name): f"key of {place.arm(name)}" for place in PLACES for name in places.SWEPT}
@@ -56,6 +56,15 @@ def series() -> tuple[Series, FakeRig]:
     beside = FakeNeighbour()
     rig = FakeRig(beside)
     return Series(Bench(cast(Rig, rig), cast(Neighbour, beside)), KEYS), rig
+
+
+def test_the_factor_is_that_of_plain_passes_with_and_without_neighbour() -> None:
+    made, rig = series()
+    found = neighbour_factor(made.bench)
+    assert found["factor"] == 1.0 and found["draft_steps"] == 5 * FACTOR_TURNS
+    assert [active for *_, active in rig.asked] == [False, True] * FACTOR_TURNS
+    made.bench.neighbour = None
+    assert neighbour_factor(made.bench) == {}
 
 
 def figures(*remote_ms: float) -> dict[str, Any]:

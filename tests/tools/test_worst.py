@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from edgespec.lab.demo.arms import ALONE, Run, Table
+from edgespec.lab.demo.arms import Run, Table
 from tools.bench import worst
+from tools.places.series import ALONE
 
 
 def run(ms: float, why: str | None = None) -> Run:

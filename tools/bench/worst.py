@@ -23,13 +23,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import ALONE, LOCAL, REMOTE, Run, Table, high
-from edgespec.lab.demo.measure import neighbour_factor
+from edgespec.lab.demo.arms import LOCAL, REMOTE, Run, Table
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts
 from edgespec.lab.rig import module
 from tools import deep_target, verbs
 from tools import options as checked
-from tools.places.series import Asked, Runs, Series, measured, save, saved, trace_options
+from tools.places.series import ALONE, Asked, Runs, Series, high, measured, neighbour_factor, save, saved, trace_options
 
 WARM_UP = "Tell me in a few sentences how a lighthouse works."
 """Answered once in each case before the timing; not one of the prompts."""

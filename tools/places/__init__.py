@@ -18,13 +18,24 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, LOCAL, REMOTE
-from edgespec.lab.demo.measure import Bench, neighbour_factor
+from edgespec.lab.demo.arms import BASE, CONTROL, LOCAL, REMOTE
+from edgespec.lab.demo.measure import Bench
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from tools import deep_target, verbs
 from tools.options import number, output
 from tools.places.report import show, summary
-from tools.places.series import Asked, Place, Series, measured, save, saved, trace_options, written
+from tools.places.series import (
+    ALONE,
+    Asked,
+    Place,
+    Series,
+    measured,
+    neighbour_factor,
+    save,
+    saved,
+    trace_options,
+    written,
+)
 
 T = TypeVar("T")
 SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
@@ -158,19 +169,25 @@ def search(bench: Bench, prompts: Sequence[str]) -> dict[int, float]:
     times = dict.fromkeys(SEARCHED_K, 0.0)
     for prompt in prompts:
         for k in SEARCHED_K:
-            run = bench.timed(prompt, SEARCH_TOKENS, LOCAL[f"colocated_k{k}"], beside=True)
+            run = bench.timed(prompt, SEARCH_TOKENS, colocated(k), beside=True)
             times[k] += run.ms_per_token / len(prompts)
     return {k: round(ms, 3) for k, ms in times.items()}
+
+
+def colocated(k: int) -> Mapping[str, Any]:
+    """Co-located decoding with chains of k."""
+    return {"policy": "colocated", "k": k}
 
 
 def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Asked]:
     """All arms of the prompt of this number."""
     wanted = list(dict.fromkeys(("plain", BASE, *(f"colocated_k{k}" for k in kept), CONTROL)))
-    made = [Asked(name, LOCAL[name]) for name in wanted]
+    asks = {**LOCAL, **{f"colocated_k{k}": colocated(k) for k in kept}}
+    made = [Asked(name, asks[name]) for name in wanted]
     if number < ALONE_PROMPTS:
-        made += [Asked(name + ALONE, LOCAL[name], beside=False) for name in wanted]
+        made += [Asked(name + ALONE, asks[name], beside=False) for name in wanted]
     for place in places:
-        made += [remote(place, name, asks) for name, asks in SWEPT.items()]
+        made += [remote(place, name, extension) for name, extension in SWEPT.items()]
     return made
 
 

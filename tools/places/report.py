@@ -13,9 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec.lab.demo.arms import ALONE, BASE, CONTROL, DISTURBED, MIN_MS, Run, Value, high
+from edgespec.lab.demo.arms import BASE, CONTROL, DISTURBED, MIN_MS, Run, Value
 from edgespec.lab.demo.report import decoding, whole
-from tools.places.series import Place
+from tools.places.series import ALONE, Place, high
 
 CONFIDENCE = 0.95
 LIMIT = 1.02

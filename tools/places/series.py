@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import Run
+from edgespec.lab.demo.arms import LOCAL, Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import RigError
 
@@ -35,6 +37,14 @@ class Place:
 
 
 T = TypeVar("T")
+ALONE = "_alone"
+"""Ends the name of an arm that was measured without the neighbour."""
+HIGH = 0.9
+"""The quantile over prompts that is shown beside the median."""
+FACTOR_PROMPT = "Count from one to thirty in words."
+FACTOR_TOKENS = 16
+FACTOR_TURNS = 4
+"""Short plain completions alone and beside the neighbour, in turns: about 130 passes."""
 WRITTEN_S = 10.0
 """Longest wait for the gateway to write a trace, which it does after the completion."""
 Runs = dict[str, Run]
@@ -98,6 +108,24 @@ class Series:
             time.sleep(0.005)
         if name and self.traces:
             shutil.move(max(new), self.traces / f"{name}.trace")
+
+
+def neighbour_factor(bench: Bench) -> dict[str, Any]:
+    """How much longer a plain pass takes while the neighbour drafts; nothing if there is none."""
+    if bench.neighbour is None:
+        return {}
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(FACTOR_TURNS):
+        for beside, found in times.items():
+            found.append(bench.timed(FACTOR_PROMPT, FACTOR_TOKENS, LOCAL["plain"], beside=beside).ms_per_token)
+    alone, beside_ms = (statistics.median(found) for found in times.values())
+    times_ms = {"alone_ms": round(alone, 3), "beside_ms": round(beside_ms, 3)}
+    return times_ms | {"factor": round(beside_ms / alone, 4), "draft_steps": bench.neighbour.steps}
+
+
+def high(values: Sequence[float]) -> float:
+    """The HIGH quantile, linear between the ordered values."""
+    return float(np.quantile(values, HIGH))
 
 
 def written(folder: Path) -> Path:

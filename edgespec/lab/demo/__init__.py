@@ -25,7 +25,7 @@ from rich.console import Console
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import BASE, PHI, REMOTE, Table
-from edgespec.lab.demo.measure import Bench, measure, neighbour_factor
+from edgespec.lab.demo.measure import Bench, measure
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.demo.scene import (
     DRAFTS,
@@ -76,10 +76,9 @@ def run(options: argparse.Namespace) -> int:
             set_up(rig, console)
             watch(rig, WATCHED, options.max_tokens, console)
             with benched(rig, neighbour=not options.no_neighbour) as bench:
-                factor = neighbour_factor(bench)
                 table = compare(bench, prompts, options, console)
-            identity = {} if options.no_identity else check_identity(rig, prompts, options.max_tokens, table, console)
-    figures = summary(table, identity, context_of(options) | {"neighbour": factor})
+            identity = {} if options.no_identity else check_identity(rig, prompts, options.max_tokens, console)
+    figures = summary(table, identity, context_of(options))
     show(figures, console)
     if options.json:
         with writing(options.json):
@@ -145,12 +144,10 @@ def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, c
     return table
 
 
-def check_identity(
-    stage: Rig, prompts: Sequence[str], max_tokens: int, table: Table, console: Console
-) -> dict[str, list[bool]]:
+def check_identity(stage: Rig, prompts: Sequence[str], max_tokens: int, console: Console) -> dict[str, list[bool]]:
     """Whether remote and co-located completions equal plain decoding's, with an exact target (in torch in fp32)."""
     stage.restart_gateway("float32")
-    arms = list(dict.fromkeys(("plain", BASE, f"colocated_k{table.best_k()}", *REMOTE)))
+    arms = ["plain", BASE, *REMOTE]
     with progress(console) as bar:
         task = bar.add_task("Comparing texts in fp32", total=len(arms) * len(prompts))
         texts: dict[str, list[str]] = {arm: [] for arm in arms}

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 PHI = 3.0
 """φ of `wanspec` for this small target: 81 % of its positions exceed the papers' 0.5 nats."""
-KS = range(1, 17)
-"""Depths of co-located drafting; 16 is more than pays for any draft of the demo."""
+BASE = "colocated_k2"
+"""The papers' reference."""
 CONTROL = "no_worker"
 """Of `adaptive`: the same policy, sources and local draft. Without a worker both preferences do the same."""
 LOCAL: Mapping[str, Mapping[str, Any]] = {
     "plain": {"policy": "plain"},
-    **{f"colocated_k{k}": {"policy": "colocated", "k": k} for k in KS},
+    BASE: {"policy": "colocated", "k": 2},
     CONTROL: {"policy": "adaptive", "prefer": "balanced", "offload": "never"},
 }
-"""Arms without a worker: measured beside a neighbour that drafts, and alone."""
+"""Arms without a worker: measured beside a neighbour that drafts."""
 REMOTE: Mapping[str, Mapping[str, Any]] = {
     "remote": {"policy": "wanspec", "phi": PHI},
     "adaptive": {"policy": "adaptive", "prefer": "balanced"},
@@ -26,16 +26,10 @@ REMOTE: Mapping[str, Mapping[str, Any]] = {
 }
 """Those with a worker: WANSpec's Algorithm 1, and the policy that decides by expected time, as either preference."""
 ARMS = {**LOCAL, **REMOTE}
-ALONE = "_alone"
-"""Ends the name of an arm that was measured without the neighbour."""
-BASE = "colocated_k2"
-"""The papers' reference."""
 DISTURBED = 0.15
 """A prompt is disturbed when other processes used more than this share of one core during one of its runs."""
 MIN_MS = 0.01
 """A short completion may come out of its first pass whole, and then takes no time to decode."""
-HIGH = 0.9
-"""The quantile over prompts that is shown beside the median."""
 
 
 @dataclass(slots=True)
@@ -125,15 +119,3 @@ class Table:
     def total(self, arm: str, value: Value) -> float:
         """Sum over the prompts of one figure of one arm."""
         return sum(self.values(arm, value))
-
-    def best_k(self) -> int:
-        """The fastest k of co-located drafting, found afterwards, of those that every prompt has."""
-        whole = [k for k in KS if all(f"colocated_k{k}" in runs for runs in self.runs)]
-        return min(whole, key=lambda k: self.median(f"colocated_k{k}", lambda run: run.ms_per_token))
-
-
-def high(values: Sequence[float]) -> float:
-    """The HIGH quantile, linear between the ordered values."""
-    import numpy as np  # here, since `edgespec --help` reads this module's names
-
-    return float(np.quantile(values, HIGH))

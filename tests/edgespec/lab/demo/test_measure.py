@@ -1,4 +1,4 @@
-"""Which arms run beside the neighbour, which alone, and which k are kept."""
+"""Which arms run beside the neighbour, and in which order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.lab.demo.arms import ALONE, KS
-from edgespec.lab.demo.measure import FACTOR_TURNS, Bench, measure, neighbour_factor
+from edgespec.lab.demo.arms import ARMS
+from edgespec.lab.demo.measure import Bench, measure
 
 
 @pytest.fixture(autouse=True)
@@ -65,24 +65,11 @@ def bench(*, neighbour: bool = True) -> tuple[Bench, FakeRig]:
     return Bench(rig, beside if neighbour else None), rig  # type: ignore[arg-type]
 
 
-def test_arms_without_a_worker_have_a_neighbour_and_remote_ones_do_not() -> None:
+def test_only_arms_without_a_worker_have_a_neighbour() -> None:
     made, rig = bench()
-    list(measure(made, ["a"], 8))
-    assert {active for policy, _, active in rig.asked if policy in ("wanspec", "adaptive")} == {False}
-    assert {active for policy, _, active in rig.asked if policy == "control"} == {True}
-    beside = {k for policy, k, active in rig.asked if policy == "colocated" and active}
-    alone = {k for policy, k, active in rig.asked if policy == "colocated" and not active}
-    assert beside == set(KS) and alone == {2, 6}
-
-
-def test_the_factor_is_that_of_plain_passes_with_and_without_neighbour() -> None:
-    made, _ = bench()
-    found = neighbour_factor(made)
-    assert found["factor"] == 1.25 and found["draft_steps"] == 5 * FACTOR_TURNS
-    assert neighbour_factor(bench(neighbour=False)[0]) == {}
-
-
-def test_without_a_neighbour_no_arm_is_measured_twice() -> None:
-    made, _ = bench(neighbour=False)
-    table = list(measure(made, ["a", "b", "c"], 8))[-1][1]
-    assert not any(arm.endswith(ALONE) for runs in table.every for arm in runs)
+    (_, first), (_, table) = list(measure(made, ["a", "b"], 8))
+    assert first is table and [set(runs) for runs in table.every] == [set(ARMS)] * 2
+    assert [next(iter(runs)) for runs in table.every] == list(ARMS)[:2]
+    assert {policy for policy, _, active in rig.asked if active} == {"plain", "colocated", "control"}
+    assert {policy for policy, _, active in rig.asked if not active} == {"wanspec", "adaptive"}
+    list(measure(bench(neighbour=False)[0], ["a"], 8))
