@@ -130,12 +130,3 @@ def test_a_gateway_with_an_open_api_warns_and_prints_where_it_is(tmp_path: Path)
         _, out, err = running.end()
     assert "`api.host` is 0.0.0.0: API keys and prompts cross the network unencrypted" in err
     assert "127.0.0.1" not in out.splitlines()[0]
-
-
-@pytest.mark.parametrize("sig", [signal.SIGHUP, signal.SIGTERM])
-def test_a_gateway_that_gets_a_signal_says_so_and_removes_its_file(tmp_path: Path, sig: signal.Signals) -> None:
-    with gateway(tmp_path) as running:
-        running.wait_ready()
-        code, _, err = running.end(sig)
-    assert code == 0 and f"{sig.name}: stopping" in err
-    assert not (tmp_path / "ready.json").exists()

@@ -152,24 +152,6 @@ def test_a_second_gateway_and_a_taken_port_are_one_sentence(running: Running, tm
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("option", "code", "words"),
-    [
-        ("target.model=/nowhere/model.gguf", 66, "/nowhere/model.gguf"),
-        ("target.model=/etc/hostname", 66, "not a usable GGUF"),
-        ("daemon.cpu=[4095]", 78, "daemon.cpu"),
-        ("target.colour=red", 78, "target.colour"),
-    ],
-)
-def test_what_cannot_start_says_why_in_one_line(tmp_path: Path, option: str, code: int, words: str) -> None:
-    (tmp_path / "gateway.toml").write_text(f'[daemon]\nstate_dir = "{tmp_path}/state"\n[link]\nmdns = false\n')
-    ports = ("--port", "0", "--link-port", "0", "--metrics-port", "0")
-    done = cli(tmp_path, "serve", *ports, "--set", option)
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         await asyncio.to_thread(running.wait_ready)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,6 @@ from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.load import Dtype, load
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -103,50 +101,6 @@ def test_bfloat16_answers_equal_plain_decoding_whatever_the_trees(quantised_mode
             assert answer_by_trees(target, prompt, plain, rng) == plain
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_exact_target_gives_the_same_bits_for_any_company(quantised_model: Path, text: Text, dtype: Dtype) -> None:
-    target, rng = make_target(quantised_model, dtype), random.Random(3)
-    tokens = text.encode("The quick brown fox jumps over the lazy dog. " * 12)
-    slot, reused = target.open(tokens[:40])
-    target.prefill(slot, tokens[reused:39])
-    alone = []
-    for token in tokens[39:60]:
-        (found,) = target.verify([Work(slot, FlatTree([token], [-1], [0]))])
-        alone.append(found.logits(0))
-        target.keep(slot, [0])
-    target.close(slot)
-    for chunk in (1, 7, 39):
-        target = make_target(quantised_model, dtype)
-        slot, _ = target.open(tokens[:40])
-        for start in range(0, 39, chunk):
-            target.prefill(slot, tokens[start : min(start + chunk, 39)])
-        tree = random_tree(rng, tokens[39], [])
-        path = [0]
-        for token in tokens[40:60]:  # the text itself as one path among the others
-            tree = FlatTree([*tree.tokens, token], [*tree.parents, path[-1]], [*tree.depths, len(path)])
-            path.append(len(tree) - 1)
-        (found,) = target.verify([Work(slot, tree)])
-        for row, expected in zip(path, alone, strict=True):
-            np.testing.assert_array_equal(found.logits(row), expected)
-
-
-def test_the_lean_pass_agrees_with_transformers(quantised_model: Path, text: Text) -> None:
-    model, target = load(quantised_model, "float32", "cpu").model, make_target(quantised_model, "float32")
-    tokens = text.encode(TEXTS[0] * 3)
-    with torch.inference_mode():
-        expected = model(torch.tensor([tokens])).logits[0]
-    slot, _ = target.open(tokens[:10])
-    target.prefill(slot, tokens[:9])
-    n = len(tokens) - 9
-    (found,) = target.verify([Work(slot, FlatTree(tokens[9:], range(-1, n - 1), range(n)))])
-    ours = np.stack([found.logits(row) for row in range(n)])
-    np.testing.assert_allclose(ours, expected[9:].numpy(), atol=1e-3)
-    assert found.argmax == expected[9:].argmax(-1).tolist()
-    probabilities = expected[9:].double().softmax(-1)
-    entropies = -(probabilities * probabilities.clamp_min(1e-300).log()).sum(-1)
-    np.testing.assert_allclose([found.entropy(row) for row in range(n)], entropies.numpy(), atol=1e-3)
-
-
 def test_text_becomes_the_tokens_that_llama_cpp_makes_of_it(quantised_model: Path, text: Text) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     reference = llama_cpp.Llama(str(quantised_model), vocab_only=True, verbose=False)
@@ -156,11 +110,6 @@ def test_text_becomes_the_tokens_that_llama_cpp_makes_of_it(quantised_model: Pat
         out = text.detokeniser()
         streamed = "".join([*(out.feed(token) for token in tokens), out.flush()])
         assert streamed == text.decode(tokens) == words.replace("<|im_end|>", "")
-
-
-def test_one_tokenizer_has_one_digest_in_both_formats(quantised_model: Path) -> None:
-    loaded = load(quantised_model, "bfloat16", "cpu")
-    assert hf_tokenizer_digest(loaded.folder) == loaded.tokenizer_digest
 
 
 def test_no_control_token_of_the_real_tokenizer_comes_from_content(quantised_model: Path, text: Text) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -63,38 +60,3 @@ def test_a_command_that_is_terminated_still_ends_what_it_started() -> None:
         assert signal.getsignal(signal.SIGTERM) is ours
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-ENDED = """
-import argparse, sys, time
-from pathlib import Path
-from edgespec.lab.rig import Processes, processes
-from tools import verbs
-
-processes.END_S = 0.3
-CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
-
-def work(_):
-    with Processes(Path(sys.argv[1])) as running:
-        for name in ("one", "other"):
-            running.start(name, [sys.executable, "-c", CHILD], piped=True)
-            running.line(name)
-        print(*running.pids(), flush=True)
-        time.sleep(60)
-
-parser = argparse.ArgumentParser()
-parser.set_defaults(run=work)
-verbs.run(parser, [])
-"""
-
-
-def test_one_that_is_terminated_again_and_again_leaves_no_process(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ENDED, str(tmp_path)], stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        pids = program.stdout.readline().split()
-        deadline = time.monotonic() + 20
-        while program.poll() is None and time.monotonic() < deadline:
-            program.terminate()
-            time.sleep(0.01)
-        assert program.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)  # the latter: by one that came afterwards
-    assert len(pids) == 2 and not any(Path("/proc", pid.decode()).exists() for pid in pids)

@@ -84,6 +84,18 @@ async def test_several_prompts_and_choices_keep_their_order(echo: Echo, client: 
     assert [choice.text for choice in tokens.choices] == ["hi", "j"]
 
 
+async def test_streamed_choices_have_their_index(client: openai.AsyncOpenAI) -> None:
+    texts = {0: "", 1: "", 2: ""}
+    finished: dict[int, str] = {}
+    async for chunk in await client.chat.completions.create(model="echo", messages=HELLO, stream=True, n=3):
+        choice = chunk.choices[0]
+        texts[choice.index] += choice.delta.content or ""
+        if choice.finish_reason:
+            finished[choice.index] = choice.finish_reason
+    assert texts == dict.fromkeys(range(3), ECHOED)
+    assert finished == dict.fromkeys(range(3), "stop")
+
+
 async def test_models_are_listed_and_found(client: openai.AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["echo"]
     assert (await client.models.retrieve("echo")).id == "echo"
@@ -138,3 +150,8 @@ async def test_a_stop_string_ends_the_answer_before_it_and_counts_exactly(
         assert answer.usage.completion_tokens == len("user: hello ✓".encode())
     await until(lambda: not echo.engine.running)
     assert len(echo.engine.cancelled) == 5, "the engine stops too"
+
+
+async def test_text_held_back_for_a_stop_string_comes_out_at_the_end(client: openai.AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(**CHAT, stop="worldwide", stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == ECHOED

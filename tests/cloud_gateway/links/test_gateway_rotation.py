@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
@@ -78,3 +79,15 @@ def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(
     assert again.identity().public == new
     assert again.tls_identity().spki_hash != old[1] and again.tls_identity().context()
     assert not (keys.folder / "rotated.json").exists()
+
+
+def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyStoreError, match="does not exist, so there is nothing to rotate"):
+        ServerKeyStore(tmp_path / "none").rotate_gateway()
+    given = ServerKeyStore(tmp_path / "given")
+    given.identity()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
+    with pytest.raises(ConfigError, match="identity.key is a credential, which is never written"):
+        ServerKeyStore(tmp_path / "gateway").rotate_gateway()

@@ -109,6 +109,18 @@ async def test_pause_resume_and_decline_are_passed_on(tmp_path: Path) -> None:
         assert [call[0] for call in gateway.seen.calls] == ["up", "down", "up", "decline"]
 
 
+@pytest.mark.driven
+async def test_the_step_time_is_estimated_from_the_spacing_of_trees(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        loop, sent_at = asyncio.get_running_loop(), []
+        for i in range(30):
+            await linked.send(some_tree(1 + 2 * i))
+            sent_at.append(loop.time())
+            await asyncio.sleep(0.02)
+        (worker,) = gateway.links.workers()
+        assert 0.5 < 2 * worker.step_s / ((sent_at[-1] - sent_at[0]) / 29) < 2, "each frame has two levels"
+
+
 async def test_a_goodbye_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
         await linked.send(m.Bye("stopping"))

@@ -69,6 +69,22 @@ def test_the_turns_of_the_engine_make_no_view_of_100_workers(made: list[str]) ->
     assert made[WORKERS:] == [worker.id] and table.registry.views[worker.id].rtt_s == 0.040
 
 
+def test_a_view_is_replaced_only_where_something_changed() -> None:
+    table, worker = Registry(), linked(1)
+    table.add(worker)
+    before = table.views[worker.id]
+    table.refresh(worker)
+    assert table.views[worker.id] is before
+    worker.paused_because = "busy"
+    table.refresh(worker)
+    assert table.views[worker.id].paused and not before.paused
+    other = linked(1)
+    table.add(other)
+    table.refresh(worker)
+    assert not table.views[worker.id].paused and not table.remove(worker), "a link that was replaced has no say"
+    assert table.remove(other) and not table.views
+
+
 async def test_each_event_of_a_link_shows_in_the_view_before_the_engine_sees_it(tmp_path: Path) -> None:
     worker, seen = key_id(worker_identity().key.public), Watched()
     async with serving(tmp_path, seen=seen) as gateway:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloud_gateway.__main__ import build_parser, main
+from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.process import report
@@ -170,14 +170,6 @@ def test_wrong_usage_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixtu
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert __version__ in capsys.readouterr().out
-
-
-def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["serve"], ["pair"], ["workers", "list"], ["workers", "revoke"], ["keys", "create"], ["status"]):
-        with pytest.raises(SystemExit) as ended:
-            build_parser().parse_args([*argv, "--help"])
-        assert ended.value.code == 0
-        assert "--config" in capsys.readouterr().out
 
 
 def test_small_commands_load_no_model_library() -> None:

@@ -22,7 +22,6 @@ from edgespec.core.errors import ConfigError, EdgespecError, ModelError, Tokeniz
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
 from tests.support.engines import complete, started
-from tests.support.timing import in_sorts
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 
@@ -73,14 +72,6 @@ def test_the_numbers_are_those_that_this_processor_multiplies_fast(
     assert targets.dtype_for(TargetSection(dtype="bfloat16")) == "bfloat16"
     monkeypatch.setattr(targets, "_cuda", lambda: True)
     assert targets.dtype_for(TargetSection()) == "bfloat16"
-
-
-def test_eight_rows_cost_less_than_eight_passes_of_one() -> None:
-    weight = torch.randn(1536, 576).to(getattr(torch, targets.dtype_for(TargetSection(device="cpu"))))
-    product = linear.PackedLinear(weight)
-    one, eight = (torch.randn(rows, 576).to(weight.dtype) for rows in (1, 8))
-    with torch.inference_mode():
-        assert in_sorts(lambda: product(eight)) < 5 * in_sorts(lambda: product(one))
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -154,14 +154,6 @@ def test_a_missing_model_names_the_command_that_makes_it(
     assert f"run `{command}" in str(caught.value)
 
 
-def test_a_cut_off_model_is_damaged_not_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    models.model_dir().mkdir(parents=True)
-    (models.model_dir() / models.QUANTISED.file).write_bytes(b"GGUF")
-    with pytest.raises(ModelError, match="damaged"):
-        models.quantised()
-
-
 @pytest.mark.usefixtures("without_pip")
 @pytest.mark.claim("a-fetched-model-is-what-was-fetched")
 def test_another_model_of_the_same_size_is_not_the_demos(

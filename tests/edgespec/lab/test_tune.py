@@ -146,13 +146,6 @@ def test_a_machine_without_a_draft_gets_advice_too() -> None:
     assert (found["policy.name"], found["policy.sources"], found["local_draft.model"]) == ("adaptive", ["lookup"], "")
 
 
-def test_every_recommendation_is_a_setting_that_the_gateway_takes() -> None:
-    for arms in ({"lookup": 20.0, "colocated": 18.0, "draft": 15.0}, {"lookup": 40.0}):
-        for rtt in (None, 10.0):
-            made = rewritten("", {one.key: one.value for one in recommend(measured(rtt, **arms), "auto:quantised")})
-            parse(made, GatewaySettings, "made")
-
-
 def test_the_match_rate_follows_from_what_a_round_of_two_accepts() -> None:
     assert tune.match_of([Usage(rounds=10, accepted={"local": 12})]) == pytest.approx(0.704, abs=1e-3)
     assert tune.match_of([Usage(rounds=10, accepted={"local": 20})]) == 1.0
@@ -228,19 +221,3 @@ def test_tiny_models_are_measured_in_a_gateway_process_too(tmp_path: Path, capsy
     if len(os.sched_getaffinity(0)) > 1:
         assert arms["async"] > 0 < report["measured"]["cpu_ms"]["async"]
         assert load(path).local_draft.mode == chosen["local_draft.mode"]
-
-
-@pytest.mark.live
-def test_it_measures_the_demos_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from edgespec.__main__ import main
-
-    path = tmp_path / "gateway.toml"
-    path.write_text('[target]\nengine = "torch"\n')
-    given = ["tune", "--config", str(path), "--limit", "1", "--max-tokens", "48", "--rtt-ms", "20", "--json", "--write"]
-    assert main(given) == 0
-    report = json.loads(capsys.readouterr().out)
-    arms = {"plain", "lookup", "colocated", "draft", "merge", "answers"}
-    assert arms <= set(report["measured"]["arms"]) <= arms | {"async"}
-    assert {"colocated", "draft"} <= set(report["measured"]["accepted"])
-    assert {one["key"] for one in report["settings"]} >= {"policy.name", "local_draft.model", "policy.sources"}
-    assert load(path).policy.name == next(one["value"] for one in report["settings"] if one["key"] == "policy.name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,18 +10,41 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError
 from edgespec.shared.files import locked, private_folder, read_private, write_private
+from edgespec.shared.keystore import KeyStore
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     private_folder(tmp_path / "keys")
     return tmp_path / "keys"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few pages; only root can mount one."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=32k,mode=0700", "tmpfs", str(mount)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user cannot mount a file system; the test with a file size limit stands in")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
 
 
 def mode(path: Path) -> int:
@@ -90,6 +114,18 @@ def test_a_dead_processs_file_is_replaced_and_a_planted_link_not_followed(folder
     write_private(folder / "key", b"again")
     assert victim.read_bytes() == b"untouched"
     assert sorted(path.name for path in folder.iterdir()) == ["key", "victim"]
+
+
+def test_a_full_disk_leaves_the_former_list_as_it_was(small_disk: Path) -> None:
+    workers = PairedWorkers(KeyStore(small_disk).folder)
+    workers.add(b"1" * 32, "first")
+    fill(small_disk)
+    with pytest.raises(KeyStoreError, match="the disk is full"):
+        for i in range(2, 200):
+            workers.add(bytes([i]) * 32, f"worker {i}")
+    assert workers.lookup(b"1" * 32) == "paired"
+    assert PairedWorkers(small_disk / "keys").all() == workers.all()
+    assert [path.name for path in (small_disk / "keys").iterdir()] == ["workers.json"]
 
 
 def test_a_file_size_limit_is_a_full_disk_for_any_user(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec import __version__
-from edgespec.__main__ import build_parser, main
+from edgespec.__main__ import main
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.keystore import KeyStore
@@ -78,17 +78,6 @@ def test_the_version_is_shown_in_both_usual_ways(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith(f"edgespec {__version__} (Python ")
 
 
-def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    (verbs,) = [action for action in build_parser()._actions if action.dest == "verb"]
-    assert verbs.choices
-    for name in verbs.choices:
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-        lines = capsys.readouterr().out.split("\n\n")
-        assert len(lines) > 2, f"edgespec {name} --help has no description"
-        assert lines[1].strip().endswith(".")
-
-
 def test_a_key_is_rotated_and_both_ids_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,19 +89,6 @@ def test_a_key_is_rotated_and_both_ids_are_shown(
     assert json.loads(capsys.readouterr().out) == {"old": before, "new": key_id(store.identity().public)}
     assert main(["keys", "rotate", "--config", str(config)]) == 0
     assert "Restart `edgespec run`" in capsys.readouterr().out
-
-
-def test_the_services_credential_is_not_rotated_in_a_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = KeyStore(tmp_path / "given")
-    given.identity()
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
-    assert main(["run"]) == 77  # it has read its keys, and is not paired
-    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
-    capsys.readouterr()
-    assert main(["keys", "rotate"]) == 78
-    assert f"{given.folder}/identity.key is a credential, which is never written: put" in capsys.readouterr().err
 
 
 def test_a_gateway_is_unpaired_by_its_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

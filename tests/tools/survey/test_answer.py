@@ -6,10 +6,11 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.survey.answer import Answer
+from tools.survey.answer import MAX_BYTES, Answer, NotAStreamError
 
 
 def event(item: Any, end: str = "\n\n") -> bytes:
@@ -39,3 +40,23 @@ def test_a_stream_means_the_same_however_it_is_cut(cuts: list[int]) -> None:
         answer.feed(STREAM[start:end], 1.0)
     assert (answer.chunks, answer.tokens, answer.finished, answer.done) == (2, 7, True, True)
     assert (answer.first_at, answer.last_at) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "answered_error"),
+    [
+        (b"data: hello\n\n", False),
+        (b"data: [1]\n\n", False),
+        (b'data: {"choices": "x"}\n\n', False),
+        (b'data: {"choices": [3]}\n\n', False),
+        (b'data: {"id": "x"}\n\n', False),
+        (b"data: \xff\xfe\n\n", False),
+        (b'data: {"error": {"message": "key es-secret"}}\n\n', True),
+        (b"x" * (MAX_BYTES + 1), False),
+    ],
+)
+def test_what_is_no_openai_stream_is_refused_without_repeating_it(data: bytes, answered_error: bool) -> None:
+    with pytest.raises(NotAStreamError) as error:
+        Answer().feed(data, 1.0)
+    assert error.value.answered_error is answered_error
+    assert "secret" not in str(error.value)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgespec.core.drafting.borders import Borders
 from tests.support.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
 
-CASES = int(os.environ.get("EDGESPEC_CASES", "300"))
+CASES = int(os.environ.get("EDGESPEC_CASES", "100"))
 LIST = (
     "the tree of a draft isn't it's 3.14 12345 x[i] += f(y); \"quoted\" na\u00efve e\u0301 \u4e2d\u6587 \u3000 \n \n\n "
     "<end> <b>bold</b> http://a.b/c?d=e#f ... -- \U0001f600 \u00a0 \u2028 .\n )\n ;\r\n __init__ I'LL".split(" ")
