@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_155,
+    "wheel": 43_158,
     "tools": 17_651,
     "tests": 43_264,
     "integrations": 4_705,
