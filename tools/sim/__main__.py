@@ -38,9 +38,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", type=Path, default=Path(f"{name}.json"), help="output; plots go beside it")
+    command.add_argument(
+        "--json",
+        type=Path,
+        default=Path("out", f"{name}.json"),
+        help="output (default: %(default)s); plots go beside it",
+    )
     runs, processes = number(int, 1, 10_000), number(int, 1, 64)
-    command.add_argument("--runs", type=runs, help="answers per point (default: as the configuration says)")
+    command.add_argument("--runs", type=runs, help="completions per point (default: as the configuration says)")
     command.add_argument("--processes", type=processes, default=2, help="processes to use (default: 2)")
     command.set_defaults(simulated=FIGURES[name][0])
     if name == "sweep":
@@ -71,7 +76,7 @@ def _figure(options: argparse.Namespace) -> int:
         answer = options.simulated(options.json, options.processes, progress, options.runs, **more)
     verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
-    for key in answer.keys() - {"figure", "rows", "tables", "table"}:
+    for key in [one for one in answer if one not in ("figure", "rows", "tables", "table")]:
         name, found = key.replace("_", " "), answer[key]
         verbs.console().print(verbs.table(_listed(name, found)) if isinstance(found, Mapping) else f"{name}: {found}")
     print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
@@ -80,7 +85,8 @@ def _figure(options: argparse.Namespace) -> int:
 
 def _listed(name: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each entry, with one column of this name or a column for each of an entry's own names."""
-    return [{"": key} | (dict(one) if isinstance(one, Mapping) else {name: one}) for key, one in found.items()]
+    rows = {key: one if isinstance(one, Mapping) else {name: one} for key, one in found.items()}
+    return [{"": key} | {column.replace("_", " "): value for column, value in row.items()} for key, row in rows.items()]
 
 
 def main(arguments: list[str] | None = None) -> int:

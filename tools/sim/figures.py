@@ -201,12 +201,16 @@ def match_statistics(kind: Kind, steps: Steps, tokens: int, runs: int) -> dict[s
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """The rows as a table: one line per configuration, latency / passes per round trip."""
+    """The rows as a table: one line per configuration, one column per round trip."""
     rtts = list(dict.fromkeys(row["rtt_ms"] for row in rows))
     configs = list(dict.fromkeys(row["config"] for row in rows))
     width = max(len(config) for config in configs)
     cells = {(row["config"], row["rtt_ms"]): f"{row['latency_ratio']:.2f}/{row['draft_ratio']:.2f}" for row in rows}
     head = " " * width + "".join(f"{rtt:>11g}" for rtt in rtts)
     return "\n".join(
-        [head, *(f"{c:{width}}" + "".join(f"{cells.get((c, rtt), ''):>11}" for rtt in rtts) for c in configs)]
+        [
+            "latency / draft passes at the gateway, both ÷ co-located, by round trip in ms",
+            head,
+            *(f"{c:{width}}" + "".join(f"{cells.get((c, rtt), ''):>11}" for rtt in rtts) for c in configs),
+        ]
     )

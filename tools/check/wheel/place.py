@@ -148,20 +148,26 @@ def install_tool(wheel: Path, extra: str, installer: Installer, folder: Path) ->
     """The wheel with one extra as pipx or uv installs a program; returns the folder of its programs."""
     if shutil.which(installer) is None:
         raise ConfigError(f"The program {installer} is missing: run `pip install {installer}`.")
+    built = folder.with_name("built")
+    if not built.exists():  # compiled once: uv, which pipx uses too, would compile it again for the second environment
+        _call([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(built), "llama-cpp-python"])
     torch = folder.with_name("torch.txt")
     torch.write_text(lock.pinned(lock.entries((ROOT / "requirements/torch-cpu.txt").read_text())["torch"]))
-    manage(folder, installer, "install", f"edgespec[{extra}] @ {wheel.as_uri()}", constraint=torch)
+    manage(folder, installer, "install", f"edgespec[{extra}] @ {wheel.as_uri()}", constraint=torch, built=built)
     return folder / "bin"
 
 
-def manage(folder: Path, installer: Installer, *words: str, constraint: Path | None = None) -> None:
-    """Runs `pipx` or `uv tool` with what it keeps below `folder`."""
+def manage(
+    folder: Path, installer: Installer, *words: str, constraint: Path | None = None, built: Path | None = None
+) -> None:
+    """Runs `pipx` or `uv tool` with what it keeps below `folder`; `built`: a folder of wheels."""
     names = {
         "pipx": {"PIPX_HOME": folder, "PIPX_BIN_DIR": folder / "bin", "PIPX_MAN_DIR": folder / "man"},
         "uv": {"UV_TOOL_DIR": folder, "UV_TOOL_BIN_DIR": folder / "bin"},
     }[installer]
     names |= {f"{name}_CONSTRAINT": constraint for name in ("UV", "PIP") if constraint}
-    found = lock.pip_for_uv() | {"UV_FIND_LINKS": lock.pip_setting("find-links").replace(" ", ",")}
+    links = " ".join([lock.pip_setting("find-links"), *([str(built)] if built else [])])
+    found = lock.pip_for_uv() | {"UV_FIND_LINKS": links.strip().replace(" ", ","), "PIP_FIND_LINKS": links.strip()}
     _call([installer, *(["tool"] if installer == "uv" else []), *words], found | {k: str(v) for k, v in names.items()})
 
 
