@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, Points
 from cloud_gateway.core.policies.estimators import StepCurve

@@ -13,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait

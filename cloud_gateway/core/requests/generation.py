@@ -10,7 +10,9 @@ the driver's: slots, models, workers' links, the client's stream.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
 from cloud_gateway.core.policies.colocated import Plain

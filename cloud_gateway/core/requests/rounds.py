@@ -3,7 +3,7 @@ outcome of the round before."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.policy import Policy

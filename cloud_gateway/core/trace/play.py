@@ -6,9 +6,10 @@ What comes out is either the same decisions, bit for bit, or the first one that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import actions, registry

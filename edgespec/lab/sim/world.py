@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import CatchUp, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies import adaptive, estimators
 from cloud_gateway.core.policies.estimators import StepCurve

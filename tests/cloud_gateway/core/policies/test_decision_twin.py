@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import WIDTH, Adaptive

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive

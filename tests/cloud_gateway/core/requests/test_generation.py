@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Verify, Wait
 from cloud_gateway.core.policies.policy import Policy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from typing import get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Costs, LinkView, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
