@@ -350,8 +350,7 @@ class Engine:
             costs = self.local.costs(active)
             others = round(sum(other.rows for other in self.requests.active.values()) - active.rows)
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
-            if others or sharers or read_s or probe:
-                costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
+            costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
             self.local.ask_sources(active)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
             active.decided(action)

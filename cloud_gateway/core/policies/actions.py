@@ -1,7 +1,6 @@
 """What a controller sees and what it can ask for: the vocabulary that engine, simulator and policies share.
 
-Pure: time comes in, a decision with a deadline goes out. Seconds and nats throughout.
-Msgspec structs, since each decision makes some: a dataclass takes six times as long.
+Pure: time comes in, a decision with a deadline goes out. Seconds and nats throughout. Structs as in requests/events.py.
 """
 
 from __future__ import annotations

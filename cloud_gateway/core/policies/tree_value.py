@@ -163,7 +163,7 @@ class Surveyor:
             if (own := self._drafted.get(node)) is not None:
                 chosen = own.tokens.index(token) if token in own.tokens else None
                 self.calibrator.observe(own.costs, own.entropy, chosen)
-            drafted = sorted([child for child in children if child.drafted], key=_cost)
+            drafted = sorted(self._by_drafts(children), key=_cost)
             if drafted:  # what a draft proposed after a committed prefix, and the token that followed
                 self._judged += 1
                 self._best += drafted[0].token == token
@@ -173,14 +173,17 @@ class Surveyor:
             if following is None:
                 break
             node = following
+        shares = self._shares
         for node, children in self._offered.items():
-            costs = sorted([child.cost for child in children if child.drafted])
-            if len(costs) >= width:
+            if len(named := self._by_drafts(children)) >= width:
                 self._full += 1
-                for rank, cost in enumerate(costs[: len(self._shares)]):
-                    self._shares[rank] += trust * exp(node.cost - cost)
+                for rank, cost in zip(range(len(shares)), sorted(map(_cost, named))):
+                    shares[rank] += trust * exp(node.cost - cost)
         self._offered, self._root = {}, None
         self._drafted = {node: own for node, own in self._drafted.items() if node in tree.tree}
+
+    def _by_drafts(self, children: Sequence[Node]) -> Sequence[Node]:
+        return [child for child in children if child.drafted] if self._shared else children
 
 
 def _gains(nodes: Iterable[Node]) -> Mapping[Node, float]:

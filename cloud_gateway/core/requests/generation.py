@@ -197,8 +197,7 @@ class Generation:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
         self._rounds.inform(self.policy)
         list(self.ask_sources())  # those that nobody has asked
-        limited = replace(costs, remaining=self.remaining)
-        action = self._rounds.decide(self.policy, self.tree, link, limited, now)
+        action = self._rounds.decide(self.policy, self.tree, link, replace(costs, remaining=self.remaining), now)
         self.account.decided(self.policy)
         self.listener.decided(link, costs, now, action)
         return action

@@ -175,7 +175,8 @@ class CandidateTree:
         oldest = self._oldest
         for state in self._sources.values():
             if len(state.where) > state.limit:
-                state.where = {wire: place for wire, place in state.where.items() if _position(place) >= oldest}
+                named = state.where.items()  # without a call for each of them, which would take as long as the rest
+                state.where = {wire: at for wire, at in named if (at if isinstance(at, int) else at.position) >= oldest}
                 state.limit = max(2 * len(state.where), MIN_NAMED)
         return path
 
