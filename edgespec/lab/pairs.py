@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
@@ -49,18 +49,11 @@ class Agreement:
     """Processor time of drafting with the draft model's passes, after the prompt."""
 
     @contextmanager
-    def host(self) -> Iterator[None]:
-        """Counts the processor time of what is done in it."""
+    def timed(self, figure: Literal["host_s", "draft_s"]) -> Iterator[None]:
+        """Adds the processor time of what is done in it to this figure."""
         began = time.thread_time()
         yield
-        self.host_s += time.thread_time() - began
-
-    @contextmanager
-    def drafting(self) -> Iterator[None]:
-        """The same with the draft model's passes."""
-        began = time.thread_time()
-        yield
-        self.draft_s += time.thread_time() - began
+        setattr(self, figure, getattr(self, figure) + time.thread_time() - began)
 
     @property
     def right(self) -> float:
@@ -154,20 +147,20 @@ def _rounds(
     while draft.catch_up(1, draft.prefill_batch):
         pass
     while at < len(completion):
-        with found.drafting():
+        with found.timed("draft_s"):
             for _ in range(STEPS):
-                with found.host():
+                with found.timed("host_s"):
                     leaves = drafting.candidates()
                     paths = drafting.paths(leaves)
                 if not leaves:
                     break
                 proposals = draft.step(1, paths, drafting.rule.branching, ranker)
-                with found.host():
+                with found.timed("host_s"):
                     drafting.record(leaves, proposals)
         accepted = _compare(found, drafting, completion[at:])
         fresh = completion[at : at + accepted + 1]
-        with found.drafting():
-            with found.host():
+        with found.timed("draft_s"):
+            with found.timed("host_s"):
                 drafting.commit(len(prompt) + at, fresh)
             draft.commit(1, drafting.to_read)
             ranker.committed(drafting.to_read)

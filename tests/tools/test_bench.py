@@ -15,17 +15,6 @@ from tools.bench.__main__ import main
 from tools.bench.rounds import Setup
 
 
-def test_it_prints_and_writes_what_a_frame_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "frames.json"
-    assert main(["frames", "--frames", "40", "--nodes", "32", "--json", str(out)]) == 0
-    figures = json.loads(out.read_text())
-    assert json.loads(capsys.readouterr().out) == figures
-    assert figures["tree_bytes"] == 1024 and figures["commit_bytes"] == 512
-    assert figures["tree_both_us"] == pytest.approx(
-        figures["tree_sign_encode_us"] + figures["tree_verify_decode_us"], abs=0.2
-    )
-
-
 def test_the_bench_of_rounds_measures_the_shipped_defaults_by_parts(tmp_path: Path) -> None:
     out = tmp_path / "rounds.json"
     assert main(["rounds", "--rounds", "30", "--json", str(out)]) == 0

@@ -1,1 +1,1 @@
-"""Benchmarks of the host side: `python -m tools.bench frames`, `… rounds`; without a name, all of them."""
+"""Benchmarks of the host side: `python -m tools.bench rounds`, and others; without a name, all of them."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tools import verbs
 
-NAMES = ("frames", "rounds", "target")
+NAMES = ("rounds", "target")
 LONG = ("live", "map", "serving", "worst")
 """Only when asked for by name."""
 

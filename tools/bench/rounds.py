@@ -51,7 +51,7 @@ from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Commit, Open, ToWorker, Tree, check_tree_shape
 from tools import verbs
-from tools.bench.frames import linked_sessions
+from tools.bench.sessions import linked_sessions
 
 VOCAB = 49_152
 REPEATS = 30

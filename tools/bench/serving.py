@@ -29,7 +29,7 @@ from edgespec.llamacpp.tokenizer import GgufTokenizer
 from edgespec.shared import models
 from edgespec.worker.daemon import Daemon, Outlet
 from tools import verbs
-from tools.bench.frames import linked_sessions
+from tools.bench.sessions import linked_sessions
 
 VERIFIED = 16
 MAX_TOKENS = 9

@@ -66,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=number(int, 1, 10**6), default=3, help="prompts to use")
     parser.add_argument("--max-tokens", type=number(int, 1, 1024), default=64, help="completion tokens of each prompt")
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
-    parser.add_argument("--no-neighbour", action="store_true", help="no neighbour beside arms without a worker")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt that would end later")
     parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here")
     parser.add_argument("--resume", action="store_true", help="go on with the file of --json")
@@ -150,7 +149,7 @@ def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, 
                 worker = place.arm(name)
                 with console.status(f"Starting worker {worker}"):
                     keys[worker] = rig.add_worker(worker, place.rtt_ms)
-        with benched(rig, neighbour=not options.no_neighbour) as bench:
+        with benched(rig) as bench:
             yield Series(bench, keys, options.traces)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tools.survey.runner import Ended
 
 SAMPLES = Path("samples.jsonl")
-_OVERRIDES = {"interval_s": "schedule.interval_s", "duration_h": "schedule.duration_h", "count": "schedule.count"}
+_OVERRIDES = {"duration_h": "schedule.duration_h", "count": "schedule.count"}
 
 
 class NoAnswerError(EdgespecError):
@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=config, metavar="PATH", help=text)
     text = f"samples as JSON lines; an existing file is continued (default: {SAMPLES})"
     parser.add_argument("--out", type=Path, default=SAMPLES, metavar="FILE", help=text)
-    parser.add_argument("--interval-s", metavar="S", help="seconds between two requests to one endpoint, on average")
     parser.add_argument("--duration-h", metavar="H", help="hours from the first sample in FILE to the end")
     parser.add_argument("--count", metavar="N", help="requests for each endpoint, those in FILE included; 0: no bound")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -45,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "percentiles and heat maps from files of samples"
     report = verbs.add_parser("report", help=text, description=f"{text.capitalize()}.")
     report.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files that `python -m tools.survey` wrote")
-    report.add_argument("--plots", type=Path, metavar="PATH", help="beginning of the plots' names (default: FILE's)")
-    report.add_argument("--no-plots", action="store_true", help="figures only")
     report.add_argument(
         "--timezone", default="UTC", metavar="ZONE", help="whose hours, as Europe/London (default: UTC)"
     )
@@ -89,13 +86,12 @@ def run_report(args: argparse.Namespace) -> int:
         raise SurveyFileError(f"{files[0]}: there are no samples yet; run the survey first.")
     several = series(samples, zone)
     figures = summary(samples, several, zone)
-    made = [] if args.no_plots else report.draw(several, figures, args.plots or files[0].with_suffix(""), zone)
+    made = report.draw(several, figures, files[0].with_suffix(""), zone)
     if args.json:
         print(json.dumps({**figures, "plots": [str(path) for path in made]}, indent=1, ensure_ascii=False))
         return 0
     report.show(figures)
-    if made:
-        print(f"Plots (PNG, and SVG beside them): {', '.join(map(str, made))}")
+    print(f"Plots (PNG, and SVG beside them): {', '.join(map(str, made))}")
     return 0
 
 

@@ -54,9 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=3, help="prompts to use")
     parser.add_argument("--max-tokens", type=int, default=64, help="answer tokens of each prompt")
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
-    parser.add_argument(
-        "--no-neighbour", action="store_true", help="no drafting neighbour beside arms without a worker"
-    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
     parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts in fp32")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
@@ -75,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         with make_rig(folder, str(target), str(draft), options.rtt_ms, engine=options.engine, text=text) as rig:
             set_up(rig, console)
             watch(rig, WATCHED, options.max_tokens, console)
-            with benched(rig, neighbour=not options.no_neighbour) as bench:
+            with benched(rig) as bench:
                 table = compare(bench, prompts, options, console)
             identity = {} if options.no_identity else check_identity(rig, prompts, options.max_tokens, console)
     figures = summary(table, identity, context_of(options))

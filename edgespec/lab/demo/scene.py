@@ -44,12 +44,12 @@ def two_cores() -> tuple[int | None, int | None]:
 
 
 @contextlib.contextmanager
-def benched(rig: Rig, *, neighbour: bool = True) -> Iterator[Bench]:
+def benched(rig: Rig) -> Iterator[Bench]:
     """A linked rig with a neighbour, when there is a second core for it."""
     core = rig.cores[1]
     with contextlib.ExitStack() as closing:
         beside = None
-        if neighbour and core is not None:
+        if core is not None:
             beside = closing.enter_context(Neighbour(rig.folder, rig.draft, core))
         yield Bench(rig, beside)
 

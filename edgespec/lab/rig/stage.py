@@ -10,7 +10,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,8 +47,6 @@ class Rig:
     """Further workers by name, and their draft models; `worker` itself takes `draft`."""
     by_mdns: bool = False
     """The worker finds the gateway on the network, rather than at a known address through the proxy."""
-    checkout: Path | None = None
-    """Another checkout whose code gateway and workers run; settings that it does not have are left out."""
     engine: str = "torch"
     """`target.engine`: not left to "auto", which the figures of an arm must not depend on."""
     load_s: float = MODEL_LOAD_S
@@ -65,8 +62,7 @@ class Rig:
     """Port of each worker's proxy."""
 
     def __post_init__(self) -> None:
-        code = {"PYTHONPATH": str(self.checkout), "PYTHONSAFEPATH": "1"} if self.checkout else {}
-        self._processes = Processes(self.folder, last=["gateway", "proxy"], environment=code)
+        self._processes = Processes(self.folder, last=["gateway", "proxy"])
 
     def __enter__(self) -> Rig:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -269,14 +265,7 @@ class Rig:
         }
         if self.local_draft:
             config["local_draft.model"] = self.local_draft
-        return self._known(config | dict(self.gateway_options))
-
-    def _known(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Without what the code of `checkout` does not have."""
-        if self.checkout is None:
-            return config
-        known = tomllib.loads((self.checkout / "configs" / "gateway.toml").read_text())
-        return {key: value for key, value in config.items() if key.split(".")[1] in known.get(key.split(".")[0], ())}
+        return config | dict(self.gateway_options)
 
     def _worker_config(self, worker: str) -> Path:
         config = {

@@ -7,8 +7,6 @@ remains between the two ratios is what the simulator leaves out: the hosts' own 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import statistics
 import tempfile
 import time
@@ -24,9 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import MAX_SHARES
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.lab.sim.world import Curve, Result, Steps
-from edgespec.shared import models
 from tools import verbs
 from tools.options import number
 from tools.sim import plots
@@ -54,8 +50,6 @@ class Pair:
     sim_arm: Result
     waited: float
     """Share of the time for which our threads waited for a core."""
-    base_beside: Reported | None = None
-    """The reference again, beside a neighbour that drafts."""
 
     @property
     def ratio(self) -> float:
@@ -81,9 +75,7 @@ def arm_of(policy: str, draft: str = "") -> Arm:
     return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth=k)
 
 
-def measure(
-    arm: Arm, setting: Setting, answers: int, progress: Callable[[], None], neighbour: Neighbour | None = None
-) -> dict[str, Any]:
+def measure(arm: Arm, setting: Setting, answers: int, progress: Callable[[], None]) -> dict[str, Any]:
     """One row: `answers` answers by the arm and by the reference in turns, in one set of processes. One more before
     them does not count, in either world: it fills caches, and the policy learns of link, steps and drafts."""
     sim_arm, sim_base = _simulated(arm, setting, setting.steps, answers, setting.rtt_ms), _base(setting, answers)
@@ -96,11 +88,7 @@ def measure(
             base = stage.ask(seed, BASE.policy, worker=False)
             reported = stage.ask(seed, arm.policy, worker=True)
             waited = (stage.waited_s() - waited_s) / (time.perf_counter() - began)
-            beside = None
-            if neighbour is not None:
-                with neighbour.drafting():
-                    beside = stage.ask(seed, BASE.policy, worker=False)
-            pairs.append(Pair(base, reported, sim_base[seed - 1], sim_arm[seed - 1], waited, beside))
+            pairs.append(Pair(base, reported, sim_base[seed - 1], sim_arm[seed - 1], waited))
             progress()
         workers = stage.end_workers()
     return _row(arm, setting, pairs, workers, answers)
@@ -159,7 +147,6 @@ def _row(
         "sim_base_ms_per_token": round(sum(p.sim_base.seconds for p in pairs) / tokens * 1e3, 3),
         **_drafted(reported),
         **{f"sim_{name}": value for name, value in _drafted([pair.sim_arm for pair in pairs]).items()},
-        **_beside(pairs),
         "rounds": rounds,
         "sim_rounds": sum(p.sim_arm.rounds for p in pairs),
         "engine_host_us_per_round": round(engine_s * 1e6, 1),
@@ -190,17 +177,6 @@ def _by_worker(made: Sequence[Reported | Result], what: str) -> list[int]:
     """Sums over answers, the first worker of each first."""
     counts = ([worker[what] for worker in one.by_worker] for one in made)
     return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
-
-
-def _beside(pairs: Sequence[Pair]) -> dict[str, float]:
-    """The reference beside a neighbour that drafts: its time over that without, and the arm's over it."""
-    both = [(pair, pair.base_beside) for pair in pairs if pair.base_beside is not None]
-    if not both:
-        return {}
-    return {
-        "neighbour_factor": _median(beside.seconds / pair.base.seconds for pair, beside in both),
-        "latency_ratio_beside": _median(pair.arm.seconds / beside.seconds for pair, beside in both),
-    }
 
 
 def _ratios(pairs: Sequence[Pair]) -> tuple[dict[str, float], dict[str, float]]:
@@ -234,7 +210,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft-ms", type=float, help="a draft step, here and at the worker (default: likewise)")
     parser.add_argument("--jitter-ms", type=float, default=0.0, help="mean extra delay, each way")
     parser.add_argument("--draft", default="", help="a draft of the shipped recording (default: synthetic tokens)")
-    parser.add_argument("--neighbour", action="store_true", help="the reference also beside the demo's draft at work")
     parser.add_argument("--answers", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=100, help="tokens of an answer")
     parser.add_argument("--json", type=Path, default=Path("replay-live.json"), help="output; plots go beside it")
@@ -246,14 +221,12 @@ def run(options: argparse.Namespace) -> int:
     setting = _setting(options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rows = []
-    with contextlib.ExitStack() as closing:
-        bar = closing.enter_context(Progress(*columns, transient=True))
-        neighbour = closing.enter_context(_neighbour(closing)) if options.neighbour else None
+    with Progress(*columns, transient=True) as bar:
         task = bar.add_task("replay-live", total=len(cells) * options.answers)
         for arm, rtt in cells:
             bar.update(task, description=f"{arm.config} at {rtt:g} ms")
             at = setting.of_arm(arm, rtt, options.jitter_ms)
-            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task), neighbour))
+            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task)))
     report = {"setting": msgspec.to_builtins(setting), "tolerance_points": TOLERANCE_POINTS, "rows": rows}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     verbs.write_json(options.json, report)
@@ -274,12 +247,6 @@ PANELS = (
 def _arms(options: argparse.Namespace) -> list[Arm]:
     arms = [shared(count) for count in options.workers] or [arm_of(name, options.draft) for name in options.policy]
     return [replace(arm, local=not options.no_local) for arm in arms]
-
-
-def _neighbour(closing: contextlib.ExitStack) -> Neighbour:
-    """On the last core, where the demo has its worker."""
-    folder = closing.enter_context(tempfile.TemporaryDirectory())
-    return Neighbour(Path(folder), str(models.quantised()), max(os.sched_getaffinity(0)))
 
 
 def _setting(options: argparse.Namespace) -> Setting:
@@ -305,8 +272,8 @@ def _setting(options: argparse.Namespace) -> Setting:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per row: measured, simulated, and the difference in points; then what the hosts took, what each worker
-    brought, and neighbours. Candidates accepted are per round, the gateway's draft passes per answer."""
+    """One line per row: measured, simulated, and the difference in points; then what the hosts took, and what
+    each worker brought. Candidates accepted are per round, the gateway's draft passes per answer."""
     head = ("", "RTT", "latency", "sim", "points", "offload", "sim", "points", "accepted", "sim", "passes", "sim")
     lines = ["{:20}{:>6}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>10}{:>8}{:>8}{:>8}".format(*head)]
     for row in rows:
@@ -321,9 +288,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         line = f"{row['config']} at {row['rtt_ms']:g} ms: host {engine:.0f} us a round, worker {worker:.0f} us a step"
         if row["workers"] > 1:
             line += f"; accepted of each: {row['accepted_by_worker']}, simulated {row['sim_accepted_by_worker']}"
-        if "neighbour_factor" in row:
-            line += f"; beside a neighbour the reference takes {row['neighbour_factor']:.3f} as long"
-            line += f", latency to that {row['latency_ratio_beside']:.3f}"
         lines.append(line)
     disturbed = sum(row["disturbed"] for row in rows)
     if disturbed:
