@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_145,
+    "wheel": 43_148,
     "tools": 17_545,
     "tests": 43_326,
     "integrations": 4_705,
