@@ -31,7 +31,13 @@ def play(worker: Place, gateway: Place, *, long: bool) -> None:
     gateway.run("cloud-gateway", "config", into="gateway.toml")
     ready = gateway.folder / "ready.json"
     traces = gateway.folder / "traces"
-    settings = {"link.host": "127.0.0.1", "link.mdns": "false", "traces.folder": traces, "daemon.log_level": "warning"}
+    settings = {
+        "policy.name": "wanspec",
+        "link.host": "127.0.0.1",
+        "link.mdns": "false",
+        "traces.folder": traces,
+        "daemon.log_level": "warning",
+    }
     ports = ["--port", "0", "--link-port", "0", "--metrics-port", "0", "--ready-file", str(ready)]
     secret = gateway.json("cloud-gateway", "keys", "create", "--name", "alice", "--offload")["key"]
     with gateway.running("cloud-gateway", "serve", "--config", "gateway.toml", *ports, *assigned(settings)) as serving:
@@ -92,12 +98,13 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
     relaying = {"peers.listen": "true", "peers.host": "127.0.0.1", "peers.port": peer_port, "relay.offer": "true"}
     with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)) as running:
         worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), running, "The worker's link")
-        answer = client.complete(greedy("Tell me about lighthouses.", 48, {}))
-        usage = answer["usage"]["edgespec"]
-        said = (
-            f"{usage['accepted']} of {answer['usage']['completion_tokens']} tokens accepted, workers {usage['workers']}"
-        )
-        worker.rows.append(Row("gateway", "POST /v1/chat/completions", 0 if usage["workers"] else 1, (0,), said))
+        for subject in ("lighthouses", "bread", "rivers", "glass", "tea", "paper"):  # a busy worker may come too late
+            answer = client.complete(greedy(f"Tell me about {subject}.", 48, {}))
+            accepted = answer["usage"]["edgespec"]["accepted"].get("worker", 0)
+            if accepted:
+                break
+        said = f"{accepted} of {answer['usage']['completion_tokens']} tokens drafted by the worker"
+        worker.rows.append(Row("gateway", "POST /v1/chat/completions", int(not accepted), (0,), said))
         worker.run("edgespec", "status")
         worker.run("edgespec", "pause", "--reason", "exam week")
         worker.run("edgespec", "resume")
