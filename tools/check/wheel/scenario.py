@@ -99,7 +99,7 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
     with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)) as running:
         worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), running, "The worker's link")
         for subject in ("lighthouses", "bread", "rivers", "glass", "tea", "paper"):  # a busy worker may come too late
-            answer = client.complete(greedy(f"Tell me about {subject}.", 48, {}))
+            answer = client.complete(greedy(f"Tell me about {subject}.", 400, {}))
             accepted = answer["usage"]["edgespec"]["accepted"].get("worker", 0)
             if accepted:
                 break
