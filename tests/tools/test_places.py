@@ -91,6 +91,17 @@ def test_ratios_are_paired_and_to_the_better_of_plain_and_k2() -> None:
     assert found["local"]["plain"]["beside_to_alone"] == 1.25
 
 
+def test_a_limit_of_the_entropy_is_held_against_balanced_without_it() -> None:
+    arms = places.arms(PLACES, [5], 5, phi=2.0)
+    limited = [arm for arm in arms if arm.name.startswith("limited")]
+    assert [(arm.worker, arm.asks["phi"]) for arm in limited] == [("limited-0", 2.0), ("limited-80", 2.0)]
+    assert len(places.arms(PLACES, [5], 5)) == len(arms) - len(limited)
+    runs = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), CONTROL: run(25.0)}
+    runs |= {name: run(20.0) for name in KEYS} | {arm.name: run(22.0) for arm in limited}
+    rows = summary([runs], PLACES, {"kept": [5]})["rows"]
+    assert [row["decoding"]["unlimited"]["median"] for row in rows if row["prefer"] == "limited"] == [1.1, 1.1]
+
+
 def test_disturbed_prompts_are_left_out() -> None:
     local = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), CONTROL: run(25.0)}
     runs = {**local, **{name: run(20.0) for name in KEYS}}

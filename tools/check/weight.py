@@ -26,8 +26,8 @@ from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
     "wheel": 43_148,
-    "tools": 17_574,
-    "tests": 43_326,
+    "tools": 17_726,
+    "tests": 43_351,
     "integrations": 4_705,
     "manual": 150_000,
     "settings": 75,

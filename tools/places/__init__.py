@@ -23,7 +23,7 @@ from edgespec.lab.demo.measure import Bench
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from tools import deep_target, verbs
 from tools.options import number, output
-from tools.places.report import show, summary
+from tools.places.report import LIMITED, show, summary
 from tools.places.series import (
     ALONE,
     Asked,
@@ -48,7 +48,7 @@ KEPT = 2
 WARM_TOKENS = 32
 ALONE_PROMPTS = 3
 """Prompts on which the arms without a worker also run without the neighbour; its factor is measured at the start."""
-SWEPT = {"balanced": REMOTE["adaptive"], "latency": REMOTE["adaptive_latency"]}
+SWEPT: Mapping[str, Mapping[str, Any]] = {"balanced": REMOTE["adaptive"], "latency": REMOTE["adaptive_latency"]}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=number(int, 1, 10**6), default=3, help="prompts to use")
     parser.add_argument("--max-tokens", type=number(int, 1, 1024), default=64, help="completion tokens of each prompt")
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
+    parser.add_argument(
+        "--phi", type=number(float, 0, 100), help="one arm more: balanced, with this limit of the entropy"
+    )
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt that would end later")
     parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here")
     parser.add_argument("--resume", action="store_true", help="go on with the file of --json")
@@ -92,12 +95,12 @@ def run(options: argparse.Namespace) -> int:
         rigged(options, places, Path(scratch), console) as series,
     ):
         found = before.get("start") or started(series, spare, console)
-        warm = [arm for arm in arms(places, found["kept"], 0) if arm.worker]
+        warm = [arm for arm in arms(places, found["kept"], 0, options.phi) if arm.worker]
         series.warm_up(spare[-1], WARM_TOKENS, warm)
         console.print(f"Ready after {time.monotonic() - began:.0f} s", highlight=False)
         every = done
         for every in measured(
-            series, prompts, options.max_tokens, lambda number: arms(places, found["kept"], number),
+            series, prompts, options.max_tokens, lambda number: arms(places, found["kept"], number, options.phi),
             done, began + options.minutes * 60, console,
         ):  # fmt: skip
             save(options.json, setting, every, start=found, **summary(every, places, found))
@@ -118,7 +121,7 @@ def check(options: argparse.Namespace) -> None:
 
 def setting_of(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on; a run may be continued only with the same."""
-    names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms")
+    names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms", "phi")
     blocks = options.blocks if options.target == "deep" else 1
     return {name: getattr(options, name) for name in names} | {"blocks": blocks, "prompts": options.prompts.name}
 
@@ -145,7 +148,7 @@ def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, 
             rig.create_key()
         keys = {}
         for place in places:
-            for name in SWEPT:
+            for name in swept(options.phi):
                 worker = place.arm(name)
                 with console.status(f"Starting worker {worker}"):
                     keys[worker] = rig.add_worker(worker, place.rtt_ms)
@@ -178,7 +181,12 @@ def colocated(k: int) -> Mapping[str, Any]:
     return {"policy": "colocated", "k": k}
 
 
-def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Asked]:
+def swept(phi: float | None) -> Mapping[str, Mapping[str, Any]]:
+    """The arms with a worker, by name. `balanced` reads no entropy; with a limit it does, and nothing else differs."""
+    return SWEPT if phi is None else {**SWEPT, LIMITED: {**SWEPT["balanced"], "phi": phi}}
+
+
+def arms(places: Sequence[Place], kept: Sequence[int], number: int, phi: float | None = None) -> list[Asked]:
     """All arms of the prompt of this number."""
     wanted = list(dict.fromkeys(("plain", BASE, *(f"colocated_k{k}" for k in kept), CONTROL)))
     asks = {**LOCAL, **{f"colocated_k{k}": colocated(k) for k in kept}}
@@ -186,7 +194,7 @@ def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Aske
     if number < ALONE_PROMPTS:
         made += [Asked(name + ALONE, asks[name], beside=False) for name in wanted]
     for place in places:
-        made += [remote(place, name, extension) for name, extension in SWEPT.items()]
+        made += [remote(place, name, extension) for name, extension in swept(phi).items()]
     return made
 
 
