@@ -16,7 +16,7 @@ def test_frames_under_way_answer_an_open_leaf() -> None:
     assert not [*cases(trace.unseal((TRACES / "colocated-k4.trace").read_bytes())[0])], "without a worker"
 
 
-def test_an_entropy_that_tells_loses_less_than_a_constant() -> None:
+def test_an_entropy_that_separates_loses_less_than_a_constant() -> None:
     reported = study([Case(0.2, True), Case(3.0, False)] * 50)
     assert reported["loss"]["entropy"] < 0.3 < 0.6 < reported["loss"]["constant"]
     assert reported["ranges"]["to 0.5"] == "50 of 50" and reported["area"] == 1.0

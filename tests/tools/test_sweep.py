@@ -8,11 +8,13 @@ import pytest
 
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
+from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.local import LocalReading
 from edgespec.lab.sim.world import Curve, Steps
 from tools.sim import sweep
 from tools.sim.config import load
-from tools.sim.experiment import Row
+from tools.sim.experiment import Arm, Cell, Row, simulate
+from tools.sim.process import Iid
 
 CONFIG = load("sweep")
 
@@ -59,3 +61,13 @@ def test_a_step_of_the_target_follows_from_the_ratio() -> None:
     assert steps.local is not None and steps.local(1) / steps.verify(1) == pytest.approx(0.1)
     assert steps.worker(1) == pytest.approx(10 * steps.local(1)), "what it takes"
     assert steps.worker_says == steps.local, "what it reports"
+
+
+@pytest.mark.parametrize("place", [sweep.Place("q4_0", 0.6, 0.5, 20.0), sweep.Place("sequential", 0.3, 0.5, 80.0)])
+def test_a_draft_that_brings_too_little_does_not_read_the_prompt(place: sweep.Place) -> None:
+    steps, net = sweep.steps_at(place, CONFIG), LinkModel(place.rtt_ms / 1000)
+    spent = [
+        sum(one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, 5)))
+        for arm in (Arm("plain", "plain"), Arm("latency", "adaptive", sweep.WORKER, prefer="latency"))
+    ]
+    assert spent[1] <= 1.01 * spent[0], "1.1 to 1.2 where each token counted as a use of the draft"

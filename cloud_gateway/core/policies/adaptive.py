@@ -28,7 +28,16 @@ from cloud_gateway.core.policies.refusal import Kind, Refusal
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
-from cloud_gateway.core.policies.worth import Level, Prices, credit, per_pass_s, reading_pays, run_s, wait_value
+from cloud_gateway.core.policies.worth import (
+    Level,
+    Prices,
+    credit,
+    per_pass_s,
+    reading_pays,
+    run_s,
+    run_tokens,
+    wait_value,
+)
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
@@ -50,6 +59,8 @@ class Run(NamedTuple):
     worth_s: float
     above_s: float
     """Time to read candidates above the leaves."""
+    tokens: float = 0.0
+    """What it brings; in a run that sources without a model begin, not counted."""
     again: bool = False
     """Whether it drafts what sources without a model have named."""
 
@@ -183,7 +194,8 @@ class Adaptive(Policy):
         above_s = (outlook.leaves[0].position - outlook.root.position) * costs.local_token_s
         best = None
         if first > step:
-            best = Run(outlook.leaves[:count], first, step, fade, run_s(first, fade, step), above_s)
+            tokens = run_tokens(first, fade, step, prices.token_s)
+            best = Run(outlook.leaves[:count], first, step, fade, run_s(first, fade, step), above_s, tokens)
         if root is not None:  # from where the likeliest path is of sources without a model only
             node, (mass, *below) = outlook.undrafted()
             full = level.value_s([mass * share for share in outlook.shares])
@@ -217,7 +229,7 @@ class Adaptive(Policy):
             return self._draft(run.leaves) if run.again or run.first_s > run.step_s + completion.pass_s else None
         saved = run.worth_s - instead_s - run.above_s
         completion.wants |= saved > 0
-        uses = completion.wanted_rate * completion.remaining(costs)
+        uses = completion.uses(costs, run.tokens)
         if saved <= 0 and run.worth_s > run.above_s:
             self._refuse("worker", costs, instead_s, run.worth_s - run.above_s)
         elif saved <= 0:

@@ -73,6 +73,10 @@ class Completion:
         prior = self.tuning.prior_tokens
         return (self.wanted + self._rate * prior) / (self.tokens + prior)
 
+    def uses(self, costs: Costs, tokens: float) -> float:
+        """Local runs in the tokens to come, each of which brings so many that need no run of their own."""
+        return self.wanted_rate * self.remaining(costs) / (1 + self.wanted_rate * tokens)
+
     def remaining(self, costs: Costs) -> float:
         """Tokens to come: at most as many as such completions have."""
         return min(costs.remaining, self._length)

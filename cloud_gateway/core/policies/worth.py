@@ -100,6 +100,17 @@ def run_s(first_s: float, fade: float, step_s: float, had_s: Sequence[float] = (
     return best
 
 
+def run_tokens(first_s: float, fade: float, step_s: float, token_s: float) -> float:
+    """Tokens that the levels of such a run bring, those that pay for themselves."""
+    tokens, level = 0.0, first_s
+    for _ in range(MAX_RUN):
+        if level <= step_s:
+            break
+        tokens += level / token_s
+        level *= fade
+    return tokens
+
+
 def per_pass_s(first_s: float, fade: float, step_s: float, instead_s: float) -> float:
     """The most that a pass saves on average: max over d of (value of d levels - `instead_s`) / d."""
     best, value, level = 0.0, -instead_s, first_s

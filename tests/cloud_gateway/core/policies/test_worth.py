@@ -18,6 +18,7 @@ from cloud_gateway.core.policies.worth import (
     per_pass_s,
     reading_pays,
     run_s,
+    run_tokens,
     tree_s,
     wait_value,
 )
@@ -139,3 +140,11 @@ def test_a_tree_alone_takes_the_width_that_pays() -> None:
         (depth * TD + TT) / (1 + sum(0.9 * 0.5**level for level in range(depth))) for depth in range(1, MAX_RUN)
     ))  # fmt: skip
     assert tree_s(free, [0.5, 0.4], 2) > wide, "a pass takes so many candidates only"
+
+
+@given(st.floats(0.001, 0.1), st.floats(0.05, 0.99), st.floats(0.001, 0.05))
+def test_a_runs_tokens_are_those_of_its_best_number_of_levels(first: float, fade: float, step: float) -> None:
+    worth = {count: sum(first * fade**level - step for level in range(count)) for count in range(MAX_RUN + 1)}
+    best = max(worth, key=lambda count: worth[count])
+    brought = sum(first * fade**level for level in range(best)) / 0.02
+    assert run_tokens(first, fade, step, 0.02) == pytest.approx(brought, abs=1e-6)
