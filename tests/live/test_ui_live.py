@@ -103,21 +103,22 @@ def test_a_completion_is_shown_with_the_tree_of_each_token(rig: Rig, page: Brows
     assert page.js("document.querySelector('#picture').hidden")
     page.js("document.querySelector('#key').value = ''")
     sign_in(page, rig.key)
-    page.type("#prompt", "Why is the sky blue?")
-    found = ended(page)
+    for count in range(1, 7):  # the browser's drawing may hold the worker up for a whole completion
+        page.type("#prompt", "Why is the sky blue?")
+        found = ended(page, count)
+        if "worker 1" in found["sources"]:
+            break
     assert found["tokens"] == found["usage"]["completion_tokens"] and found["passes"] == found["usage"]["rounds"]
     assert {"worker 1", "the target itself"} <= set(found["sources"]), "its own name is the operator's to see"
     assert set(found["sources"]) <= {"worker 1", "the target itself", "local draft"}
-    page.wait(f"document.querySelectorAll('.run .t').length === {found['tokens']}")
-    page.point(".run .t.w0")
+    page.wait(f"document.querySelectorAll('.run:last-child .t').length === {found['tokens']}")
+    page.point(".run:last-child .t.w0")
     page.wait("document.querySelectorAll('#tree .node.accepted.w0').length")
     at = page.js("Number(document.querySelector('.run .t.on').dataset.pass)")
-    page.js("document.querySelector('.run .tokens').focus()")
-    page.key("ArrowRight")
-    page.wait(f"document.querySelector('#about').textContent.startsWith('Pass {at + 2} ')")
-    assert page.js("document.querySelector('#say').textContent").startswith(f"Pass {at + 2} "), (
-        "a screen reader says it"
-    )
+    page.js("document.querySelector('.run:last-child .tokens').focus()")
+    page.key("ArrowLeft")
+    page.wait(f"document.querySelector('#about').textContent.startsWith('Pass {at} ')")
+    assert page.js("document.querySelector('#say').textContent").startswith(f"Pass {at} "), "a screen reader says it"
     assert page.js("document.querySelector('#workers th').textContent") == "worker 1"
     for name, width, dark in (("light", 1280, False), ("dark", 1280, True), ("phone", 390, True)):
         page.look(width, 1000, dark=dark, phone=width < 500)
@@ -149,8 +150,11 @@ def test_hostile_text_is_text_and_foreign_pages_get_nothing(rig: Rig, page: Brow
     asked(rig, operator, HOSTILE)
     said = asked(rig, operator, response_format=form, max_tokens=60)["choices"][0]["message"]["content"]
     ended(page, 2)
-    texts = page.js("[...document.querySelectorAll('.tokens')].map(one => one.textContent)")
-    assert json.loads(said) == HOSTILE and any("<img src=x onerror=" in one and "⟨U+202E⟩" in one for one in texts)
+    assert json.loads(said) == HOSTILE
+    page.wait(
+        "[...document.querySelectorAll('.tokens')].map(one => one.textContent)"
+        ".some(text => text.includes('<img src=x onerror=') && text.includes('⟨U+202E⟩'))"
+    )
     assert page.js("document.querySelectorAll('main img, main script').length") == 0
     for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
         connection = http.client.HTTPConnection("127.0.0.1", rig.ready["api"]["port"])
