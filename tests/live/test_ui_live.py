@@ -116,9 +116,10 @@ def test_a_completion_is_shown_with_the_tree_of_each_token(rig: Rig, page: Brows
     page.wait("document.querySelectorAll('#tree .node.accepted.w0').length")
     at = page.js("Number(document.querySelector('.run .t.on').dataset.pass)")
     page.js("document.querySelector('.run:last-child .tokens').focus()")
-    page.key("ArrowLeft")
-    page.wait(f"document.querySelector('#about').textContent.startsWith('Pass {at} ')")
-    assert page.js("document.querySelector('#say').textContent").startswith(f"Pass {at} "), "a screen reader says it"
+    key, shown = ("ArrowRight", at + 2) if at + 1 < found["passes"] else ("ArrowLeft", at)
+    page.key(key)
+    page.wait(f"document.querySelector('#about').textContent.startsWith('Pass {shown} ')")
+    assert page.js("document.querySelector('#say').textContent").startswith(f"Pass {shown} "), "a screen reader says it"
     assert page.js("document.querySelector('#workers th').textContent") == "worker 1"
     for name, width, dark in (("light", 1280, False), ("dark", 1280, True), ("phone", 390, True)):
         page.look(width, 1000, dark=dark, phone=width < 500)
