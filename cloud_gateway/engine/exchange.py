@@ -103,9 +103,12 @@ class Outbox:
 
 
 def _call_all(batch: Sequence[Callable[[], None]], called: threading.Event | None) -> None:
-    for item in batch:
+    left, ended = iter(batch), False
+    while not ended:
         with Contained() as caught:  # what follows belongs to other requests
-            item()
+            for item in left:
+                item()
+            ended = True
         if caught.error is not None:
             log.error("a message of the engine was lost: %s", describe_fault(caught.error))
     if called is not None:

@@ -208,8 +208,8 @@ class Engine:
             worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(settings, request.tokens, learnt),
         )
-        if self.recorder is not None:
-            generation.listener = Listeners(self.recorder.listeners(generation, settings, self._verify_s))
+        if self.recorder is not None and (those := self.recorder.listeners(generation, settings, self._verify_s)):
+            generation.listener = Listeners(those)
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream, self.slots.room(generation))
         return active
@@ -278,9 +278,10 @@ class Engine:
 
     def _take_in(self) -> None:
         while self._inbox:
-            event, at = self._inbox.popleft()
             with Contained() as caught:
-                self._apply(event, at)
+                while self._inbox:
+                    event, at = self._inbox.popleft()
+                    self._apply(event, at)
             if caught.error is not None:
                 self.stats.faults += 1
                 log.error("a %s was lost: %s", type(event).__name__, describe_fault(caught.error))
@@ -348,7 +349,7 @@ class Engine:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
         with self.requests.isolated(active, "deciding"):
             costs = self.local.costs(active)
-            others = round(sum(other.rows for other in self.requests.active.values()) - active.rows)
+            others = round(sum([other.rows for other in self.requests.active.values()]) - active.rows)
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
             costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
             self.local.ask_sources(active)

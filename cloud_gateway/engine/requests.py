@@ -142,7 +142,7 @@ class Requests(Driver[Active]):
         with Contained() as kept:
             self.target.keep(active.slot, chosen.rows)
         active.unkept = kept.error
-        if kept.error is None:
+        if kept.error is None and self.local.heads:
             with self.isolated(active, "asking the heads"):
                 self.local.ask_heads(active)
         self.local.commit(active, chosen.tokens)

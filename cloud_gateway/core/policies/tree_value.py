@@ -7,7 +7,7 @@ token to token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, log
 from operator import attrgetter, itemgetter
@@ -70,7 +70,7 @@ class Surveyor:
         """Sums of the probabilities of children by rank, and the nodes over which they are sums."""
         self._right = self._expected = tuning.trust
         """Candidates that were the target's, and how many were expected to be."""
-        self._offered: dict[Node, Sequence[Node]] = {}
+        self._offered: dict[Node, Mapping[int, Node]] = {}
         """The last look's root and likely nodes, with the children that they had then."""
         self._root: Node | None = None
         self.calibrator = Calibrator()
@@ -143,8 +143,8 @@ class Surveyor:
         best = list[tuple[float, int, Node]]()
         for node, chance, mass in zip([root, *likely], [1.0, *survival], left.values()):
             if node.children:
-                children = self._offered[node] = [*node.children.values()]
-                named = sum(child.drafted for child in children) if shared else len(children)
+                children = self._offered[node] = node.children.copy()
+                named = sum(child.drafted for child in children.values()) if shared else len(children)
                 if named >= width or mass <= self.tuning.least_open * chance:
                     continue
             if node.position < deepest:
@@ -159,7 +159,8 @@ class Surveyor:
             return
         trust = min(self._right / self._expected, 1.0)
         for token in tree.prefix.tokens[node.position + 1 : root.position + 1]:
-            children = self._offered.get(node, ())
+            children = self._offered.get(node, {})
+            following = children.get(token)
             if (own := self._drafted.get(node)) is not None:
                 chosen = own.tokens.index(token) if token in own.tokens else None
                 self.calibrator.observe(own.costs, own.entropy, chosen)
@@ -168,8 +169,7 @@ class Surveyor:
                 self._judged += 1
                 self._best += drafted[0].token == token
                 self._expected += sum([exp(node.cost - child.cost) for child in drafted])
-                self._right += any(child.token == token for child in drafted)
-            following = next((child for child in children if child.token == token), None)
+                self._right += following in drafted
             if following is None:
                 break
             node = following
@@ -177,13 +177,13 @@ class Surveyor:
         for node, children in self._offered.items():
             if len(named := self._by_drafts(children)) >= width:
                 self._full += 1
-                for rank, cost in zip(range(len(shares)), sorted(map(_cost, named))):
+                for rank, cost in enumerate(sorted(map(_cost, named))[: len(shares)]):
                     shares[rank] += trust * exp(node.cost - cost)
         self._offered, self._root = {}, None
         self._drafted = {node: own for node, own in self._drafted.items() if node in tree.tree}
 
-    def _by_drafts(self, children: Sequence[Node]) -> Sequence[Node]:
-        return [child for child in children if child.drafted] if self._shared else children
+    def _by_drafts(self, children: Mapping[int, Node]) -> Collection[Node]:
+        return [one for one in children.values() if one.drafted] if self._shared else children.values()
 
 
 def _gains(nodes: Iterable[Node]) -> Mapping[Node, float]:

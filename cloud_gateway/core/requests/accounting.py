@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from cloud_gateway.core.verify.candidates import LOCAL
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.guide import GRAMMAR
 from edgespec.core.drafting.tree import Node
+from edgespec.core.protocol.messages import Tree
 
 WORKERS_COUNTS = ("frames", "evaluated", "fresh", "verified", "accepted")
 
@@ -71,8 +73,10 @@ class Account:
         """Takes in an event and what followed from it."""
         usage, times = self.usage, self.usage.times
         match event:
-            case Spent():
-                self._spent(event, own)
+            case FrameArrived(_, frame):
+                for taken in effects:
+                    assert isinstance(taken, FrameTaken)
+                    self._frame(taken, frame, own)
             case Admitted(reused) if self._admitted is None:
                 self._admitted, times.queued_s, usage.cached_tokens = own, now - self.submitted, reused
             case Admitted():
@@ -88,14 +92,8 @@ class Account:
                 usage.why_not_local = what
             case Failed("speculation", _, str()):  # a frame led to a fault before it was counted
                 self._frames.count("rejected")
-        for effect in effects:
-            if isinstance(effect, FrameTaken):
-                self._frame(effect, own)
-                if isinstance(event, FrameArrived) and effect.merged is not None:
-                    named = len(set(event.frame.parents))
-                    self.usage.by_worker[self._names[effect.worker]]["evaluated"] += named
 
-    def _spent(self, spent: Spent, own: float) -> None:
+    def spent(self, spent: Spent, own: float) -> None:
         """Seconds besides passes of the target, and frames of answers that workers write while it waits."""
         usage, times = self.usage, self.usage.times
         match spent.kind:
@@ -115,14 +113,15 @@ class Account:
                     self._frames.count(spent.frame)
                     usage.by_worker[spent.name]["frames"] += spent.frame != "rejected"
 
-    def _frame(self, taken: FrameTaken, own: float) -> None:
+    def _frame(self, taken: FrameTaken, frame: Tree, own: float) -> None:
         self._frames.count(taken.kind)
         if taken.merged is None:
             return
         counts = self.usage.by_worker[self._names[taken.worker]]
         counts["frames"] += 1
+        counts["evaluated"] += len(set(frame.parents))
         counts["fresh"] += taken.merged.fresh
-        if taken.useful and not self._ready:
+        if not self._ready and taken.useful:
             self._ready = True
             if self.first_token is not None and self._read is not None:
                 self.usage.times.before_worker_s = own - self._read
@@ -146,8 +145,9 @@ class Account:
         counts["why"] = why
 
     def _source(self, name: str) -> dict[str, Any]:
-        zero = {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None}
-        return self.usage.sources.setdefault(name, zero)
+        if name not in self.usage.sources:
+            self.usage.sources[name] = {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None}
+        return self.usage.sources[name]
 
     def walked(self, flat: FlatTree, taken: Walk, own: float) -> None:
         """Credits every verified and every accepted candidate to its source."""
@@ -162,13 +162,14 @@ class Account:
         usage.times.decode_s = usage.times.total_s if self._read is None else own - self._read
 
     def _credit(self, nodes: Sequence[Node], counts: dict[str, int], what: str) -> None:
-        for node in nodes:
-            source = _source(node)
-            counts[source] = counts.get(source, 0) + 1
-            if source == "worker" and (name := self._names.get(node.owner)) is not None:
-                self.usage.by_worker[name][what] += 1
-            for name in node.evidence or ():
-                self.usage.sources[name][what] += 1
+        owners = Counter([(node.owner, node.evidence is None or node.drafted) for node in nodes])
+        for (owner, drafted), count in owners.items():
+            source = "worker" if drafted and owner not in (LOCAL, GRAMMAR) else owner
+            counts[source] = counts.get(source, 0) + count
+            if source == "worker" and (name := self._names.get(owner)) is not None:
+                self.usage.by_worker[name][what] += count
+        for name in [name for node in nodes if node.evidence for name in node.evidence]:
+            self.usage.sources[name][what] += 1
 
     def decided(self, policy: Policy) -> None:
         """The policy has made a decision."""
@@ -188,10 +189,6 @@ class Account:
     def decodes_plainly(self, why: str) -> None:
         """Nobody drafts for the rest of the completion."""
         self.usage.why_off = self.usage.why_not_local = why
-
-
-def _source(node: Node) -> str:
-    return node.owner if node.owner in (LOCAL, GRAMMAR) or not node.drafted else "worker"
 
 
 def _by_model(node: Node) -> bool:

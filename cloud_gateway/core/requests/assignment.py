@@ -69,19 +69,20 @@ class Assignment:
     def verified(self, flat: FlatTree, taken: Walk, root: Node) -> None:
         """Compares its candidates at each row where the target chose with the choice. `root`: of the candidate tree
         before the round."""
-        brought = sum(flat.nodes[row - 1].owner == self.worker for row in taken.rows[1:])
-        owners = {node.owner for node in flat.nodes}
-        if self.worker in owners or all(child.owner != self.worker for child in root.children.values()):
+        chosen = dict(zip(taken.rows, taken.tokens, strict=True))
+        own = [(row, node) for row, node in enumerate(flat.nodes, 1) if node.owner == self.worker]
+        brought = sum([row in chosen for row, _ in own])
+        if own or all(child.owner != self.worker for child in root.children.values()):
             self.rounds += 1
             self.brought += brought
             self.idle = 0 if brought else self.idle + 1
         if not self.audited:
             return
-        chosen = dict(zip(taken.rows, taken.tokens, strict=True))
-        for node, row in zip(flat.nodes, flat.parents[1:], strict=True):
-            if node.owner == self.worker and row in chosen and node.parent is not None:
+        for row, node in own:
+            token = chosen.get(flat.parents[row])
+            if token is not None and node.parent is not None:
                 self.claimed += min(1.0, exp(node.parent.cost - node.cost))
-                self.accepted += chosen[row] == node.token
+                self.accepted += token == node.token
 
 
 @dataclass(slots=True)
@@ -107,7 +108,10 @@ class Assignments:
 
     def of(self, worker: str, epoch: int | None = None) -> Assignment | None:
         """This worker's assignment, of this epoch where one is named."""
-        return next((one for one in self.given if one.worker == worker and epoch in (None, one.epoch)), None)
+        for one in self.given:
+            if one.worker == worker and (epoch is None or one.epoch == epoch):
+                return one
+        return None
 
     def useless(self, prompt_len: int) -> Iterator[WorkerWanted]:
         """Asks for another worker in place of each that has brought nothing for PATIENCE rounds, again and again;

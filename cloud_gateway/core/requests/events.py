@@ -34,7 +34,7 @@ class Rows(Protocol):
     def logits(self, row: int) -> NDArray[np.float32]: ...
 
 
-class Status(enum.Enum):
+class Status(enum.StrEnum):
     """The stage that a request is in."""
 
     QUEUED = "queued"

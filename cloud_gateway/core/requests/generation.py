@@ -148,22 +148,26 @@ class Generation:
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
+        own = self._rounds.own.at(now)
+        if isinstance(event, Spent):
+            self.account.spent(event, own)
+            return ()
         before = self.status
         self._enter(type(event))
-        own = self._rounds.own.at(now)
-        if before is Status.FINISHED and not isinstance(event, Spent):
+        if before is Status.FINISHED:
             return ()
-        effects = () if isinstance(event, Spent) else self._take_in(event, own)
+        effects = self._take_in(event, own)
         self.account.take(event, effects, now, own)
         self.listener.handled(event, effects, now)
         return effects
 
     def _enter(self, what: type[Event] | Turn) -> None:
         """The status that follows, by the table."""
-        if (self.status, what) not in TABLE:
+        following = TABLE.get((self.status, what))
+        if following is None:
             name = what.value if isinstance(what, Turn) else what.__name__
-            raise ValueError(f"{name} cannot happen to a request that is {self.status.value}")
-        self.status = TABLE[self.status, what]
+            raise ValueError(f"{name} cannot happen to a request that is {self.status}")
+        self.status = following
 
     def _take_in(self, event: Event, now: float) -> Sequence[Effect]:
         match event:

@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from msgspec import Struct
 
@@ -81,7 +82,7 @@ class CandidateTree:
 
         Raises RemoteProtocolError where ids do not continue the former frames' or a node lies too deep.
         """
-        state = self._sources.setdefault(source, _Source())
+        state = self._sources.get(source) or self._sources.setdefault(source, _Source())
         if frame.first != state.next_id:
             raise shape_error("ids", f"node ids continue at {frame.first}, not at {state.next_id}")
         state.next_id += len(frame.tokens)
@@ -89,38 +90,38 @@ class CandidateTree:
             return Merged(stale=len(frame.tokens), prefix=False)
         fresh = stale = 0
         reached = diverged_at = -1
-        base = frame.prefix_len - 1
-        where, position, parent_of = state.where, base + 1, ROOT
-        add, nodes = self.tree.add, self.tree.nodes  # half of a merge is new nodes
-        parent: Node | int | None = self._at(base)
-        columns = zip(frame.parents, frame.tokens, frame.costs, frame.entropies, strict=True)
-        for number, (parent_id, token, cost, entropy) in enumerate(columns, frame.first):
+        base, parent_of, where = frame.prefix_len - 1, -1, state.where
+        tree, nodes, limit = self.tree, self.tree.nodes, self.max_nodes
+        columns = zip(count(frame.first), frame.parents, frame.tokens, frame.costs, frame.entropies)
+        for number, parent_id, token, cost, entropy in columns:
             if parent_id != parent_of:  # siblings come together
                 parent_of = parent_id
-                parent = self._at(base) if parent_id == ROOT else self._live(where.get(parent_id))
-                position = -1 if parent is None else _position(parent) + 1
+                found = self._at(base) if parent_id == ROOT else self._live(where.get(parent_id))
+                position = -1 if found is None else _position(found) + 1
+                at = None if isinstance(found, Node) else found
+                parent = found if isinstance(found, Node) else None
+                if parent is not None:
+                    children, above, parent.expanded = parent.children, parent.cost, True
             place: Node | int | None
-            if isinstance(parent, Node):
-                place = parent.children.get(token)
-                if place is None:
-                    if len(nodes) < self.max_nodes:
-                        place = add(parent, token, cost / 1000, entropy / 1000, owner)
-                        fresh += 1
-                elif place.evidence is not None and not place.drafted:
-                    self._adopt(place, cost / 1000, entropy / 1000, owner)
+            if parent is None:
+                place = self._committed_at(at, token)
+            elif (place := children.get(token)) is None:
+                if len(nodes) < limit:  # as `SpeculationTree.add`, without a call for each: half of a merge is this
+                    new, tree.next_id = tree.next_id, tree.next_id + 1
+                    place = Node(new, token, parent, position, above + cost / 1000, entropy / 1000, owner)
+                    children[token] = nodes[new] = place
                     fresh += 1
-                parent.expanded = True
-            else:
-                place = self._committed_at(parent, token)
+            elif place.evidence is not None and not place.drafted:
+                self._adopt(place, cost / 1000, entropy / 1000, owner)
+                fresh += 1
             if place is None:
                 stale += 1
-                diverged_at = max(diverged_at, parent) if isinstance(parent, int) else diverged_at
+                diverged_at = diverged_at if at is None else max(diverged_at, at)
                 continue
-            if position > reached:
-                reached = position
-                if position - base > MAX_DEPTH:
-                    raise shape_error("depth", f"node {number} lies {position - base} tokens below its prefix")
             where[number] = place
+            reached = position if position > reached else reached
+        if reached - base > MAX_DEPTH:
+            raise shape_error("depth", f"a node lies {reached - base} tokens below its prefix")
         diverged_at = diverged_at if diverged_at >= reached else -1
         known = len(frame.tokens) - fresh - stale
         return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, diverged_at=diverged_at)
@@ -158,19 +159,11 @@ class CandidateTree:
         parent.revision += 1
         return node
 
-    def advance(self, tokens: Sequence[int]) -> list[Node]:
-        """Commits tokens: re-roots, drops what is off the path, and returns the nodes that were on it.
+    def advance(self, tokens: Sequence[int]) -> int:
+        """Commits tokens: re-roots, drops what is off the path, and returns how many of them were candidates.
 
         These keep their positions, since a frame under way may name them as parents."""
-        path: list[Node] = []
-        node = self.root
-        for token in tokens:
-            child = node.children.get(token)
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        self.tree.advance(tokens)
+        matched = self.tree.advance(tokens)
         self.prefix.extend(tokens)
         oldest = self._oldest
         for state in self._sources.values():
@@ -178,7 +171,7 @@ class CandidateTree:
                 named = state.where.items()  # without a call for each of them, which would take as long as the rest
                 state.where = {wire: at for wire, at in named if (at if isinstance(at, int) else at.position) >= oldest}
                 state.limit = max(2 * len(state.where), MIN_NAMED)
-        return path
+        return matched
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
         """The `count` most probable candidates, parents always among them, at most `max_depth` levels down."""

@@ -7,6 +7,8 @@ candidate nodes, parents before children.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
+from operator import attrgetter, ge
 
 import numpy as np
 from msgspec import Struct
@@ -48,14 +50,11 @@ def flatten(root: Node, nodes: Sequence[Node]) -> FlatTree:
 
     `nodes` is closed under parents; their order is free. Raises ValueError where a node's parent was not chosen.
     """
-    ordered = sorted(nodes, key=lambda node: node.position)
-    row_of = {root: 0}
-    tokens, parents, depths = [root.token], [-1], [0]
-    for row, node in enumerate(ordered, 1):
-        if node.parent is None or node.parent not in row_of:
-            raise ValueError(f"node {node.id} was chosen without its parent")
-        row_of[node] = row
-        tokens.append(node.token)
-        parents.append(row_of[node.parent])
-        depths.append(node.position - root.position)
-    return FlatTree(tokens, parents, depths, ordered)
+    ordered, base = sorted(nodes, key=attrgetter("position")), root.position
+    rows: list[Node | None] = [root, *ordered]
+    row_of = dict(zip(rows, count()))
+    parents = [-1, *[row_of.get(node.parent, len(rows)) for node in ordered]]
+    if any(map(ge, parents, count())):
+        raise ValueError("a node was chosen without its parent")
+    tokens = [root.token, *[node.token for node in ordered]]
+    return FlatTree(tokens, parents, [0, *[node.position - base for node in ordered]], ordered)

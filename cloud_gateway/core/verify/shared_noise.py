@@ -61,20 +61,23 @@ class Chooser:
         """Tokens of prompt and committed answer, so also the position of the next token."""
         self.history = History(prompt) if self.processor.has_penalties else None
         self.margin = MARGIN_NATS
+        self._by_argmax = self.processor.greedy and self.processor.keeps_argmax and constraint is None
 
     def choose(self, rows: Rows, row: int, path: Sequence[int]) -> int:
         """The token after `row`, `path` being the row's tokens below the committed ones (empty for row 0)."""
-        processor = self.processor
-        if processor.greedy and processor.keeps_argmax and self.constraint is None:
+        if self._by_argmax:
             return int(rows.argmax[row])
         found = self.candidates(rows, row, path)
-        if processor.greedy and found.tokens is not None:
+        if self.processor.greedy and found.tokens is not None:
             return int(found.tokens[0])
         token, self.margin = noisy_argmax(found.logits, self.seed, self.position(path), found.tokens)
         return token
 
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """`choose` as `accept.walk` wants it, for the rows of one verified tree."""
+        if self._by_argmax:  # of which no row's path is needed
+            argmax = rows.argmax
+            return lambda row: int(argmax[row])
         return lambda row: self.choose(rows, row, path_to(flat, row))
 
     def committed(self, tokens: Sequence[int]) -> None:

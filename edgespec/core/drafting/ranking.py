@@ -137,7 +137,7 @@ class Ranker:
         by the target; from other tokens nothing is learnt.
         """
         path, learning = tuple(tokens), chosen and (self._noisy or self._processor.greedy)
-        for depth, token in enumerate(path):
+        for depth, token in enumerate(path if self._recent else ()):
             row = self._recent.get(path[:depth])
             if row is not None and learning:
                 where = np.flatnonzero(row[0] == token)

@@ -66,7 +66,8 @@ class SpeculationTree:
         """`position`: index of the last committed token; `token`: its id, where known."""
         self.root = Node(0, token, None, position)
         self.nodes: dict[int, Node] = {}
-        self._next_id = 1
+        self.next_id = 1
+        """The id that the next appended node gets."""
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -74,19 +75,14 @@ class SpeculationTree:
     def __contains__(self, node: Node) -> bool:
         return node is self.root or self.nodes.get(node.id) is node
 
-    @property
-    def next_id(self) -> int:
-        """The id that the next appended node gets."""
-        return self._next_id
-
     def append(self, parent: Node, token: int, cost: float, entropy: float) -> Node:
         """Adds one child; `cost` is -log q(token | path) in nats. A token that is there already is returned."""
         return parent.children.get(token) or self.add(parent, token, cost, entropy)
 
     def add(self, parent: Node, token: int, cost: float, entropy: float, owner: str = "") -> Node:
         """`append` for a token that is not there yet."""
-        number = self._next_id
-        self._next_id = number + 1
+        number = self.next_id
+        self.next_id = number + 1
         node = Node(number, token, parent, parent.position + 1, parent.cost + cost, entropy, owner)
         parent.children[token] = self.nodes[number] = node
         return node
@@ -101,8 +97,8 @@ class SpeculationTree:
             child = self.root.children.pop(token, None)
             self._drop_below(self.root)
             if child is None:
-                child = Node(self._next_id, token, None, self.root.position + 1, self.root.cost)
-                self._next_id += 1
+                child = Node(self.next_id, token, None, self.root.position + 1, self.root.cost)
+                self.next_id += 1
             else:
                 del self.nodes[child.id]
                 matched += 1

@@ -11,7 +11,8 @@ import enum
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
+from operator import ge
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
@@ -358,14 +359,12 @@ def check_tree_shape(tree: Tree, vocab_size: int) -> None:
         raise shape_error(Shape.NODES, f"{n} nodes in one frame, more than {MAX_NODES}")
     if not len(tree.parents) == len(tree.costs) == len(tree.entropies) == n:
         raise shape_error(Shape.COLUMNS, "columns of unequal length")
-    siblings = set(zip(tree.parents, tree.tokens, strict=True))
-    if len(siblings) != n:
+    if len(set(zip(tree.parents, tree.tokens, strict=True))) != n:
         raise shape_error(Shape.DUPLICATE, "the same token twice under one parent")
-    for i, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
-        if parent >= tree.first + i:
-            raise shape_error(Shape.PARENT, f"node {tree.first + i} names parent {parent}, which is not earlier")
-        if token >= vocab_size:
-            raise shape_error(Shape.VOCABULARY, f"a token is outside the vocabulary of {vocab_size}")
+    if any(map(ge, tree.parents, count(tree.first))):
+        raise shape_error(Shape.PARENT, "a node names a parent that is not earlier")
+    if max(tree.tokens) >= vocab_size:
+        raise shape_error(Shape.VOCABULARY, f"a token is outside the vocabulary of {vocab_size}")
     if max(tree.costs) > MAX_COST:
         raise shape_error(Shape.COST, f"a cost exceeds {MAX_COST} millinats")
     if max(tree.entropies) > max_entropy(vocab_size):

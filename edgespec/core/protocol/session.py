@@ -163,12 +163,11 @@ class Session:
     def send(self, *bodies: AnyBody) -> bytes:
         """Numbers, signs and pads messages, in one frame. Raises LocalProtocolError where state or size forbid it."""
         following = self._following(self.sends, bodies)
-        names = " and ".join(sorted({type(body).__name__ for body in bodies}))
         if following is None:
-            raise LocalProtocolError(f"{names} cannot be sent in state {self.state}.")
+            raise LocalProtocolError(f"{_names(bodies)} cannot be sent in state {self.state}.")
         payload = m.encode(Frame(self.session, self._sent + 1, list(bodies)))
         if len(payload) > self.max_sent:
-            raise LocalProtocolError(f"{names} has {len(payload)} bytes, more than {self.max_sent}.")
+            raise LocalProtocolError(f"{_names(bodies)} has {len(payload)} bytes, more than {self.max_sent}.")
         self._sent += 1
         self.state = following
         return signing.seal(self._key, self.send_kind, payload)
@@ -179,9 +178,10 @@ class Session:
             messages = self._read(data)
             following = self._following(self.receives, messages)
             if following is None:
-                what = " and ".join(sorted({type(message).__name__ for message in messages}))
-                raise RemoteProtocolError("unexpected", f"{what} is not allowed in state {self.state}")
+                raise RemoteProtocolError("unexpected", f"{_names(messages)} is not allowed in state {self.state}")
             self.state, self.received_at = following, now
+            if len(messages) > 1:  # those that may be together are not the session's own
+                return [*messages]
             return [event for message in messages for event in self._handle(message, data, now)]
         except RemoteProtocolError:
             self.state = State.CLOSED
@@ -220,7 +220,8 @@ class Session:
         """The state after these messages of one frame; None where one of them must not come, or not with others."""
         if len(messages) == 1:
             return table.get((self.state, type(messages[0])))
-        allowed = all(type(one) in m.TOGETHER and (self.state, type(one)) in table for one in messages)
+        kinds = {type(one) for one in messages}
+        allowed = all(kind in m.TOGETHER and (self.state, kind) in table for kind in kinds)
         return self.state if allowed else None  # none of those that may be together changes it
 
     def _read(self, data: bytes) -> Sequence[Message]:
@@ -322,6 +323,10 @@ class WorkerSession(Session):
             raise RemoteProtocolError("tokenizer", "the gateway let a tokenizer in that is not its own")
         self.peer_key, self.session = challenge.gateway_key, session_id(both)
         self._outgoing.append(m.encode(proof(self._key.sign(signing.WORKER_PROOF, both), self._me.rotations)))
+
+
+def _names(messages: Sequence[Message]) -> str:
+    return " and ".join(sorted({type(one).__name__ for one in messages}))
 
 
 def together(bodies: Sequence[m.Body], max_bytes: int) -> Iterator[Sequence[m.Body]]:

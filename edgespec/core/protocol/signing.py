@@ -10,6 +10,7 @@ verifies in about two thirds of the time that `cryptography` takes, and detects 
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 
 from nacl.bindings import (
     crypto_core_ed25519_is_valid_point,
@@ -121,5 +122,6 @@ def digest(domain: str, *fields: bytes) -> bytes:
     return sha.digest()
 
 
+@cache
 def _domain(kind: str) -> bytes:
     return f"{'edgespec/1' if kind in STORED else PROTOCOL} {kind}\0".encode()

@@ -201,18 +201,18 @@ class Streams:
     def _commit(self, stream: Stream, start: int, tokens: list[int]) -> None:
         assert stream.tree is not None
         now, depth = self._clock(), min(stream.engine.drafts, stream.tree.depth(), MAX_DEPTH)
-        path = stream.tree.advance(tokens)
+        matched = stream.tree.advance(tokens)
         if stream.worker is None or not stream.ready:
             return
         period_s, stream.committed_at = now - stream.committed_at if stream.committed_at else 0.0, now
         self._period_s += 0.1 * (period_s - self._period_s) if self._period_s else period_s
-        if len(path) < len(tokens):
+        if matched < len(tokens):
             self._links.diverged(stream.worker)
         micros = min(round(period_s * 1e6), 60_000_000)
         digest = stream.tree.prefix.digest
         commit = Commit(stream.id, stream.epoch, start, tokens, digest, micros, micros, depth)
         self._links.send(stream.worker, [commit])
-        stream.idle = 0 if path else stream.idle + 1
+        stream.idle = 0 if matched else stream.idle + 1
         if stream.idle > PATIENCE + start // 16 or stream.refused():
             stream.tried.add(stream.worker)
             self._leave(stream, "useless")
