@@ -67,3 +67,11 @@ def quantised_model() -> Path:
 def dropped_model() -> Path:
     """The real model without layer 10; `make setup` makes it."""
     return models.dropped()
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GGUF model of some tens of kilobytes."""
+    from tests.support.tiny_gguf import make_tiny_gguf
+
+    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")

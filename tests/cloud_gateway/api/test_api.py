@@ -17,12 +17,6 @@ async def echo(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         yield running
 
 
-@pytest.fixture
-async def client(echo: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
-        yield client
-
-
 async def test_a_chat_answer_has_the_text_the_usage_and_the_extension(client: openai.AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(**CHAT, extra_body={"edgespec": {"usage": True}})
     assert answer.choices[0].message.content == ECHOED

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +24,6 @@ from tests.support.until import until
 from tools.doubles.limits import TIMES, api_limits, request_limits
 
 PATH = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-
-
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
-        yield running
 
 
 async def answer_to(echo: Echo, sent: bytes, timeout_s: float = 5.0) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,14 +14,8 @@ from cloud_gateway.api.completions import ChatForm
 from cloud_gateway.api.openapi import OPERATIONS, document
 from cloud_gateway.api.responses import ResponsesBody
 from cloud_gateway.api.schema import ChatBody, CompletionBody
-from tests.support.echo import Echo, echo_gateway
+from tests.support.echo import Echo
 from tools.fuzz import openapi_cases
-
-
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
-        yield running
 
 
 async def test_every_route_and_every_parameter_is_in_it(echo: Echo) -> None:

@@ -31,12 +31,6 @@ async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
         yield running
 
 
-@pytest.fixture
-async def client(echo: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
-        yield client
-
-
 async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: openai.AsyncOpenAI) -> None:
     await client.chat.completions.create(
         **CHAT,

@@ -26,12 +26,6 @@ async def echo(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         yield running
 
 
-@pytest.fixture
-async def client(echo: Echo) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
-        yield client
-
-
 async def test_a_response_and_its_stream_are_the_same_text(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "gpt-4o-mini", "instructions": "be kind", "input": HELLO, "store": True}
     whole = await client.responses.create(**asked)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -17,12 +16,6 @@ from tests.support.echo import (
     request_head,
 )
 from tools.doubles.limits import request_limits
-
-
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
-        yield running
 
 
 @pytest.mark.claim("every-route-is-in-the-table-and-keeps-its-guard")

@@ -1,7 +1,6 @@
 """Starting, failing and stopping: what clients receive."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -10,12 +9,6 @@ import pytest
 
 from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway, post
 from tests.support.until import until
-
-
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
-        yield running
 
 
 async def test_while_loading_and_draining_requests_get_a_503_with_retry_after(tmp_path: Path) -> None:

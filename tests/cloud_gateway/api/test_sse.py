@@ -5,22 +5,15 @@ import json
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloud_gateway.api import frames, sse
-from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway, exposition, post, request_head
+from tests.support.echo import CHAT, ECHOED, EchoEngine, echo_gateway, exposition, post, request_head
 from tests.support.until import until
 from tools.doubles.limits import request_limits
-
-
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
-        yield running
 
 
 def endless(**more: Any) -> bytes:

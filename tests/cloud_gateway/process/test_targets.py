@@ -28,11 +28,6 @@ from tests.support.tiny_target import make_tiny_target
 PROMPT = tuple(1 + i % 50 for i in range(20))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
-
-
 def configured(model: Path, draft: Path | str = "", **more: str) -> GatewaySettings:
     settings = override(GatewaySettings(), "target.model", str(model))
     settings = override(settings, "local_draft.model", str(draft))

@@ -9,12 +9,6 @@ import pytest
 
 from edgespec.llamacpp.drafter import Drafter
 from tests.support.slow_drafter import SlowDrafter
-from tests.support.tiny_gguf import make_tiny_gguf
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")

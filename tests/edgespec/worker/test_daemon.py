@@ -22,7 +22,6 @@ from edgespec.llamacpp.context import Row
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import FAILED, MAX_MODEL_FAILURES, Daemon, Outlet
 from tests.support.idle import Idle
-from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [5, 6, 7, 8, 9]
 RULE = DraftRule(branching=2, theta=0.5, sequences=4, max_depth=8)
@@ -57,11 +56,6 @@ class Desk:
         """Everything sent until there is nothing more to do."""
         self.wake.until_idle()
         return [self.sent.get_nowait() for _ in range(self.sent.qsize())]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 @pytest.fixture

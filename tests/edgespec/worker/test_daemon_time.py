@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import pytest
-
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.best_first import BestFirstRule
@@ -19,14 +17,8 @@ from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Sha
 from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import Daemon, Outlet
-from tests.support.tiny_gguf import make_tiny_gguf
 
 PROMPT = [5, 6, 7, 8, 9]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 def opened(request: int = 1, prompt: list[int] = PROMPT) -> Open:

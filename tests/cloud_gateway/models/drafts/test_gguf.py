@@ -19,16 +19,10 @@ from edgespec.llamacpp.drafter import DraftMemoryError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.engines import Make, complete
 from tests.support.slow_drafter import SlowDrafter
-from tests.support.tiny_gguf import make_tiny_gguf
 from tools.doubles.engines import TableTarget
 from tools.doubles.model import VOCAB, HashModel, Logits, next_logits
 
 PROMPT = [1 + i % 50 for i in range(40)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture
