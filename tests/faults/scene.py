@@ -32,11 +32,7 @@ class Scene:
         shape: dict[str, Any] = {"layers": 6, "hidden": 256}
         self.target = make_tiny_gguf(folder / "target.gguf", **shape)
         self.draft = make_tiny_gguf(folder / "draft.gguf", unlike=0.05, **shape)
-        gateway: dict[str, Any] = {
-            "target.threads": 1,
-            "target.context": 512,
-            "target.slots": 8,
-        }
+        gateway: dict[str, Any] = {"target.threads": 1, "target.context": 512, "target.slots": 8}
         gateway["local_draft.model"] = ""
         self.rig = Rig(
             folder / "rig", str(self.target), str(self.draft), None, dtype="float32", engine="llamacpp",

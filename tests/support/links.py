@@ -53,12 +53,7 @@ def worker_identity(seed: bytes = b"w" * 32, name: str = "lab-7", **changes: Any
 
 
 def some_tree(first: int = 1, request: int = 1, **changes: Any) -> m.Tree:
-    fields: dict[str, Any] = {
-        "parents": [0, first],
-        "tokens": [10, 11],
-        "costs": [100, 200],
-        "entropies": [300, 400],
-    }
+    fields: dict[str, Any] = {"parents": [0, first], "tokens": [10, 11], "costs": [100, 200], "entropies": [300, 400]}
     return m.Tree(request, 1, 3, HASH, first, **(fields | changes))
 
 

@@ -58,13 +58,7 @@ def plain_logits(model: Any, tokens: list[int]) -> Tensor:
 
 def _model(architecture: Architecture, vocab: int, layers: int, hidden: int, context: int) -> Any:
     ids = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
-    common = {
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        **ids,
-    }
+    common = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4, **ids}
     wide = {**common, "intermediate_size": 2 * hidden, "num_key_value_heads": 2, "max_position_embeddings": context}
     match architecture:
         case "llama" | "llama-tied":

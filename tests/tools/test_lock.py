@@ -34,11 +34,7 @@ def test_a_package_has_one_version_and_the_same_hashes_in_all_files() -> None:
 def test_every_extra_is_locked_with_what_edgespec_itself_needs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for name, wanted in (
-        ("worker", ["worker"]),
-        ("gateway", ["gateway"]),
-        ("dev", ["worker", "gateway", "dev"]),
-    ):
+    for name, wanted in (("worker", ["worker"]), ("gateway", ["gateway"]), ("dev", ["worker", "gateway", "dev"])):
         declared = [*project["dependencies"], *(one for extra in wanted for one in extras[extra])]
         packages = {normalised(re.split(r"[^\w.-]", one)[0]) for one in declared}
         assert packages <= {*FILES[name], *FILES["llama"], *FILES["cuda"]}

@@ -67,10 +67,7 @@ def test_worker_and_simulator_draft_with_the_same_machines() -> None:
         starts.BestFirst is experiment.BestFirst is bestfirst.BestFirst
         and edgespec.worker.daemon.Starts is starts.Starts
     )
-    for name, module in (
-        ("Generation", "requests.generation"),
-        ("StepClock", "policies.estimators"),
-    ):
+    for name, module in (("Generation", "requests.generation"), ("StepClock", "policies.estimators")):
         assert getattr(world, name).__module__ == f"cloud_gateway.core.{module}"
 
 

@@ -182,18 +182,14 @@ async def test_calls_become_tool_calls_whole_and_streamed(caller: tuple[openai.A
         assert text.seen[1] is not None and text.seen[1][0]["function"]["name"] == "weather"
 
 
-async def test_without_a_choice_of_tools_nothing_is_read_as_a_call(
-    caller: tuple[openai.AsyncOpenAI, ToolText],
-) -> None:
+async def test_without_a_choice_of_tools_nothing_is_read_as_a_call(caller: tuple[openai.AsyncOpenAI, ToolText]) -> None:
     client, text = caller
     choice = (await client.chat.completions.create(**saying(CALL), tool_choice="none")).choices[0]
     assert (choice.finish_reason, choice.message.content) == ("stop", CALL)
     assert text.seen[1] is None
 
 
-async def test_former_calls_and_their_results_reach_the_template(
-    caller: tuple[openai.AsyncOpenAI, ToolText],
-) -> None:
+async def test_former_calls_and_their_results_reach_the_template(caller: tuple[openai.AsyncOpenAI, ToolText]) -> None:
     client, text = caller
     former = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     messages: list[Any] = [

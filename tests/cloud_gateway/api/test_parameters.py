@@ -14,14 +14,7 @@ from cloud_gateway.core.requests.options import OPTIONS
 from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.ranges import SAMPLING
-from tests.support.echo import (
-    CHAT,
-    ECHOED,
-    HELLO,
-    Echo,
-    echo_gateway,
-    post,
-)
+from tests.support.echo import CHAT, ECHOED, HELLO, Echo, echo_gateway, post
 from tools.doubles.limits import request_limits
 
 

@@ -8,13 +8,7 @@ import aiohttp
 import pytest
 
 from cloud_gateway.api import ROUTES, make_app
-from tests.support.echo import (
-    CHAT,
-    Echo,
-    echo_gateway,
-    post,
-    request_head,
-)
+from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tools.doubles.limits import request_limits
 
 

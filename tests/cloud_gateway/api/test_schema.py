@@ -23,9 +23,7 @@ PARAMETERS = sorted(
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["user", "text", 1])
 names = st.text() | st.sampled_from(["role", "content", "type", "text", "k", "phi", "1"])
 values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4),
-    max_leaves=8,
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4), max_leaves=8
 )
 
 

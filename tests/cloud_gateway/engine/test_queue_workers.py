@@ -29,11 +29,7 @@ pytestmark = pytest.mark.driven
 
 
 def wanted(
-    first: int = 2,
-    speculation: Speculation = ANSWERS,
-    count: int = COUNT,
-    sampling: Sampling = GREEDY,
-    **more: Any,
+    first: int = 2, speculation: Speculation = ANSWERS, count: int = COUNT, sampling: Sampling = GREEDY, **more: Any
 ) -> GenerationRequest:
     prompt = [first, *range(20)]
     return GenerationRequest(prompt, count, sampling, ignore_eos=True, speculation=speculation, **more)

@@ -86,10 +86,7 @@ async def test_rejection_gives_the_targets_distribution(make: Make) -> None:
 # --- closed to workers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "sent_seed"),
-    [("rejection", None), ("shared-noise", 1)],
-)
+@pytest.mark.parametrize(("method", "sent_seed"), [("rejection", None), ("shared-noise", 1)])
 async def test_a_seed_goes_to_workers_only_where_it_improves_their_drafts(
     make: Make, method: str, sent_seed: int | None
 ) -> None:

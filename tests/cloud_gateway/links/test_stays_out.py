@@ -15,14 +15,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers, WorkerSession
 from edgespec.shared.tls import peer_spki_hash
 from tests.support.hostile import HONEST, OTHER, refused_once, serves_on
-from tests.support.links import (
-    VOCAB,
-    Client,
-    GatewayUnderTest,
-    raw,
-    serving,
-    worker_identity,
-)
+from tests.support.links import VOCAB, Client, GatewayUnderTest, raw, serving, worker_identity
 
 pytestmark = pytest.mark.usefixtures("nothing_escapes")
 

@@ -31,11 +31,7 @@ def test_the_fingerprint_changes_with_model_choices_and_versions(monkeypatch: py
 
 def test_every_setting_that_could_change_the_text_of_a_seed_is_in_it() -> None:
     settings = [GatewaySettings()]
-    for key, value in (
-        ("target.dtype", "float32"),
-        ("target.exact", "no"),
-        ("policy.verification", "rejection"),
-    ):
+    for key, value in (("target.dtype", "float32"), ("target.exact", "no"), ("policy.verification", "rejection")):
         settings.append(override(GatewaySettings(), key, value))
     assert len({loading.choices(one) for one in settings}) == len(settings)
     assert loading.choices(override(GatewaySettings(), "policy.k", "5")) == loading.choices(GatewaySettings())

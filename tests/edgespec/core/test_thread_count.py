@@ -8,15 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edgespec.core.thread_count import (
-    FASTER,
-    MAX_RETRY_S,
-    MIN_SHARE,
-    QUIET_S,
-    RETRY_S,
-    ThreadCount,
-    thread_counts,
-)
+from edgespec.core.thread_count import FASTER, MAX_RETRY_S, MIN_SHARE, QUIET_S, RETRY_S, ThreadCount, thread_counts
 
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 3, 6]), (16, [1, 2, 4, 8, 16])])
@@ -99,11 +91,7 @@ class Walk(RuleBasedStateMachine):
         self.must_be_below = self.cores + 1
         self.busy_at = -QUIET_S
 
-    @rule(
-        seconds=st.floats(0.003, 100.0),
-        share=st.floats(0.0, 1.0),
-        pause=st.floats(0.0, 500.0),
-    )
+    @rule(seconds=st.floats(0.003, 100.0), share=st.floats(0.0, 1.0), pause=st.floats(0.0, 500.0))
     def passed(self, seconds: float, share: float, pause: float) -> None:
         self.now += pause + seconds
         count = self.before = self.threads.count

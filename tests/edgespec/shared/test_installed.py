@@ -88,10 +88,7 @@ def test_a_module_of_nobody_stays_a_fault_of_this_program(
 
 @pytest.mark.parametrize(
     ("main", "arguments", "file"),
-    [
-        (worker.main, ["config"], "worker.toml"),
-        (gateway.main, ["config"], "gateway.toml"),
-    ],
+    [(worker.main, ["config"], "worker.toml"), (gateway.main, ["config"], "gateway.toml")],
 )
 def test_a_shipped_configuration_is_printed_byte_for_byte(
     main: object, arguments: list[str], file: str, capsys: pytest.CaptureFixture[str]

@@ -81,8 +81,7 @@ def test_a_word_mistyped_as_another_does_not_go_with_the_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed",
-    ["4821-acorn-zebra-otter-0305", " 4821 Acorn  ZEBRA otter 0305 ", "4821_acorn_zebra-otter-0305."],
+    "typed", ["4821-acorn-zebra-otter-0305", " 4821 Acorn  ZEBRA otter 0305 ", "4821_acorn_zebra-otter-0305."]
 )
 def test_capitals_spaces_and_other_separators_are_forgiven(typed: str) -> None:
     assert parse_code(typed) == Code(4821, ("acorn", "zebra", "otter"), 305)

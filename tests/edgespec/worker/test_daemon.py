@@ -220,10 +220,7 @@ def test_a_closed_or_replaced_epoch_is_not_served(start: Callable[..., Desk]) ->
 
 @pytest.mark.parametrize(
     ("message", "reason"),
-    [
-        (Commit(1, 1, 99, [3], b"x" * 32), "prefix"),
-        (Commit(1, 1, len(PROMPT), [3], b"x" * 32), "prefix"),
-    ],
+    [(Commit(1, 1, 99, [3], b"x" * 32), "prefix"), (Commit(1, 1, len(PROMPT), [3], b"x" * 32), "prefix")],
 )
 def test_a_protocol_violation_is_reported_and_the_thread_continues(
     start: Callable[..., Desk], message: Commit | Open, reason: str

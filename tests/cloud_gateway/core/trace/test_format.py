@@ -91,8 +91,7 @@ def test_a_key_that_verifies_anything_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b"no zlib", zlib.compress(b"no msgpack"), zlib.compress(msgspec.msgpack.encode([1, 2, 3]))],
+    "body", [b"no zlib", zlib.compress(b"no msgpack"), zlib.compress(msgspec.msgpack.encode([1, 2, 3]))]
 )
 def test_signed_nonsense_is_one_sentence(body: bytes) -> None:
     with pytest.raises(TraceError, match="cannot be read"):

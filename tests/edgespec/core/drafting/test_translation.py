@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.ranking import Ranker
-from edgespec.core.drafting.translation import (
-    CommittedText,
-    TranslatedDrafting,
-    Translator,
-    whole_characters,
-)
+from edgespec.core.drafting.translation import CommittedText, TranslatedDrafting, Translator, whole_characters
 from edgespec.core.protocol.messages import ROOT, Sampling
 from tests.support.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
 

@@ -18,11 +18,7 @@ INF = math.inf
 
 
 def slow_process(
-    logits: list[float],
-    rule: Sampling,
-    prompt: list[int],
-    answer: list[int],
-    allowed: list[bool] | None = None,
+    logits: list[float], rule: Sampling, prompt: list[int], answer: list[int], allowed: list[bool] | None = None
 ) -> list[float]:
     """The order of processing, token by token; `answer` has the path's tokens at its end."""
     counts, seen = Counter(answer), {*prompt, *answer}

@@ -42,10 +42,7 @@ def table(*prompts: dict[str, Run]) -> Table:
     return made
 
 
-CONTEXT = {
-    "rtt_ms": 20.0,
-    "draft": "d",
-}
+CONTEXT = {"rtt_ms": 20.0, "draft": "d"}
 
 
 def test_ratios_and_shares_are_those_of_the_runs() -> None:
