@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.lab.rig.chat import ChatClient, greedy
 from edgespec.lab.rig.processes import Processes, RigError, module
 
@@ -153,11 +152,7 @@ class Rig:
 
     def wait_linked(self, timeout_s: float = MODEL_LOAD_S, worker: str = "worker") -> None:
         """Until the gateway lists the worker as linked, with a measured round trip."""
-        self._processes.wait_for(worker, lambda: self._is_linked("name", f"demo-{worker}"), timeout_s)
-
-    def wait_own_worker(self) -> None:
-        """Until the gateway's own worker (`local_draft.mode`) is linked, with a measured round trip."""
-        self._processes.wait_for("gateway", lambda: self._is_linked("groups", [OWN_GROUP]), MODEL_LOAD_S)
+        self._processes.wait_for(worker, lambda: self._is_linked(f"demo-{worker}"), timeout_s)
 
     def stop(self, name: str, sig: signal.Signals = signal.SIGTERM) -> None:
         """Ends one process; waits until it has gone."""
@@ -190,14 +185,6 @@ class Rig:
 
     def pid(self, name: str) -> int:
         return self._processes.pid(name)
-
-    def own_worker_pid(self) -> int:
-        """Process id of the gateway's own worker. Raises RigError while it does not run."""
-        gateway = self.pid("gateway")
-        for child in Path(f"/proc/{gateway}/task/{gateway}/children").read_text().split():
-            if "--end-with-input" in Path(f"/proc/{child}/cmdline").read_text().split("\0"):
-                return int(child)
-        raise RigError("The gateway's own worker does not run.")
 
     def chat(self, prompt: str, max_tokens: int, *, key: str = "", **edgespec: Any) -> dict[str, Any]:
         """One greedy chat answer; `edgespec` is the request's extension. Raises RigError with the API's sentence."""
@@ -288,10 +275,10 @@ class Rig:
         path.write_text("\n".join(f"[{table}]\n" + "\n".join(lines) + "\n" for table, lines in tables.items()))
         return path
 
-    def _is_linked(self, field: str, value: object) -> bool:
+    def _is_linked(self, name: str) -> bool:
         with contextlib.suppress(RigError):
             listed = self.gateway_command("workers", "list", "--json")["workers"]
-            linked = (one for one in listed if one[field] == value and one.get("linked"))
+            linked = (one for one in listed if one["name"] == name and one.get("linked"))
             return any(one.get("rtt_ms") is not None for one in linked)
         return False
 

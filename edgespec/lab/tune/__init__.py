@@ -1,10 +1,9 @@
 """`edgespec tune`: measures every source of drafts on this machine and this link, and recommends settings of a gateway.
 
 All arms answer each prompt in turns: plain decoding, co-located k = 2, lookup, the local draft, and the draft with all
-other sources; the self-draft if `local_draft.layers` names layers, heads if
-`sources.heads` names files; an answer that the draft wrote before, as for a request that waits; and
-with two cores or more a gateway process whose draft has a process of its own, the only arm outside of this process. The
-step curves of target and draft are those that a gateway measures at its start.
+other sources; the self-draft if `local_draft.layers` names layers, heads if `sources.heads` names files; and an answer
+that the draft wrote before, as for a request that waits. All run in this process, so `local_draft.mode` is not compared.
+The step curves of target and draft are those that a gateway measures at its start.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -33,8 +31,7 @@ from edgespec.shared.address import parse_address
 if TYPE_CHECKING:
     from cloud_gateway.core.requests.request import Usage
     from cloud_gateway.process.config import GatewaySettings
-    from edgespec.lab.tune.advice import Advice, Cores, Measured
-    from edgespec.lab.tune.own_process import OwnProcess
+    from edgespec.lab.tune.advice import Advice, Measured
 
 CONNECTS = 5
 """Connections whose least time is the link's round trip."""
@@ -99,29 +96,22 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
     from cloud_gateway.process.loading import load_models
     from cloud_gateway.process.measure import measure as pass_curve
     from edgespec.lab.tune.advice import Measured
-    from edgespec.lab.tune.arms import ASYNC, Arms
-    from edgespec.lab.tune.own_process import divided
+    from edgespec.lab.tune.arms import Arms
 
     console, busy = Console(stderr=True), os.getloadavg()[0] / len(os.sched_getaffinity(0))
     console.print("Loading the models and measuring their steps ...")
     loaded = load_models(settings)
     curve, draft = pass_curve(loaded.target), loaded.local
-    cores = divided(settings, sorted(os.sched_getaffinity(0)))
-    with ExitStack() as closing:
-        own = None if cores is None else _own_process(closing, settings, cores, max_tokens, console)
-        arms = Arms(loaded, settings, curve, own=own, queue=True)
-        if settings.local_draft.layers and "self" not in arms.names and settings.local_draft.model != SELF:
-            console.print("The self-draft of `local_draft.layers` is not measured: it needs the engine torch.")
-        async with arms:
-            with Progress(console=console) as bar:
-                task = bar.add_task("Timing the arms", total=len(arms.names) * (len(prompts) + 1))
-                found = await arms.compare(arms.names, prompts, max_tokens, lambda: bar.advance(task))
-    usages = {name: [each[name][1] for each in found] for name in arms.names}
-    tokens = {name: sum(one.completion_tokens for one in used) for name, used in usages.items()}
+    arms = Arms(loaded, settings, curve)
+    if settings.local_draft.layers and "self" not in arms.names and settings.local_draft.model != SELF:
+        console.print("The self-draft of `local_draft.layers` is not measured: it needs the engine torch.")
+    async with arms:
+        with Progress(console=console) as bar:
+            task = bar.add_task("Timing the arms", total=len(arms.names) * (len(prompts) + 1))
+            found = await arms.compare(prompts, max_tokens, lambda: bar.advance(task))
+    usages = {name: [each[name] for each in found] for name in arms.names}
     return Measured(
         arms=per_token(usages),
-        cpu_ms={name: round(1000 * arms.cpu_s[name] / max(count, 1), 2) for name, count in tokens.items()},
-        cores=cores if ASYNC in arms.names else None,
         write_s=arms.written_s,
         accepted={name: share for name, used in usages.items() if (share := accepted_of(used)) is not None},
         busy=round(busy, 2),
@@ -131,22 +121,6 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
         read_ms=None if draft is None else round(1000 * draft.token_s, 2),
         rtt_ms=rtt_ms,
     )
-
-
-def _own_process(
-    closing: ExitStack, settings: GatewaySettings, cores: Cores, max_tokens: int, console: Console
-) -> OwnProcess | None:
-    """The gateway of the arm `async`; None if it does not start, which is said."""
-    from edgespec.lab.rig import RigError
-    from edgespec.lab.tune.arms import ASYNC, TUNED
-    from edgespec.lab.tune.own_process import running
-
-    console.print("Starting a gateway whose draft has a process of its own (it loads the models a second time) ...")
-    try:
-        return closing.enter_context(running(settings, cores, TUNED[ASYNC].asks, max_tokens))
-    except RigError as error:
-        console.print(f"`local_draft.mode` = async-local is not measured: {error}")
-        return None
 
 
 def per_token(usages: Mapping[str, Sequence[Usage]]) -> dict[str, float]:
@@ -204,9 +178,6 @@ def _show(measured: Measured, advice: Sequence[Advice]) -> None:
     if measured.accepted:
         shares = ", ".join(f"{arm} {share:.0%}" for arm, share in measured.accepted.items())
         console.print("accepted of the candidates verified:", shares)
-    spent = ", ".join(f"{arm} {ms:.1f}" for arm, ms in measured.cpu_ms.items())
-    if spent:
-        console.print("milliseconds of processor time per token:", spent)
     console.print(shown)
     if (line := queued(measured)) is not None:
         console.print(line)

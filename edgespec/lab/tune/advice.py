@@ -18,8 +18,8 @@ MAX_BUSY = 0.3
 SOURCES: tuple[str, ...] = ("lookup", *HEADS)
 """Arms without a draft model, named as in `policy.sources`."""
 DRAFTED = ("colocated", "draft", "merge", SELF)
-"""Arms with a draft model that takes turns with the target."""
-MODE, IN_TURN = "local_draft.mode", "in-turn"
+"""Arms with a draft model."""
+IN_TURN = "in-turn"
 MAX_K = 8
 WIDTHS = (4, 8, 16, 32)
 """Candidates of a pass that are compared."""
@@ -29,22 +29,11 @@ LEVELS_AFTER_DIVERGENCE = 1.5
 """Draft steps beside the round trip until a worker that was wrong is useful again (docs/policies.md)."""
 
 
-class Cores(Struct, frozen=True):
-    """How the cores of this machine are divided when draft and target compute at the same time."""
-
-    target: list[int]
-    draft: list[int]
-
-
 class Measured(Struct, frozen=True, kw_only=True):
     """Measurements of this machine. Times in milliseconds."""
 
     arms: Mapping[str, float]
-    """Whole completion, per token, by arm: those of `ARMS` and `TUNED` (arms.py) that ran."""
-    cpu_ms: Mapping[str, float] = {}
-    """Processor time of all that computed, per token, by arm."""
-    cores: Cores | None = None
-    """Those of the arm `async`, if it ran."""
+    """Whole completion, per token, by arm: those of `ARMS` (arms.py) that ran."""
     write_s: float | None = None
     """Seconds in which the local draft wrote an answer of the arm `answers`."""
     match: float | None
@@ -103,19 +92,20 @@ def recommend(measured: Measured, model: str, mode: str = IN_TURN) -> list[Advic
     draft_pays = drafted is not None and arms[drafted] <= PAYS * arms[without]
     paying = [name for name in SOURCES if arms.get(name, plain) <= PAYS * plain]
     fastest = drafted if drafted is not None and arms[drafted] < arms[without] else without
-    own = "async" in arms and arms["async"] <= PAYS * arms[fastest]
     draft = _draft(measured, model, drafted, without, draft_pays)
-    draft = Advice(draft.key, model, f"as `local_draft.mode` says; in turn: {draft.why}") if own else draft
-    found = [draft, *_mode(measured, fastest, own, mode, draft.value in ("", SELF)), _sources(arms, paying)]
+    found = [draft, _sources(arms, paying)]
+    if mode != IN_TURN and draft.value in ("", SELF):
+        why = "there is no draft for a process of its own"
+        found[1:1] = [Advice("local_draft.mode", IN_TURN, why), Advice("local_draft.cpu", [], why)]
     worker = _worker(measured) if model != SELF else None
-    name = "adaptive" if draft_pays or paying or own or worker is not None else "plain"
-    best = arms["async" if own else fastest]
+    name = "adaptive" if draft_pays or paying or worker is not None else "plain"
+    best = arms[fastest]
     why = f"{best:.1f} ms per token where plain decoding takes {plain:.1f}" if name != "plain" else "nothing pays here"
     found.insert(0, Advice("policy.name", name, why))
-    if worker is not None and not own:
+    if worker is not None:
         prefer, pace = ("offload" if worker <= best else "balanced"), f"a worker alone would take about {worker:.1f} ms"
         found.append(Advice("policy.prefer", prefer, f"{pace} per token at a round trip of {measured.rtt_ms:.0f} ms"))
-    elif draft_pays or own:
+    elif draft_pays:
         found.append(Advice("policy.prefer", "latency", "there is no other worker to spare the local draft for"))
     if draft_pays and drafted != SELF and measured.match is not None and measured.step_ms is not None:
         found.append(_k(measured.match, measured.step_ms, measured.pass_ms))
@@ -132,27 +122,6 @@ def _draft(measured: Measured, model: str, drafted: str | None, without: str, pa
     cost = f", a step takes {measured.step_ms:.1f} ms" if local and measured.step_ms is not None else ""
     why = f"{'' if pays else 'no draft pays here: '}{times}{right}{cost}"
     return Advice("local_draft.model", (model if local else SELF) if pays else "", why)
-
-
-def _mode(measured: Measured, fastest: str, own: bool, mode: str, idle: bool) -> list[Advice]:
-    """Whether the draft gets a process of its own; `idle`: whether there is no other draft to give one."""
-    arms, cpu, cores = measured.arms, measured.cpu_ms, measured.cores
-    if "async" not in arms or cores is None:
-        return _in_turn("there is no draft for a process of its own") if idle and mode != IN_TURN else []
-    shown = {name: f"{arms[name]:.1f} ms and {cpu.get(name, 0):.1f} ms of processor time per token" for name in arms}
-    divided = f"cores of the target: {len(cores.target)}, of the draft: {len(cores.draft)}"
-    why = f"at the same time ({divided}) {shown['async']}, in turn on all of them {shown[fastest]} ({fastest})"
-    if not own:
-        return _in_turn(why) if mode != IN_TURN else [Advice(MODE, IN_TURN, why)]
-    return [
-        Advice(MODE, "async-local", why),
-        Advice("local_draft.cpu", cores.draft, "the cores on which its process was measured"),
-        Advice("daemon.cpu", cores.target, "those of the target"),
-    ]
-
-
-def _in_turn(why: str) -> list[Advice]:
-    return [Advice(MODE, IN_TURN, why), Advice("local_draft.cpu", [], "it runs on the gateway's cores then")]
 
 
 def _sources(arms: Mapping[str, float], paying: list[str]) -> Advice:

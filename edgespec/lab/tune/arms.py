@@ -1,7 +1,7 @@
 """What `edgespec tune` compares: each source of drafts alone, and merged.
 
-Two arms are `tune`'s own: `async`, the merge in a gateway process with its own worker (own_process.py), and `answers`,
-in which the local draft has written an answer to the prompt before, as it does while a request waits (QueueSpec).
+For the arm `answers` the local draft has written an answer to the prompt before, as it does while a request waits
+(QueueSpec).
 """
 
 from __future__ import annotations
@@ -24,23 +24,19 @@ from edgespec.core.drafting.proposals import Asked
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.lab.tune.own_process import OwnProcess
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
 GREEDY = Sampling(temperature=0)
-KEPT_TOKENS = 1 << 16
-"""Of an answer and its prompt: four times as many are held for all scopes (core/sources/archive.py)."""
 CHUNK = 64
 """Tokens of a prompt that the writing draft reads at once."""
-Draft = Literal["none", "local", "self", "queue", "own"]
-Completed = tuple[list[int], Usage]
+Draft = Literal["none", "local", "self", "queue"]
 
 
 class Arm(NamedTuple):
     """The options of a request, and which draft model runs beside the target.
 
-    `queue`: none, but one has written an answer. `own`: the local draft, in a process of its own.
+    `queue`: none, but one has written an answer.
     """
 
     asks: Speculation
@@ -55,31 +51,15 @@ ARMS: Mapping[str, Arm] = {
     "draft": Arm(DRAFT, "local"),
     "self": Arm(DRAFT, "self"),
     "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=("lookup", *HEADS)), "local"),
+    "answers": Arm(Speculation(policy="adaptive", sources=("lookup", "answers")), "queue"),
 }
-ASYNC, ANSWERS = "async", "answers"
-TUNED: Mapping[str, Arm] = {
-    ASYNC: Arm(ARMS["merge"].asks, "own"),
-    ANSWERS: Arm(Speculation(policy="adaptive", sources=("lookup", "answers")), "queue"),
-}
-"""Those of `tune` alone."""
 
 
 class Arms:
     """Engines over one target, one for each draft beside it, of which one at a time works. Used as a context."""
 
-    def __init__(
-        self,
-        loaded: Models,
-        settings: GatewaySettings,
-        curve: Mapping[int, float] | None = None,
-        *,
-        own: OwnProcess | None = None,
-        queue: bool = False,
-    ) -> None:
-        """`curve`: as of `Engine`; `own`: with the arm `async`; `queue`: with `answers`, if a local draft can write.
-
-        Raises ModelError if the target has not the layers of `local_draft.layers`.
-        """
+    def __init__(self, loaded: Models, settings: GatewaySettings, curve: Mapping[int, float]) -> None:
+        """`curve`: as of `Engine`. Raises ModelError if the target has not the layers of `local_draft.layers`."""
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:
             drafts["local"] = loaded.local
@@ -90,24 +70,19 @@ class Arms:
 
             if isinstance(loaded.target, TorchTarget):
                 drafts["self"] = SelfDraft(loaded.target, layers, requests=1)
-        writes = queue and loaded.local is not None and draft != SELF
+        writes = loaded.local is not None and draft != SELF
         if writes:
             drafts["queue"] = None
-        self._own, self._writer, self._eos = own, loaded.local if writes else None, frozenset(loaded.target.eos)
+        self._writer, self._eos = loaded.local if writes else None, frozenset(loaded.target.eos)
         self._render, self._engines = loaded.text.render_chat, dict[Draft, Engine]()
         for name, model in drafts.items():
             kept = replace(settings, sources=replace(settings.sources, queued_answers=0))
             made = engine_settings(kept if name == "queue" else settings)
             self._engines[name] = Engine(loaded.target, model, made, curve=curve)
             self._engines[name].local.heads = loaded.heads
-        there = {*drafts, *(["own"] if own is not None else [])}
         self.names = [
-            name
-            for name, arm in {**ARMS, **TUNED}.items()
-            if arm.draft in there and (name not in HEADS or name in loaded.heads)
+            name for name, arm in ARMS.items() if arm.draft in drafts and (name not in HEADS or name in loaded.heads)
         ]
-        self.cpu_s = dict.fromkeys(self.names, 0.0)
-        """Processor seconds of each arm's completions so far, the gateway's own worker included."""
         self._written_s = list[float]()
 
     @property
@@ -125,32 +100,22 @@ class Arms:
             engine.stop()
 
     async def compare(
-        self, names: Sequence[str], prompts: Sequence[str], count: int, done: Callable[[], object] = lambda: None
-    ) -> list[dict[str, Completed]]:
-        """Every arm's completion of each prompt, in turns, each prompt beginning with another arm.
+        self, prompts: Sequence[str], count: int, done: Callable[[], object] = lambda: None
+    ) -> list[dict[str, Usage]]:
+        """Usage of every arm's completion of each prompt, in turns, each prompt beginning with another arm.
 
         All answer WARM before, which is not returned. `done` is called after each completion. Raises ModelError.
         """
-        found: list[dict[str, Completed]] = []
+        found: list[dict[str, Usage]] = []
         for number, prompt in enumerate([WARM, *prompts]):
-            tokens, shift = self._render([{"role": "user", "content": prompt}]), number % len(names)
+            tokens, shift = self._render([{"role": "user", "content": prompt}]), number % len(self.names)
             found.append({})
-            for name in [*names[shift:], *names[:shift]]:
-                arm = {**ARMS, **TUNED}[name]
+            for name in [*self.names[shift:], *self.names[:shift]]:
+                arm = ARMS[name]
                 scope = self._write(tokens, count) if arm.draft == "queue" else b""
-                before = self._cpu_s(arm)
-                if arm.draft == "own":
-                    assert self._own is not None
-                    found[-1][name] = [], self._own.complete(prompt, count)
-                else:
-                    found[-1][name] = await self._completion(arm, tokens, count, scope)
-                self.cpu_s[name] += (self._cpu_s(arm) - before) * (number > 0)
+                found[-1][name] = await self._completion(arm, tokens, count, scope)
                 done()
         return found[1:]
-
-    def _cpu_s(self, arm: Arm) -> float:
-        """Processor seconds so far of what computes for this arm."""
-        return self._own.cpu_s() if arm.draft == "own" and self._own is not None else time.process_time()
 
     def _write(self, prompt: Sequence[int], count: int) -> bytes:
         """Lets the local draft write an answer, which requests of the scope returned are given; none if it has no
@@ -173,9 +138,9 @@ class Arms:
         self._engines["queue"].queue_drafts.keep(scope, prompt, written)
         return scope
 
-    async def _completion(self, arm: Arm, prompt: Sequence[int], count: int, scope: bytes) -> Completed:
+    async def _completion(self, arm: Arm, prompt: Sequence[int], count: int, scope: bytes) -> Usage:
         wanted = GenerationRequest(prompt, count, GREEDY, speculation=arm.asks, cache_scope=scope)
-        tokens, end = await self._engines[arm.draft].submit(wanted).whole()
+        _, end = await self._engines[arm.draft].submit(wanted).whole()
         if end.error is not None:
             raise ModelError(end.error)
-        return tokens, end.usage
+        return end.usage
