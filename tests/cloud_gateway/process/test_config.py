@@ -22,8 +22,6 @@ from edgespec.shared.settings import override, parse
         ("[policy]\nk = 17", "a whole number from 1 to 16"),
         ("[policy]\nphi = inf", 'must be "learnt" or a number from 0 to 100.'),
         ("[policy]\nverify_nodes = 0", "a whole number from 1 to 512"),
-        ("[metrics]\nhost = 1", "`metrics.host` is no longer a setting; the figures are served at 127.0.0.1."),
-        ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
         ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),
         ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
         ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),

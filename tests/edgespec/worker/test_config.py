@@ -20,8 +20,6 @@ from edgespec.worker.config import WorkerSettings, load
         ("[owner]\nidle_s = nan", "a number from 0 to 86400"),
         ("[draft]\nrequests = 65", "a whole number from 1 to 64"),
         ('[owner]\nsigns = ["mouse"]', 'a list, each item "battery", "cpu", "gpu", '),
-        ("[draft]\ntheta = 0.5", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
-        ("[owner]\nmetered = true", "`owner.metered` is no longer a setting; list the signs that count"),
         ('[gateway]\naddress = "ws://host:1"', "the link to a gateway always uses TLS"),
         ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
         ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),
