@@ -27,7 +27,6 @@ from edgespec.core.pairing.messages import (
     Start,
     decode_pairing,
 )
-from edgespec.core.pairing.sources import Waiting
 from edgespec.core.pairing.window import (
     MAX_FAILURES,
     WINDOW_S,
@@ -48,8 +47,7 @@ from edgespec.shared.words import new_code
 log = logging.getLogger("edgespec.shared.pairing_listener")
 
 FIRST_MESSAGE_S = 5.0
-"""Time for the first message, which a worker sends at once; a silent connection ends earlier if another one arrives."""
-
+"""Time for the first message, which a worker sends at once; the port drops silent connections for newer ones before."""
 
 COMMANDS: dict[Purpose, tuple[str, str]] = {
     "link": ("cloud-gateway pair", "worker"),
@@ -89,7 +87,6 @@ class PairingListener:
         self._workers = workers
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None
-        self._waiting: Waiting[asyncio.Timeout] = Waiting()
         self._running: asyncio.Timeout | None = None
         """Ends the wait for the next message of the attempt that runs."""
         self._lines = LimitedLog(log)
@@ -132,7 +129,8 @@ class PairingListener:
     async def _serve(self, ws: ServerConnection) -> None:
         source = source_of(_host(ws))
         try:
-            data = await self._first(ws, source)
+            async with asyncio.timeout(FIRST_MESSAGE_S):
+                data = await ws.recv()
         except TimeoutError:
             await ws.send(encode(Refused(Reason.BUSY)))
             return
@@ -156,17 +154,6 @@ class PairingListener:
         finally:
             if exchange is not None:
                 self._window.abandon(exchange, Reason.ABANDONED, self._now())  # unless it has ended already
-
-    async def _first(self, ws: ServerConnection, source: str) -> bytes | str:
-        """The first message. Raises TimeoutError when it does not arrive, or a newer connection takes the place."""
-        async with asyncio.timeout(FIRST_MESSAGE_S) as limit:
-            gone = self._waiting.enter(source, limit)
-            if gone is not None and not gone.expired():
-                gone.reschedule(0)
-            try:
-                return await ws.recv()
-            finally:
-                self._waiting.leave(source, limit)
 
     async def _exchange(self, ws: ServerConnection, exchange: GatewayExchange, message: PairingMessage) -> None:
         while True:

@@ -7,6 +7,5 @@ Public, by module:
 - `groups`: `DEFAULT_GROUPS`, `Groups`, `OWN_GROUP`, `parse_groups`
 - `messages`: `CHECK_DIGITS`, `check_number`, `Code`, `decode_pairing`, `MAX_NAMEPLATE`, `MAX_PAIRING_BYTES`,
   `MIN_NAMEPLATE`, `PairingFailed`, `PairingMessage`, `Reason`, `Refused`, `SENTENCES`, `Start`
-- `sources`: `Waiting`
 - `window`: `Closed`, `Event`, `Failed`, `MAX_FAILURES`, `Paired`, `PairingWindow`, `Shown`, `WINDOW_S`
 """

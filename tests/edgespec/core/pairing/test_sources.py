@@ -1,12 +1,10 @@
-"""The limits of one source of pairing attempts, and its isolation from others."""
+"""The delays of one source of pairing attempts."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from edgespec.core.pairing.sources import FORGET_S, MAX_DELAY_S, MAX_SOURCES, MAX_WAITING, Delays, Waiting
+from edgespec.core.pairing.sources import FORGET_S, MAX_DELAY_S, MAX_SOURCES, Delays
 
 
 @pytest.mark.claim("wrong-nameplates-cost-nothing-but-make-their-source-wait")
@@ -37,23 +35,3 @@ def test_the_memory_of_failures_is_bounded_and_keeps_the_latest() -> None:
         delays.failed(str(number), 0.0)
     assert len(delays._failures) == MAX_SOURCES
     assert delays.wait_s("attacker", 0.0) == MAX_DELAY_S
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=60))
-def test_waiting_connections_are_one_per_source_and_limited_in_total(moves: list[tuple[int, bool]]) -> None:
-    waiting, present = Waiting[int](), dict[int, str]()
-    for number, (source, leaves) in enumerate(moves):
-        if leaves and present:
-            one = next(iter(present))
-            waiting.leave(present.pop(one), one)
-            continue
-        gone = waiting.enter(str(source), number)
-        if gone is not None:
-            mates = {one for one, theirs in present.items() if theirs == str(source)}
-            assert gone in (mates or {next(iter(present))})
-            del present[gone]
-        present[number] = str(source)
-        assert len(present) <= MAX_WAITING and len(set(present.values())) == len(present)
-    for one, theirs in present.items():
-        waiting.leave(theirs, one)
-    assert not waiting._waiting
