@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import (
@@ -24,7 +24,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.requests.stats import Stats
+
+if TYPE_CHECKING:
+    from cloud_gateway.engine.loop import Engine
+    from cloud_gateway.links.registry import WorkerInfo
 
 MAX_REASONS = 32
 """Reasons of refused frames that get their own label; the protocol has fewer."""
@@ -35,26 +38,6 @@ HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
 
 
 disable_created_metrics()  # they would add a second series to each counter, which nothing reads
-
-
-class WatchedEngine(Protocol):
-    """The part of the engine that is read at a scrape."""
-
-    @property
-    def stats(self) -> Stats: ...
-    @property
-    def queued(self) -> int: ...
-    @property
-    def active(self) -> int: ...
-
-
-class WatchedWorker(Protocol):
-    """The part of a linked worker that is read at a scrape."""
-
-    @property
-    def rtt_s(self) -> float: ...
-    @property
-    def paused(self) -> bool: ...
 
 
 class Metrics:
@@ -100,8 +83,8 @@ class Metrics:
 
     def watch(
         self,
-        engine: WatchedEngine,
-        workers: Callable[[], Iterable[WatchedWorker]],
+        engine: Engine,
+        workers: Callable[[], Iterable[WorkerInfo]],
         quarantined: Callable[[], int],
         traffic: Mapping[str, float],
     ) -> None:
@@ -123,8 +106,8 @@ class Metrics:
 class _Watch(Collector):
     def __init__(
         self,
-        engine: WatchedEngine,
-        workers: Callable[[], Iterable[WatchedWorker]],
+        engine: Engine,
+        workers: Callable[[], Iterable[WorkerInfo]],
         quarantined: Callable[[], int],
         traffic: Mapping[str, float],
     ) -> None:

@@ -1,15 +1,13 @@
-"""The state of a linked worker, and the list of paired ones."""
+"""The state of the linked workers."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from cloud_gateway.core.requests.router import LinkedWorker
-from edgespec.core.protocol.handshake import Standing
 from edgespec.core.protocol.messages import Hello
 from edgespec.shared.wire import Wire
 
@@ -108,25 +106,3 @@ class Registry:
             view = worker.view()
             if view != self.views.get(worker.id):
                 self.views[worker.id] = view
-
-
-class WorkerList(Protocol):
-    """The operator's list of paired workers, by public key."""
-
-    def lookup(self, key: bytes) -> Standing:
-        """Whether a key is paired."""
-
-    def name_of(self, key: bytes) -> str:
-        """A paired key's name."""
-
-    def groups_of(self, key: bytes) -> frozenset[str]:
-        """A paired key's groups."""
-
-    def seen(self, key: bytes) -> None:
-        """Stores that it was linked just now; called in a thread. Raises KeyStoreError."""
-
-    def rotate(self, old: bytes, new: bytes) -> object:
-        """The worker of the first key has the second one from now on. Raises KeyStoreError."""
-
-    def quarantine(self, text: str, why: str) -> str:
-        """Quarantines the worker of this id; returns its name. Raises KeyStoreError; PairingError where none is."""

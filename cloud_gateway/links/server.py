@@ -20,8 +20,9 @@ from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
 from cloud_gateway.links.offer import Offer, Sending
+from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits
-from cloud_gateway.links.registry import Registry, WorkerInfo, WorkerList
+from cloud_gateway.links.registry import Registry, WorkerInfo
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
 from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
 from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
@@ -63,7 +64,7 @@ class Links:
         self,
         me: GatewayIdentity,
         vocab_size: int,
-        paired: WorkerList,
+        paired: PairedWorkers,
         refused: Callable[[str], None],
         *,
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,

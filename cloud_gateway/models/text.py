@@ -14,23 +14,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cloud_gateway.models.chat import ChatEncoder, in_words
 from edgespec.core.errors import ClientError, ModelError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 INCOMPLETE = "\ufffd"
-
-
-class Detokeniser(Protocol):
-    """Incremental: returns text once it can no longer change. All pieces together equal the text of all tokens."""
-
-    def feed(self, token: int) -> str:
-        """New text, maybe empty: the bytes of an unfinished character are held."""
-
-    def flush(self) -> str:
-        """The rest, at the end of the completion; an unfinished character becomes U+FFFD."""
 
 
 class Text:
@@ -93,8 +83,8 @@ class Text:
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def detokeniser(self) -> Detokeniser:
-        """A new one for one completion."""
+    def detokeniser(self) -> _Bytes | _Whole:
+        """A new one for one completion: `feed` returns text once it can no longer change, `flush` the rest."""
         return _Whole(self.decode) if self._pieces is None else _Bytes(self._pieces, strip=self._strip)
 
     def stops(self, strings: Sequence[str]) -> StopStrings:
@@ -103,7 +93,7 @@ class Text:
 
 
 class _Bytes:
-    """For tokenizers whose tokens are bytes, as in nearly all language models."""
+    """For tokenizers whose tokens are bytes, as in nearly all language models; an unfinished character is held."""
 
     def __init__(self, pieces: Sequence[bytes], *, strip: bool) -> None:
         self._pieces, self._strip = pieces, strip

@@ -13,17 +13,10 @@ in order. The parameters and their sources:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from random import Random
 
 REORDERING_SHARE = 0.25
 """Of a round trip: RACK's reordering window (RFC 8985, section 6.2)."""
-
-
-class Randomness(Protocol):
-    """The part of `random.Random` that is drawn from."""
-
-    def random(self) -> float: ...
-    def expovariate(self, lambd: float) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class LinkModel:
         """Delay of a packet that was lost once."""
         return (1 + REORDERING_SHARE) * self.rtt_s + self.probe_gap_s
 
-    def delay(self, rng: Randomness) -> float:
+    def delay(self, rng: Random) -> float:
         """One draw of the one-way delay."""
         delay = self.rtt_s / 2
         if self.jitter_s:
@@ -68,7 +61,7 @@ class LinkModel:
 class OneWay:
     """One direction of a connection: what was sent first arrives first, so one late packet delays those behind it."""
 
-    def __init__(self, model: LinkModel, rng: Randomness) -> None:
+    def __init__(self, model: LinkModel, rng: Random) -> None:
         self.model, self._rng = model, rng
         self._free_at = 0.0
         self._last_arrival = 0.0

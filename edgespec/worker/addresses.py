@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from edgespec.core.errors import AddressError, KeyStoreError
 from edgespec.core.protocol.names import key_id
@@ -13,21 +12,12 @@ from edgespec.shared.address import Address, Relayed, parse_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import MAX_ADDRESSES
+from edgespec.worker.peers.optional import Peers
 
 log = logging.getLogger("edgespec.worker.addresses")
 
 RELAYED = 2
 """Places for ways through peers in a round of `MAX_ADDRESSES`: two, so that one relay that is gone delays nothing."""
-
-
-class Ways(Protocol):
-    """Ways to the gateway through peers."""
-
-    async def now(self) -> Sequence[Relayed]:
-        """The current ones, best first."""
-
-    def failed(self, way: Relayed) -> None:
-        """The gateway was not reached that way, or a link over it has ended."""
 
 
 class GatewayAddresses:
@@ -39,7 +29,7 @@ class GatewayAddresses:
         key: bytes,
         configured: str,
         browser: Browser | None,
-        through_peers: Ways | None = None,
+        through_peers: Peers | None = None,
     ) -> None:
         """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
         self._ways = through_peers

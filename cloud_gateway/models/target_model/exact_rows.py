@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cloud_gateway.models.target_model.linear import Linear
+from cloud_gateway.models.target_model.linear import PlainLinear
 
 BLOCK_ROWS = 64
 """Rows of one product. More rows at once are hardly faster: 512 of 576 x 1536 in bfloat16 took 0.91 of the time."""
@@ -24,7 +24,7 @@ MAX_PROBE = 2**26
 """Numbers of a weight of which a copy with other values is tested. The product of a larger one has so many outputs that
 another order of summation shows in some of them anyway."""
 
-Run = Callable[[Linear, Tensor, Tensor], Tensor]
+Run = Callable[[PlainLinear, Tensor, Tensor], Tensor]
 """A product of rows [n, in], with others [n, out] fused in or not."""
 
 KINDS: dict[str, Run] = {
@@ -53,7 +53,7 @@ class Rows:
         return blocks * BLOCK_ROWS + (next(count for count in self.counts if count >= rest) if rest else 0)
 
 
-def find_rows(products: Iterable[tuple[str, Linear]], threads: Sequence[int]) -> Rows:
+def find_rows(products: Iterable[tuple[str, PlainLinear]], threads: Sequence[int]) -> Rows:
     """Tests the products of a model, by KINDS, each shape once, with each number of threads, ascending.
 
     The time is that of about 500 rows of one layer and of the head, for each number of threads.
@@ -74,7 +74,7 @@ def find_rows(products: Iterable[tuple[str, Linear]], threads: Sequence[int]) ->
 class _Probe:
     """Rows for one product, whose true outputs are zero: what comes out is the rounding of its sums."""
 
-    def __init__(self, kind: str, linear: Linear) -> None:
+    def __init__(self, kind: str, linear: PlainLinear) -> None:
         (outside, inside), dtype = linear.shape, linear.dtype
         random = torch.Generator().manual_seed(1)
         self._run, self._linear = KINDS[kind], linear

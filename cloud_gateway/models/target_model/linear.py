@@ -7,8 +7,6 @@ uses the same operators. `PlainLinear` is the slow twin, and serves other device
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
@@ -17,51 +15,32 @@ PACK_ROWS = 32
 """Rows that a packed layout is chosen for; 4 to 32 give the same layout as far as measured."""
 
 
-class Linear(Protocol):
-    """y = x Wᵀ + b for x of shape [n, in]."""
-
-    shape: tuple[int, int]
-    """out, in."""
-    dtype: torch.dtype
-    bias: Tensor | None
+class PlainLinear:
+    """y = x Wᵀ + b for x of shape [n, in], and what follows it; torch's own product, on any device."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """`weight`: [out, in]."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """y."""
-
-    def silu(self, x: Tensor) -> Tensor:
-        """y · sigmoid(y)."""
-
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """y · other, elementwise."""
-
-    def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """y + other."""
-
-
-class PlainLinear:
-    """torch's own product, on any device."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
         self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
+        """y."""
         return F.linear(x, self.weight, self.bias)
 
     def silu(self, x: Tensor) -> Tensor:
+        """y · sigmoid(y)."""
         return F.silu(self(x))
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
+        """y · other, elementwise."""
         return self(x) * other
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """y + other."""
         return self(x) + other
 
 
-class PackedLinear:
+class PackedLinear(PlainLinear):
     """oneDNN's product with weights in its own layout, on a CPU. Holds a copy; the plain weights may be freed."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from cloud_gateway.models.target_model.cache import LayerShape
 from cloud_gateway.models.target_model.exact_rows import BLOCK_ROWS, STEPS, Rows, find_rows
 from cloud_gateway.models.target_model.forward import Part
-from cloud_gateway.models.target_model.linear import Linear, PackedLinear, PlainLinear
+from cloud_gateway.models.target_model.linear import PackedLinear, PlainLinear
 from edgespec.core.errors import ModelError
 
 Kernels = Literal["packed", "plain"]
@@ -49,12 +49,12 @@ class _Span:
 @dataclass(frozen=True, slots=True)
 class _Layer:
     norm_1: Tensor
-    qkv: Linear
-    out: Linear
+    qkv: PlainLinear
+    out: PlainLinear
     norm_2: Tensor
-    gate: Linear
-    up: Linear
-    down: Linear
+    gate: PlainLinear
+    up: PlainLinear
+    down: PlainLinear
 
 
 def is_plain_llama(model: Any) -> bool:
@@ -160,7 +160,7 @@ class LlamaForward:
             return product(*rows)
         return torch.cat([product(*block) for block in zip(*(all_.split(BLOCK_ROWS) for all_ in rows), strict=True)])
 
-    def _products(self) -> Iterator[tuple[str, Linear]]:
+    def _products(self) -> Iterator[tuple[str, PlainLinear]]:
         """Those of a pass, by their kind as in exact_rows.py."""
         for layer in self._layers:
             yield from zip(
@@ -235,7 +235,7 @@ def _take_layer(layer: Any, kernels: Kernels) -> _Layer:
     )
 
 
-def _take(modules: list[Any], kernels: Kernels) -> Linear:
+def _take(modules: list[Any], kernels: Kernels) -> PlainLinear:
     """One product for the modules' outputs side by side; their own weights become views of it, or are freed."""
     weight, bias = modules[0].weight.detach(), modules[0].bias
     if len(modules) > 1:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from edgespec.core.protocol.signing import HEADER_BYTES, bucket
-from edgespec.lab.link_model import LinkModel, OneWay, Randomness
+from edgespec.lab.link_model import LinkModel, OneWay
 
 CARRIER_BYTES = 6 + 22 + 40
 """WebSocket header, TLS 1.3 record, TCP/IPv4 headers."""
@@ -17,7 +19,7 @@ def wire_bytes(payload_bytes: int) -> int:
 class Pipe:
     """One direction, and what went through it."""
 
-    def __init__(self, model: LinkModel, rng: Randomness) -> None:
+    def __init__(self, model: LinkModel, rng: Random) -> None:
         self._way = OneWay(model, rng)
         self.bytes = 0
         self.messages = 0
