@@ -36,7 +36,7 @@ class Keyed:
     @property
     def drafted(self) -> int:
         assert self.models.local is not None
-        return self.models.local._drafter.rows
+        return self.models.local.rows
 
     async def ask(self, key: str, prompt: list[int] | str, **more: Any) -> dict[str, Any]:
         """A text completion with `usage.edgespec`; one token, drafted here, unless `more` says otherwise."""

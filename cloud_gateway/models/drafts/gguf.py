@@ -28,8 +28,8 @@ _MIN_BATCH = 8
 Result = TypeVar("Result")
 
 
-class LocalDraft:
-    """A `DraftModel` that counts its passes and measures their times. Used on the engine's thread only."""
+class LocalDraft(Drafter):
+    """A `DraftModel`: a drafter that measures the times of its passes. Used on the engine's thread only."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LocalDraft:
 
         Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
         """
-        self._drafter = Drafter(
+        super().__init__(
             path,
             context=context,
             sequences=leaves or MAX_STEP_LEAVES,
@@ -60,17 +60,11 @@ class LocalDraft:
             prefill_batch=catch_up_batch,
             requests=requests,
         )
-        self._clock, self._target_vocab_size = clock, target_vocab_size
-        self.tokenizer_digest, self.vocab_size = self._drafter.tokenizer_digest, self._drafter.vocab_size
-        self.context = self._drafter.context
-        """Maximum number of tokens of one request."""
-        self.passes = 0
-        self.spent_s = 0.0
-        """Time of all passes so far."""
+        self._timer, self._target_vocab_size = clock, target_vocab_size
         self._token_s, self._curve = Latest(), StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
         self._calibrate()
-        self._curve = StepCurve(step_curve(self._drafter, clock))
-        self.leaves, self.together = leaves or MAX_STEP_LEAVES, self._drafter.together
+        self._curve = StepCurve(step_curve(self, clock))
+        self.leaves, self.passes = self.sequences, 0
 
     @property
     def step_s(self) -> float:
@@ -85,24 +79,9 @@ class LocalDraft:
     def token_s(self) -> float:
         return self._token_s.value or self.step_s
 
-    def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
-        """Begins a request; returns how many tokens' KV is there already. Raises DraftMemoryError."""
-        return self._drafter.open(request, tokens, scope)
-
-    def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
-        """Appends committed tokens; returns how many of them were already evaluated on a draft path."""
-        return self._drafter.commit(request, tokens)
-
-    def close(self, request: Hashable) -> None:
-        self._drafter.close(request)
-
-    def backlog(self, request: Hashable) -> int:
-        """Committed tokens whose KV is missing; the last one is evaluated by the next step, at no further cost."""
-        return self._drafter.backlog(request)
-
     def catch_up(self, request: Hashable, limit: int) -> int:
-        limit = min(limit, self._drafter.prefill_batch)
-        rows, spent, left = self._timed(lambda: self._drafter.catch_up(request, limit))
+        limit = min(limit, self.prefill_batch)
+        rows, spent, left = self._timed(lambda: super(LocalDraft, self).catch_up(request, limit))
         if rows >= _MIN_BATCH:
             self._token_s.sample(spent / rows)
         return left
@@ -113,10 +92,10 @@ class LocalDraft:
         Raises DraftMemoryError where a request is too long, or the cells do not suffice for all.
         """
         for request, *_ in asked:
-            while self.backlog(request) > self._drafter.prefill_batch:
-                self.catch_up(request, self._drafter.prefill_batch)
+            while self.backlog(request) > self.prefill_batch:
+                self.catch_up(request, self.prefill_batch)
         fitted = [one._replace(rank=self._over_targets_vocabulary(one.rank or best_children)) for one in asked]
-        rows, spent, proposals = self._timed(lambda: self._drafter.step_together(fitted))
+        rows, spent, proposals = self._timed(lambda: self.step_together(fitted))
         if rows == sum(len(set(one.paths)) for one in asked):  # nothing but leaves was evaluated
             self._curve.sample(rows, spent)
         return proposals
@@ -134,12 +113,6 @@ class LocalDraft:
 
         return fitted
 
-    def idle(self) -> None:
-        self._drafter.idle()
-
-    def shutdown(self) -> None:
-        self._drafter.shutdown()
-
     def _calibrate(self) -> None:
         """Measures the times before the first request, since the controller's first decision uses them."""
         length = min(_CALIBRATION_TOKENS, (self.context - 1) // 2)
@@ -151,14 +124,10 @@ class LocalDraft:
             while self.catch_up(self, length):
                 pass
             self.draft([Asked(self, [()])])
-        self._drafter.close(self, keep=False)
-        self.passes, self.spent_s = 0, 0.0
+        self.close(self, keep=False)
 
     def _timed(self, work: Callable[[], Result]) -> tuple[int, float, Result]:
         """Runs passes and returns the rows evaluated, the seconds taken, and the result."""
-        rows, passes, began = self._drafter.rows, self._drafter.passes, self._clock()
+        rows, began = self.rows, self._timer()
         result = work()
-        spent = self._clock() - began
-        self.passes += self._drafter.passes - passes
-        self.spent_s += spent
-        return self._drafter.rows - rows, spent, result
+        return self.rows - rows, self._timer() - began, result

@@ -42,16 +42,21 @@ def translator(target: Path, draft: Path) -> Translator:
 class TranslatedDraft(LocalDraft):
     """A `DraftModel` in the target's tokens. Used on the engine's thread only."""
 
+    _translates = True
+    """Not while the draft measures itself, in its own tokens."""
+
     def __init__(self, path: Path, pair: Translator, *, target_vocab_size: int, **options: Any) -> None:
-        """As `LocalDraft`, whose own measuring is in the draft's tokens."""
+        """As `LocalDraft`."""
         self._pair, self._size = pair, target_vocab_size
         self._own = np.flatnonzero(pair.numbers >= 0)
-        self._open: dict[Hashable, _Request] = {}
+        self._translated: dict[Hashable, _Request] = {}
+        self._translates = False
         super().__init__(path, **options)
+        self._translates = True
 
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
         """As `LocalDraft`. Raises ModelError too where there is no text to begin with."""
-        if request is self:
+        if not self._translates:
             return super().open(request, tokens, scope)
         text = CommittedText(self._pair)
         certain = text.commit(tokens)
@@ -59,26 +64,26 @@ class TranslatedDraft(LocalDraft):
             certain, text.tail, text.tail_tokens = list(text.forced()), b"", []
         if not certain:
             raise ModelError("the draft model has no token to begin with")
-        self._open[request] = _Request(text)
+        self._translated[request] = _Request(text)
         return super().open(request, certain, scope)
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
-        if request is self:
+        if not self._translates:
             return super().commit(request, tokens)
-        state = self._open[request]
+        state = self._translated[request]
         state.going_on = {
             path[len(tokens) :]: rest for path, rest in state.going_on.items() if path[: len(tokens)] == tuple(tokens)
         }
         certain = state.text.commit(tokens)
         return super().commit(request, certain) if certain else 0
 
-    def close(self, request: Hashable) -> None:
-        self._open.pop(request, None)
-        super().close(request)
+    def close(self, request: Hashable, *, keep: bool = True) -> None:
+        self._translated.pop(request, None)
+        super().close(request, keep=keep)
 
     def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """As `LocalDraft`. Nothing is proposed after a token that has no text."""
-        if asked[0].request is self:
+        if not self._translates:
             return super().draft(asked)
         found = [dict[TokenPath, Proposal]() for _ in asked]
         read = [self._read(one, own) for one, own in zip(asked, found, strict=True)]
@@ -91,7 +96,7 @@ class TranslatedDraft(LocalDraft):
 
     def _read(self, one: Asked, found: dict[TokenPath, Proposal]) -> Asked:
         """What the draft has to read for it, and then finds; finds what follows without it."""
-        state, rank = self._open[one.request], one.rank or best_children
+        state, rank = self._translated[one.request], one.rank or best_children
         read: dict[TokenPath, TokenPath] = {}
         for path in one.paths:
             text = self._text(state, path)

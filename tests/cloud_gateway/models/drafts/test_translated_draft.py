@@ -66,7 +66,7 @@ def test_rows_are_those_of_the_untranslated_draft(drafts: tuple[LocalDraft, Tran
         same = row != NEVER
         assert np.isclose(row[same], plain[same], atol=1e-3).sum() >= same.sum() - CUT
         assert same.sum() >= VOCAB - CUT
-    assert other._open == {}
+    assert other._translated == {}
 
 
 def test_any_paths_and_commits_are_answered(drafts: tuple[LocalDraft, TranslatedDraft]) -> None:
@@ -93,7 +93,7 @@ class Bare(TranslatedDraft):
     """The translation alone, with a row of logits in the model's place."""
 
     def __init__(self, pair: Translator) -> None:
-        self._pair, self._size, self._own, self._open = (
+        self._pair, self._size, self._own, self._translated = (
             pair,
             len(pair.target.pieces),
             np.flatnonzero(pair.numbers >= 0),
@@ -108,7 +108,7 @@ def test_a_longer_draft_token_goes_on_without_the_model() -> None:
         if piece and piece.startswith(b" ") and piece.isascii() and len(pair.target.encode(piece)) > 2
     )  # fmt: skip
     draft, word = Bare(pair), pair.target.encode(pair.draft.pieces[longer] or b"")
-    state = draft._open[1] = _Request(CommittedText(pair))
+    state = draft._translated[1] = _Request(CommittedText(pair))
     state.text.commit(pair.target.encode(b"one two"))
     logits = np.full(len(pair.draft.pieces), -5.0, np.float32)
     logits[longer] = 9.0
