@@ -13,25 +13,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ClientError, EdgespecError
 from edgespec.shared.log_text import Throttle
-from edgespec.shared.procstat import task_stat
 
 log = logging.getLogger("cloud_gateway.models.trial")
 
 PROGRAM = Path(__file__).with_name("trial_process.py")
-MAX_WAIT_S = 10.0
-"""For one schema. Its processor time is limited in the process itself (0.5 s); this is for a machine under load."""
-MAX_STARVED_S = 60.0
-"""The same for one that has hardly been computed, so that a busy machine serves schemas late rather than never."""
-ORDINARY_CPU_S = 0.1
-"""Processor time up to which that holds. Most schemas take less; one that takes more holds up others for MAX_WAIT_S."""
-CHECK_S = 0.1
+MAX_WAIT_S = 30.0
+"""For one schema, and so how long one may hold up others. Its processor time is limited in the process itself (0.5 s);
+this is for a machine so busy that it does not get that much."""
 MAX_START_S = 60.0
 MAX_REPLY_BYTES = 4096
 TOO_COMPLEX = "it is too complex; use fewer alternatives, or shorter patterns"
@@ -59,13 +53,12 @@ class Trial:
                 self._kill()  # it ended between two schemas, maybe killed by the operator
             process = self._process or self._start()
             line = json.dumps({"grammar": grammar}).encode() + b"\n"
-            _, used_s = _progress(process.pid)
             with suppress(OSError):  # it has ended: then there is no reply
                 assert process.stdin is not None
                 process.stdin.write(line)
                 process.stdin.flush()
             try:
-                reply = _reply(process, MAX_WAIT_S, lambda: _starved(process.pid, used_s))
+                reply = _reply(process, MAX_WAIT_S)
             except TimeoutError:
                 self._kill()
                 sentence = "The gateway is too busy to compile a JSON schema just now; send the request again shortly."
@@ -112,38 +105,17 @@ class Trial:
             process.communicate()
 
 
-def _reply(
-    process: subprocess.Popen[bytes], max_s: float, starved: Callable[[], bool] = lambda: False
-) -> dict[str, Any] | None:
-    """The next line; None where the process ends first.
-
-    Raises TimeoutError after `max_s`, or where the process is `starved` then, as soon as it is not, or MAX_STARVED_S.
-    """
+def _reply(process: subprocess.Popen[bytes], max_s: float) -> dict[str, Any] | None:
+    """The next line; None where the process ends first. Raises TimeoutError after `max_s`."""
     assert process.stdout is not None
-    data, waiting, began = b"", select.poll(), time.monotonic()  # not select(), which is limited to 1024 descriptors
+    data, waiting, ends_at = b"", select.poll(), time.monotonic() + max_s  # not select(): 1024 descriptors at most
     waiting.register(process.stdout, select.POLLIN)
     while not data.endswith(b"\n") and len(data) < MAX_REPLY_BYTES:
-        if waiting.poll(min(CHECK_S, max_s) * 1e3):
-            chunk: bytes = process.stdout.read1(MAX_REPLY_BYTES)  # type: ignore[attr-defined]
-            if not chunk:
-                return None
-            data += chunk
-            continue
-        waited_s = time.monotonic() - began
-        over = waited_s >= max_s and (waited_s >= MAX_STARVED_S or not starved())
-        if over and not waiting.poll(0):  # it may have replied meanwhile
+        if not waiting.poll(max(0.0, ends_at - time.monotonic()) * 1e3):
             raise TimeoutError
+        chunk: bytes = process.stdout.read1(MAX_REPLY_BYTES)  # type: ignore[attr-defined]
+        if not chunk:
+            return None
+        data += chunk
     reply: dict[str, Any] = json.loads(data)
     return reply
-
-
-def _starved(pid: int, used_s: float) -> bool:
-    """Whether a process could go on and still is short of ORDINARY_CPU_S beyond `used_s`: others have the cores."""
-    state, now_s = _progress(pid)
-    return state in ("R", "D") and now_s - used_s < ORDINARY_CPU_S
-
-
-def _progress(pid: int) -> tuple[str, float]:
-    """State and seconds of processor time of a process that was not waited for."""
-    stat = task_stat(Path(f"/proc/{pid}"))
-    return stat.state, stat.cpu_s

@@ -15,14 +15,15 @@ import pytest
 
 from cloud_gateway.models import trial as module
 from cloud_gateway.models.grammar import _grammar
-from cloud_gateway.models.trial import ORDINARY_CPU_S, TOO_COMPLEX, Trial, TrialError
-from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_CPU_S, MAX_MEMORY, NICENESS, OTHER
+from cloud_gateway.models.trial import TOO_COMPLEX, Trial, TrialError
+from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
 from tests.support.hostile_schemas import MAKERS
 from tests.support.schemas import NESTED
 
 ENDLESS = MAKERS["allOf of patterns"](32)
 """1.2 KB, for which the library takes more than 20 s."""
+SHIPPED_WAIT_S = module.MAX_WAIT_S
 
 
 @pytest.fixture
@@ -117,11 +118,11 @@ def test_a_machine_too_busy_to_tell_is_not_the_clients_fault(trial: Trial, monke
 
 @pytest.fixture
 def starved(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
-    """The process shares one core with two busy loops of higher priority, and should answer in 0.02 s."""
+    """The process shares one core with two busy loops of higher priority."""
     fault(trial, NESTED)
+    monkeypatch.setattr(module, "MAX_WAIT_S", SHIPPED_WAIT_S)
     core = min(os.sched_getaffinity(0))
     os.sched_setaffinity(pid(trial), {core})
-    monkeypatch.setattr(module, "MAX_WAIT_S", 0.02)
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     for loop in loops:
         os.sched_setaffinity(loop.pid, {core})
@@ -136,18 +137,9 @@ def test_a_schema_beside_busy_loops_is_compiled_late_but_is(starved: Trial, monk
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(400)}}
     first = pid(starved)
     assert fault(starved, wide) is None and pid(starved) == first
-    monkeypatch.setattr(module, "MAX_STARVED_S", 0.02)
+    monkeypatch.setattr(module, "MAX_WAIT_S", 0.02)
     with pytest.raises(ClientError, match="too busy"):
         fault(starved, wide)
-
-
-@pytest.mark.claim("a-schema-beside-busy-loops-is-compiled-late-but-is")
-def test_a_hostile_schema_beside_busy_loops_is_not_waited_for(starved: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    used, progress = list[float](), module._progress
-    monkeypatch.setattr(module, "_progress", lambda pid: used.append(progress(pid)[1]) or progress(pid))
-    with pytest.raises(ClientError, match="too busy"):
-        fault(starved, ENDLESS)
-    assert ORDINARY_CPU_S <= used[-1] - used[0] + 0.01 < MAX_CPU_S, "its own bound was not reached"
 
 
 def test_a_program_that_does_not_start_is_said_so(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
