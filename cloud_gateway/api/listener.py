@@ -38,12 +38,10 @@ API_BURST_S = 4.0
 def api_admission(total: int) -> AdmissionLimits:
     """Bounds of the API port, whose share of the descriptors are `total`."""
     unproven, burst = max(1, min(UNPROVEN, total // 2)), int(API_BURST_S * CONNECTIONS_PER_S) + 1
-    return AdmissionLimits(total, unproven, unproven, total, CONNECTIONS_PER_S, burst)
+    return AdmissionLimits(total, unproven, unproven, CONNECTIONS_PER_S, burst)
 
 
-METRICS_LIMITS = AdmissionLimits(
-    total=64, unproven=32, unproven_per_source=32, per_source=64, rate_per_s=100, burst=200
-)
+METRICS_LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
 """The port has no keys, and one Prometheus needs one connection."""
 
 

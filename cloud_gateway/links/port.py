@@ -36,7 +36,7 @@ def link_admission(total: int) -> AdmissionLimits:
     """
     unproven = max(1, min(UNPROVEN, total // 2))
     mine, burst = min(UNPROVEN_OF_SOURCE, unproven), round(BURST_S * CONNECTIONS_PER_S)
-    return AdmissionLimits(total, unproven, mine, total, CONNECTIONS_PER_S, burst, TOTAL_RATE * CONNECTIONS_PER_S)
+    return AdmissionLimits(total, unproven, mine, CONNECTIONS_PER_S, burst, TOTAL_RATE * CONNECTIONS_PER_S)
 
 
 @dataclass(frozen=True, slots=True)

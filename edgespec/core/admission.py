@@ -7,11 +7,15 @@ connections (a paired worker, a valid API key) are never dropped, and their plac
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from edgespec.core.protocol.inflow import Bucket
+
 TOTAL_BURST_S = 5.0
+ROUNDING_S = 1e-9
+"""By which sums of a bucket's steps may be off."""
 MAX_SOURCES = 4096
 """Sources whose rate is remembered (about 0.5 MB); who commands more sources than that is not bounded by rates."""
 RESERVED_DESCRIPTORS = 192
@@ -28,13 +32,11 @@ class AdmissionLimits:
     """Connections that have proven nothing yet, those in the TLS handshake included."""
     unproven_per_source: int
     """The same from one source; a machine needs one or two, a network behind one address a few at a time."""
-    per_source: int
-    """Open connections from one source, proven or not; a whole campus may come from one address."""
     rate_per_s: float
     """New connections a second from one source in the long run: a TLS handshake costs about a millisecond."""
     burst: int
     """New connections from one source at once, as when all workers of a campus come back after a restart."""
-    total_rate_per_s: float = float("inf")
+    total_rate_per_s: float = 1e9
     """New connections a second from all sources, and five seconds of that at once: a bound on the time that TLS takes
     where somebody has many sources, such as the 256 networks of an IPv6 /56."""
 
@@ -71,9 +73,9 @@ class Admission:
         self._entries: dict[int, _Entry] = {}
         self._waiting: dict[str, OrderedDict[int, None]] = {}
         """Unproven tickets of each source, oldest first; no source with none."""
-        self._held: Counter[str] = Counter()
-        self._buckets: OrderedDict[str, float] = OrderedDict()
-        self._all = float("-inf")
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        total = limits.total_rate_per_s
+        self._all = Bucket(total, TOTAL_BURST_S * total - 1)
         self._next_ticket = 1
         self.unproven = 0
 
@@ -93,10 +95,7 @@ class Admission:
         if refused is not None:
             return refused
         evicted = None
-        mine = self._waiting.get(source, ())
-        if self._held[source] >= self.limits.per_source or len(mine) >= self.limits.unproven_per_source:
-            if not mine:
-                return Refused("source")
+        if len(self._waiting.get(source, ())) >= self.limits.unproven_per_source:
             evicted = self._evict(source)
         elif self.unproven >= self.limits.unproven:
             evicted = self.relieve()
@@ -104,7 +103,6 @@ class Admission:
         self._next_ticket += 1
         self._entries[ticket] = _Entry(source)
         self._waiting.setdefault(source, OrderedDict())[ticket] = None
-        self._held[source] += 1
         self.unproven += 1
         return Admitted(ticket, evicted)
 
@@ -134,9 +132,6 @@ class Admission:
             return
         if not entry.proven:
             self._stop_waiting(ticket, entry.source)
-        self._held[entry.source] -= 1
-        if not self._held[entry.source]:
-            del self._held[entry.source]
 
     def _oldest(self, source: str) -> int:
         return next(iter(self._waiting[source]))
@@ -154,16 +149,15 @@ class Admission:
         self.unproven -= 1
 
     def _rate(self, source: str, now: float) -> Refused | None:
-        """Takes one token of the source's bucket and of everybody's (GCRA, ITU-T I.371 annex A), if both have one."""
-        total_at = max(self._all, now) + 1 / self.limits.total_rate_per_s
-        step_s = 1 / self.limits.rate_per_s
-        full_at = max(self._buckets.get(source, now), now)
-        if full_at + step_s - now > self.limits.burst * step_s * (1 + 1e-9):
+        """Counts a connection of this source and of all, if both may have one more."""
+        bucket = self._buckets.get(source) or Bucket(self.limits.rate_per_s, self.limits.burst - 1)
+        if bucket.free_at > now + ROUNDING_S:
             return Refused("rate")
-        if total_at - now > TOTAL_BURST_S:
+        if self._all.free_at > now + ROUNDING_S:
             return Refused("total-rate")
-        self._all = total_at
-        self._buckets[source] = full_at + step_s
+        self._all.take(1, now)
+        bucket.take(1, now)
+        self._buckets[source] = bucket
         self._buckets.move_to_end(source)
         if len(self._buckets) > MAX_SOURCES:
             self._buckets.popitem(last=False)

@@ -48,6 +48,8 @@ class InflowLimits:
 class Bucket:
     """A rate limit with a burst (GCRA, ITU-T I.371 annex A)."""
 
+    __slots__ = ("_burst_s", "_paid_at", "_step_s")
+
     def __init__(self, per_s: float, burst: float) -> None:
         self._step_s, self._burst_s = 1 / per_s, burst / per_s
         self._paid_at = float("-inf")

@@ -213,4 +213,4 @@ class PeerPort:
 def peer_admission(tunnels: int) -> AdmissionLimits:
     """Bounds of the port; a whole campus may come from one address, so only its unproven connections are counted."""
     total = UNPROVEN + PRESENT + tunnels
-    return AdmissionLimits(total, UNPROVEN, UNPROVEN_OF_SOURCE, total, CONNECTIONS_PER_S, BURST, TOTAL_PER_S)
+    return AdmissionLimits(total, UNPROVEN, UNPROVEN_OF_SOURCE, CONNECTIONS_PER_S, BURST, TOTAL_PER_S)

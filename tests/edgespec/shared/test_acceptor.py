@@ -146,7 +146,7 @@ class Echo(asyncio.Protocol):
 
 async def main():
     logging.basicConfig(level=logging.DEBUG)
-    limits = AdmissionLimits(1024, 900, 900, 1024, rate_per_s=1e6, burst=10**6)
+    limits = AdmissionLimits(1024, 900, 900, rate_per_s=1e6, burst=10**6)
     acceptor = Acceptor("test port", limits, logging.getLogger("a"))
     port = await acceptor.start("127.0.0.1", 0, Echo)
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
