@@ -14,11 +14,12 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.record import Curve, InputLog
+from cloud_gateway.core.trace.record import InputLog
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey
@@ -55,7 +56,7 @@ class Recorder:
         self._said = ""
         self._thread.start()
 
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: Curve) -> list[Listener]:
+    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
         """The log of a request that has just come."""
         made_at, limit = int(time.time()), self.settings.limit_bytes
         return [InputLog(generation, settings, curve, made_at, limit, self.end, salt=self.settings.salt)]

@@ -4,5 +4,5 @@ Public, by module:
 
 - `format`: all
 - `play`: all
-- `record`: `Curve`, `InputLog`
+- `record`: `InputLog`
 """

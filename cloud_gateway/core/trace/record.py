@@ -6,9 +6,9 @@ It listens at the machine's boundary (`events.Listener`). With the recorder off 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from cloud_gateway.core.policies import actions
+from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
@@ -16,23 +16,12 @@ from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.trace import format as trace
 from edgespec.core.drafting.tree import Node
 
-NUMBER_BYTES, EVENT_BYTES, DECISION_BYTES = 5, 40, 400
-"""Sizes of a list's number, and of the rest of an event and of a decision with what the policy saw (upper bounds)."""
-
-
-class Curve(Protocol):
-    """The target's cost curve (core/policies/estimators.py)."""
-
-    samples: int
-
-    def points(self) -> dict[int, float]: ...
-
 
 class InputLog(events.Listener):
     """One request's entries, up to a limit; the rest of the request goes unrecorded."""
 
     def __init__(
-        self, generation: Generation, settings: PolicySettings, curve: Curve, made_at: int, limit_bytes: int,
+        self, generation: Generation, settings: PolicySettings, curve: StepCurve, made_at: int, limit_bytes: int,
         ended: Callable[[InputLog, str], None] = lambda log, finish: None, *, salt: bool = True,
     ) -> None:  # fmt: skip
         """`curve`: the one behind `Costs.verify_s`; `made_at`: Unix seconds; `ended` is called with the finish. `salt`:
@@ -103,10 +92,11 @@ class InputLog(events.Listener):
     # --- entries -------------------------------------------------------------------------------------------------
 
     def _add(self, event: trace.AnyEvent) -> None:
-        self._left -= size_of(event)
+        entry = self._now, event
+        self._left -= len(trace.encode(entry))
         self.complete = self.complete and self._left >= 0
         if self.complete:
-            self.entries.append((self._now, event))
+            self.entries.append(entry)
 
     def _named(self, tokens: Sequence[int]) -> list[int]:
         """The tokens as they are written."""
@@ -151,17 +141,6 @@ class InputLog(events.Listener):
                 return None
             case _:
                 return event
-
-
-def size_of(event: trace.AnyEvent) -> int:
-    """Bytes that it takes at most."""
-    if isinstance(event, trace.Decided):
-        return DECISION_BYTES + NUMBER_BYTES * (3 * len(event.curve) + len(event.act.nodes))
-    if isinstance(event, trace.Drafted):
-        return EVENT_BYTES + NUMBER_BYTES * sum(3 * len(tokens) + 4 for tokens, _, _ in event.proposals)
-    if isinstance(event, trace.Frame | trace.Verified | trace.Suggested):
-        return EVENT_BYTES + NUMBER_BYTES * 4 * len(event.tokens)
-    return EVENT_BYTES
 
 
 def act_of(action: actions.Action) -> trace.Act:
