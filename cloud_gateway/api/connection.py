@@ -21,7 +21,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from cloud_gateway.api.errors import error_response, internal
 from cloud_gateway.api.request_id import HEADER, new_id
 from edgespec.core.errors import ClientError
-from edgespec.shared.acceptor import Acceptor
+from edgespec.shared.acceptor import AdmittedConnection
 from edgespec.shared.log_text import LimitedLog
 
 MAX_DROPPED_BYTES = 64 * 1024
@@ -79,7 +79,7 @@ class Connection(RequestHandler):
     """The protocol of one connection: aiohttp's handler with these bounds."""
 
     __slots__ = (
-        "_acceptor",
+        "_admitted",
         "_droppable",
         "_dropped",
         "_head_late",
@@ -91,7 +91,7 @@ class Connection(RequestHandler):
         "_wire",
     )
 
-    def __init__(self, server: web.Server, acceptor: Acceptor, times: Times, idle: IdleConnections) -> None:
+    def __init__(self, server: web.Server, admitted: AdmittedConnection, times: Times, idle: IdleConnections) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -102,7 +102,7 @@ class Connection(RequestHandler):
             max_line_size=MAX_HEAD_LINE,
             max_field_size=MAX_HEAD_LINE,
         )
-        self._acceptor, self._times, self._idle = acceptor, times, idle
+        self._admitted, self._times, self._idle = admitted, times, idle
         self._key: str | None = None
         """The API key of the last request, while the connection waits for the next one."""
         self._head_late: asyncio.TimerHandle | None = None
@@ -163,8 +163,7 @@ class Connection(RequestHandler):
 
     def proven(self) -> bool:
         """A valid key came over this connection: it is not dropped for newer ones. False where the port is full."""
-        admitted = self._acceptor.connection(self.transport)
-        return admitted is None or admitted.proven()
+        return self._admitted.proven()
 
     def wait_for_next(self, key: str) -> None:
         """A request of this key has been answered, and the connection stays open."""

@@ -84,7 +84,7 @@ async def listen(
     idle = IdleConnections()
     acceptor = Acceptor(f"`{section}` port", limits, log)
     try:
-        bound = await acceptor.start(host, port, lambda: Connection(server, acceptor, times, idle))
+        bound = await acceptor.start(host, port, lambda admitted: Connection(server, admitted, times, idle))
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error

@@ -43,8 +43,6 @@ _RESET = struct.pack("ii", 1, 0)
 ENCRYPTED_AT_ONCE = 8192
 """Bytes taken from one TLS connection in one turn of the event loop: at most 370 records, of a byte each."""
 
-Factory = Callable[[], asyncio.BaseProtocol]
-
 
 class CountedSocket(socket.socket):
     """A TCP socket, of either end, that ends its stream once its peer has sent more TLS records than allowed.
@@ -73,20 +71,22 @@ class CountedSocket(socket.socket):
         return 0 if self._is_flooding else count
 
 
-class AdmittedConnection:
-    """One admitted connection, from `accept` until its descriptor is closed."""
+class AdmittedConnection(CountedSocket):
+    """One connection that an acceptor has admitted, from `accept` until its descriptor is closed."""
 
-    def __init__(self, acceptor: Acceptor, ticket: int, address: str, source: str, sock: socket.socket) -> None:
+    transport: asyncio.BaseTransport | None = None
+    """Set once the connection is set up, TLS included."""
+    is_proven = False
+    _acceptor: Acceptor | None = None
+
+    def admit(self, acceptor: Acceptor, ticket: int, address: str, source: str) -> None:
+        self._acceptor, self.ticket = acceptor, ticket
         self.address, self.source = address, source
         """The peer's address, for logs, and the source that limits count it under (`source_of`)."""
-        self._acceptor, self._ticket, self._sock = acceptor, ticket, sock
-        self.transport: asyncio.BaseTransport | None = None
-        """Set once the connection is set up, TLS included."""
-        self.is_proven = False
 
     def proven(self) -> bool:
         """The peer has proven a key: it is no longer dropped for newer connections. False if the port is full."""
-        self.is_proven = self._acceptor.admission.prove(self._ticket)
+        self.is_proven = self._acceptor is not None and self._acceptor.admission.prove(self.ticket)
         return self.is_proven
 
     def drop(self) -> None:
@@ -95,19 +95,16 @@ class AdmittedConnection:
             self.transport.abort()
         else:
             with contextlib.suppress(OSError):  # asyncio's TLS handshake reads the end and closes
-                self._sock.shutdown(socket.SHUT_RDWR)
-
-
-class _Socket(CountedSocket):
-    """A connection's socket that reports when its descriptor is closed."""
-
-    on_close: Callable[[], None] | None = None
+                self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         super().close()
-        if self.on_close is not None:
-            self.on_close()
-            self.on_close = None
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.left(self)
+
+
+Factory = Callable[[AdmittedConnection], asyncio.BaseProtocol]
 
 
 class Acceptor:
@@ -125,7 +122,6 @@ class Acceptor:
         self._name, self._on_refused, self._lines = name, on_refused, LimitedLog(log)
         self._loop = asyncio.get_running_loop()
         self._connections: dict[int, AdmittedConnection] = {}
-        self._by_descriptor: dict[int, AdmittedConnection] = {}
         self._listening: list[socket.socket] = []
         self._setting_up: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -142,7 +138,7 @@ class Acceptor:
     ) -> int:
         """Binds and accepts; returns the port, which is chosen here for 0. Raises OSError if it cannot be bound.
 
-        `factory` makes the protocol of one connection; `handshake_s` bounds the TLS handshake.
+        `factory` makes the protocol of a connection; `handshake_s` bounds the TLS handshake.
         """
         if ssl is not None:
             self._ssl = {"ssl": ssl, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": SSL_SHUTDOWN_S}
@@ -150,10 +146,6 @@ class Acceptor:
         self._listening = await _bind(host, port)
         self._listen()
         return int(self._listening[0].getsockname()[1])
-
-    def connection(self, transport: asyncio.BaseTransport | None) -> AdmittedConnection | None:
-        sock = transport.get_extra_info("socket") if transport is not None else None
-        return self._by_descriptor.get(sock.fileno()) if sock is not None else None
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -205,26 +197,25 @@ class Acceptor:
             except OSError as error:
                 self._failed(error)
                 return
-            self._arrived(_Socket(listening.family, listening.type, listening.proto, fileno=descriptor), peer)
+            kind = listening.family, listening.type, listening.proto
+            self._arrived(AdmittedConnection(*kind, fileno=descriptor), peer)
 
-    def _arrived(self, sock: _Socket, peer: tuple[Any, ...]) -> None:
+    def _arrived(self, connection: AdmittedConnection, peer: tuple[Any, ...]) -> None:
         address = str(peer[0])
         source = source_of(address)
         verdict = self.admission.arrive(source, self._loop.time())
         if isinstance(verdict, Refused):
-            _reset(sock)
+            _reset(connection)
             who = "the network" if verdict.reason == "total-rate" else source
             self._refused(verdict.reason, f"{who} opens too many connections")
             return
         if verdict.evicted is not None:
             self._evict(verdict.evicted, "a newer one")
-        connection = AdmittedConnection(self, verdict.ticket, address, source, sock)
-        self._connections[verdict.ticket] = self._by_descriptor[sock.fileno()] = connection
+        connection.admit(self, verdict.ticket, address, source)
+        self._connections[verdict.ticket] = connection
         if self._ssl:
-            sock.count(lambda: connection.is_proven, partial(self._flooded, connection))
-        descriptor = sock.fileno()
-        sock.on_close = lambda: self._closed(verdict.ticket, descriptor)
-        task = self._loop.create_task(self._set_up(connection, sock))
+            connection.count(lambda: connection.is_proven, partial(self._flooded, connection))
+        task = self._loop.create_task(self._set_up(connection))
         self._setting_up.add(task)
         task.add_done_callback(self._setting_up.discard)
 
@@ -232,20 +223,20 @@ class Acceptor:
         self._loop.call_soon(connection.drop)
         self._refused("flood", f"{records} TLS records from {connection.source}")
 
-    async def _set_up(self, connection: AdmittedConnection, sock: _Socket) -> None:
+    async def _set_up(self, connection: AdmittedConnection) -> None:
+        make = partial(self._factory, connection)
         try:
-            connection.transport, _ = await self._loop.connect_accepted_socket(self._factory, sock, **self._ssl)
+            connection.transport, _ = await self._loop.connect_accepted_socket(make, connection, **self._ssl)
         except (OSError, TimeoutError, EOFError):
-            sock.close()  # a failed handshake: scanners cause many, so there is no log line for each
+            connection.close()  # a failed handshake: scanners cause many, so there is no log line for each
         except BaseException:  # cancelled too: the descriptor is freed in any case, and the error goes on
-            sock.close()
+            connection.close()
             raise
 
-    def _closed(self, ticket: int, descriptor: int) -> None:
-        self.admission.leave(ticket)
-        connection = self._connections.pop(ticket, None)
-        if self._by_descriptor.get(descriptor) is connection:
-            self._by_descriptor.pop(descriptor, None)
+    def left(self, connection: AdmittedConnection) -> None:
+        """A connection's descriptor is closed."""
+        self.admission.leave(connection.ticket)
+        self._connections.pop(connection.ticket, None)
 
     def _evict(self, ticket: int, what_for: str) -> None:
         connection = self._connections[ticket]

@@ -32,21 +32,19 @@ class LimitedConnection(FlowLimited, ServerConnection):
         self,
         protocol: ServerProtocol,
         server: Server,
-        acceptor: Acceptor,
+        admitted: AdmittedConnection,
         limits: InflowLimits,
         streams: Streams | None,
         **options: Any,
     ) -> None:
         self.inflow_limits = limits
         super().__init__(protocol, server, **options)
-        self._acceptor, self._streams = acceptor, streams
-        self._admitted: AdmittedConnection | None = None
+        self._admitted, self._streams = admitted, streams
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio after the TLS handshake."""
-        self._admitted = self._acceptor.connection(transport)
         protocol = transport.get_extra_info("ssl_object").selected_alpn_protocol()
-        if protocol is None or self._streams is None or self._admitted is None:
+        if protocol is None or self._streams is None:
             super().connection_made(transport)
             return
         assert isinstance(transport, asyncio.Transport)
@@ -56,13 +54,13 @@ class LimitedConnection(FlowLimited, ServerConnection):
 
     @property
     def peer(self) -> str:
-        return f"peer {self._admitted.address}" if self._admitted is not None else "peer at an unknown address"
+        return f"peer {self._admitted.address}"
 
     def proven(self) -> bool:
         """The peer has proven its key: it leaves the unproven pool, and rates bound it instead of totals. False if
         the port is full.
         """
-        self.inflow.proven = self._admitted is not None and self._admitted.proven()
+        self.inflow.proven = self._admitted.proven()
         return self.inflow.proven
 
 
@@ -112,10 +110,10 @@ class LimitedPort:
             self._acceptor.drop_unproven()  # a stalled handshake would delay the end by seconds
             await self._server.wait_closed()
 
-    def _connection(self) -> LimitedConnection:
+    def _connection(self, admitted: AdmittedConnection) -> LimitedConnection:
         assert self._server is not None
         protocol = ServerProtocol(**self._protocol)
-        return LimitedConnection(protocol, self._server, self._acceptor, self._inflow, self._streams, **self._options)
+        return LimitedConnection(protocol, self._server, admitted, self._inflow, self._streams, **self._options)
 
     async def _run(self, ws: ServerConnection) -> None:
         """Runs one connection from the end of its TLS handshake, in the steps of `websockets.serve`."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from edgespec.core.admission import AdmissionLimits
-from edgespec.shared.acceptor import Acceptor
+from edgespec.shared.acceptor import Acceptor, AdmittedConnection
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate
 from tests.support.sockets import dial
@@ -30,8 +30,8 @@ FEW = link_limits(total=16, unproven=8, unproven_per_source=3, rate_per_s=1000.0
 class Echo(asyncio.Protocol):
     """Sends back what comes, and `ok` for `key` once the connection is proven."""
 
-    def __init__(self, acceptor: Acceptor) -> None:
-        self._acceptor = acceptor
+    def __init__(self, admitted: AdmittedConnection) -> None:
+        self._admitted = admitted
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -39,8 +39,7 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data == b"key":
-            admitted = self._acceptor.connection(self._transport)
-            data = b"ok" if admitted is not None and admitted.proven() else b"no"
+            data = b"ok" if self._admitted.proven() else b"no"
         self._transport.write(data)
 
 
@@ -48,7 +47,7 @@ class Echo(asyncio.Protocol):
 async def accepting(limits: AdmissionLimits, **options: Any) -> AsyncIterator[tuple[Acceptor, int, list[str]]]:
     refused: list[str] = []
     acceptor = Acceptor("test port", limits, LOG, refused.append)
-    port = await acceptor.start("127.0.0.1", 0, lambda: Echo(acceptor), **options)
+    port = await acceptor.start("127.0.0.1", 0, Echo, **options)
     try:
         yield acceptor, port, refused
     finally:
@@ -148,7 +147,7 @@ async def main():
     logging.basicConfig(level=logging.DEBUG)
     limits = AdmissionLimits(1024, 900, 900, rate_per_s=1e6, burst=10**6)
     acceptor = Acceptor("test port", limits, logging.getLogger("a"))
-    port = await acceptor.start("127.0.0.1", 0, Echo)
+    port = await acceptor.start("127.0.0.1", 0, lambda admitted: Echo())
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
     print(port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
