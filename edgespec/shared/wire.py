@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from websockets.asyncio.connection import Connection, broadcast
+from websockets.asyncio.connection import broadcast
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import RemoteProtocolError
@@ -56,7 +56,6 @@ class Wire:
         self._error: RemoteProtocolError | None = None
         self._why = ""
         self._timer: asyncio.TimerHandle | None = None
-        set_nodelay(ws)
 
     async def run(self) -> str:
         """Runs until the end; returns the reason of an orderly end.
@@ -156,13 +155,6 @@ class Wire:
         """Also counts WebSocket pongs, which `websockets` writes to a peer that pings without reading."""
         if self.ws.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
             self.end(RemoteProtocolError("slow", "the peer does not read", close_code=CloseCode.SLOW))
-
-
-def set_nodelay(ws: Connection) -> None:
-    """Small frames leave at once (no Nagle delay); asyncio does so for most sockets, this for the others too."""
-    sock = ws.transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _unsent_in_kernel(sock: socket.socket | None) -> int:
