@@ -27,6 +27,7 @@ from cloud_gateway.models.masks import Lane, MasksBeside
 from cloud_gateway.models.schema_limits import MAX_SCHEMA_BYTES, check_size, finite
 from cloud_gateway.models.trial import TOO_COMPLEX, Trial
 from edgespec.core.errors import ClientError, refusal
+from edgespec.core.numbers import common_prefix
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -229,7 +230,7 @@ class GrammarConstraint(Constraint):
         if self._matcher.is_error():
             self._matcher, self._ahead = self._make(), []
             self._matcher.try_consume_tokens(self._tokens)
-        common = _common(self._ahead, path)
+        common = common_prefix(self._ahead, list(path))
         back = len(self._ahead) - common
         if back:
             self._matcher.rollback(back)
@@ -252,10 +253,3 @@ def _mask(matcher: LLMatcher, vocab_size: int) -> NDArray[np.bool_]:
     if matcher.is_error():  # its limits may be reached while the mask is computed
         return np.zeros(vocab_size, bool)
     return np.unpackbits(bits, count=vocab_size, bitorder="little").astype(bool)
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    for n, (a, b) in enumerate(zip(left, right)):
-        if a != b:
-            return n
-    return min(len(left), len(right))

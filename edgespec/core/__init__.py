@@ -5,7 +5,7 @@ Public, by module:
 - `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
 - `errors`: all
 - `eviction`: `first_to_go`, `gives_way`, `Holding`, `Kept`
-- `numbers`: `between`, `interpolate`
+- `numbers`: `between`, `common_prefix`, `interpolate`
 - `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
 - `thread_count`: `ThreadCount`, `thread_counts`
 """

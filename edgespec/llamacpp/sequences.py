@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.drafting.proposals import TokenPath
+from edgespec.core.numbers import common_prefix
 from edgespec.llamacpp.context import Row
 
 
@@ -62,18 +63,6 @@ class Leaf:
     """Evaluated in an earlier step; only its logits are needed again."""
     sequence: int = -1
     """Where it is evaluated."""
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common beginning; both of one type, so that slices compare at C speed."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def batch_rows(r: Request, leaves: Sequence[Leaf]) -> tuple[list[Row], dict[TokenPath, int]]:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from cloud_gateway.models.target_model.load import Loaded
-from cloud_gateway.models.target_model.slots import common_prefix
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ConfigError
+from edgespec.core.numbers import common_prefix
 from tools.train.folder import Folder
 
 RANKS = 32

@@ -19,10 +19,11 @@ from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepC
 from cloud_gateway.models.target_model.cache import SlotKv
 from cloud_gateway.models.target_model.forward import Part, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
-from cloud_gateway.models.target_model.slots import SlotTable, common_prefix
+from cloud_gateway.models.target_model.slots import SlotTable
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Asked, best_children
 from edgespec.core.errors import ModelError
+from edgespec.core.numbers import common_prefix
 
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.torch import TorchTarget
@@ -169,7 +170,7 @@ class SelfDraft:
 
     def _cut(self, line: _Line, tokens: Sequence[int]) -> None:
         """Keeps of the line what these tokens begin with."""
-        line.kv.length = common_prefix(line.held, tokens)
+        line.kv.length = common_prefix(line.held, list(tokens))
         del line.held[line.kv.length :]
 
     def _new_kv(self) -> SlotKv:

@@ -8,7 +8,7 @@ Public, by module:
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
 - `llamacpp`: `check_file`, `LlamaCppTarget`, `spare_sequences`
 - `load`: all
-- `slots`: `SlotTable`, `common_prefix`
+- `slots`: `SlotTable`
 - `torch`: `MAX_LONE_ROWS`, `TorchTarget`
 """
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.eviction import Kept, first_to_go
+from edgespec.core.numbers import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class _Slot:
 
     def reusable(self, tokens: Sequence[int], scope: bytes) -> int:
         """Number of a prompt's first tokens that it may reuse from this slot."""
-        return common_prefix(self.tokens, tokens) if scope and scope == self.scope else 0
+        return common_prefix(self.tokens, list(tokens)) if scope and scope == self.scope else 0
 
 
 class SlotTable:
@@ -128,9 +129,3 @@ class SlotTable:
         kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
         now = self._clock()
         return [i for i in first_to_go([*kept, Kept(scope, 1, now)], now) if i < len(kept)]
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    limit = min(len(a), len(b))
-    return next((i for i in range(limit) if a[i] != b[i]), limit)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cloud_gateway.models.target_model.slots import SlotTable, common_prefix
+from cloud_gateway.models.target_model.slots import SlotTable
+from edgespec.core.numbers import common_prefix
 from edgespec.core.eviction import MAX_IDLE_S
 
 S = b"scope"
