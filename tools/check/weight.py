@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 43_171,
-    "tools": 17_727,
-    "tests": 43_089,
-    "integrations": 4_705,
+    "wheel": 42_598,
+    "tools": 17_694,
+    "tests": 42_858,
+    "integrations": 4_703,
     "manual": 150_000,
     "settings": 75,
-    "edgespec run": 10_505,
-    "cloud-gateway serve": 25_748,
+    "edgespec run": 10_442,
+    "cloud-gateway serve": 25_508,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}

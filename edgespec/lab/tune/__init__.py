@@ -2,7 +2,7 @@
 
 All arms answer each prompt in turns: plain decoding, co-located k = 2, lookup, the local draft, and the draft with all
 other sources; the self-draft if `local_draft.layers` names layers, heads if `sources.heads` names files; and an answer
-that the draft wrote before, as for a request that waits. All run in this process, so `local_draft.mode` is not compared.
+that the draft wrote before, as for a request that waits. All run in this process: `local_draft.mode` is not compared.
 The step curves of target and draft are those that a gateway measures at its start.
 """
 

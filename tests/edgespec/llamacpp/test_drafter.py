@@ -15,8 +15,8 @@ import edgespec.llamacpp.context
 import edgespec.llamacpp.drafter
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.proposals import Asked
-from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.core.numbers import common_prefix
+from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.slow_drafter import SlowDrafter
 

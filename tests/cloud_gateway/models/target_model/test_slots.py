@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cloud_gateway.models.target_model.slots import SlotTable
-from edgespec.core.numbers import common_prefix
 from edgespec.core.eviction import MAX_IDLE_S
+from edgespec.core.numbers import common_prefix
 
 S = b"scope"
 CAPACITY = 24
