@@ -41,7 +41,10 @@ KEY = SigningKey(b"k" * 32)
 ROOT = Path(__file__).parents[2]
 ENTRIES = 60
 """Of a recorded trace: its first ones, so that an input is decoded in a millisecond."""
-SAFETENSORS = Codec(lambda data: json.loads(data[8:]), lambda value: _tensors(msgspec.json.encode(value)))
+SAFETENSORS = Codec(
+    lambda data: json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]),
+    lambda value: _tensors(msgspec.json.encode(value)),
+)
 
 
 def table() -> dict[str, Decoder]:
@@ -192,7 +195,8 @@ _TENSORS = {"qkv": {"dtype": "F32", "shape": [3, 4, 8], "data_offsets": [0, 384]
 
 
 def _tensors(header: bytes) -> bytes:
-    return struct.pack("<Q", len(header)) + header
+    """A file with this header, and as many bytes of weights as `_TENSORS` says."""
+    return struct.pack("<Q", len(header)) + header + bytes(384)
 
 
 _TOML = (
