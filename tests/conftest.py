@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
 
 # Read by libraries when they are first imported, so set before any test module is.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that wait for each other would spin on the cores of other tests
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -28,6 +30,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Each run draws other cases; `make fuzz` and `make test-busy` draw many.
 settings.register_profile("edgespec", deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("edgespec")
+
+
+gc.disable()  # hardly anything of what is imported and collected is ever freed
+
+
+def pytest_collection_finish() -> None:
+    """From here on the collector passes over modules and collected tests, half a million objects."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

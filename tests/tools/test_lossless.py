@@ -97,7 +97,7 @@ def test_an_honest_method_fits(case: Case) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_caught(mutant: Mutant) -> None:
-    verdict = mutants.run(mutant, synthetic(), 32768, seed=5)
+    verdict = mutants.run(mutant, synthetic(), 16384, seed=5)
     assert verdict.caught, f"p = {verdict.fit.p}"
 
 

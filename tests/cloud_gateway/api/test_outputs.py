@@ -32,10 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300, context=1536)
 
 
+@pytest.fixture(scope="module")
+def target(folder: Path) -> TorchTarget:
+    return TorchTarget(load_tiny(folder), slots=4, threads=1, context=1536)
+
+
 @pytest.fixture
-async def tiny(tmp_path: Path, folder: Path) -> AsyncIterator[Echo]:
-    tokenizer, target = load_tokenizer(folder), TorchTarget(load_tiny(folder), slots=4, threads=1, context=1536)
-    engine = Engine(target, None, engine_settings(policy="plain"))
+async def tiny(tmp_path: Path, folder: Path, target: TorchTarget) -> AsyncIterator[Echo]:
+    tokenizer, engine = load_tokenizer(folder), Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
         grammars = Grammars(tokenizer, target.vocab_size, target.eos)

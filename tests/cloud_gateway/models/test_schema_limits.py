@@ -18,14 +18,14 @@ MAX_CPU_S = 0.1
 LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
 
 
-def cpu_s(work: Any, attempts: int = 3) -> float:
-    """Processor time of this thread, the least of so many."""
-    times = []
+def takes_less(work: Any, limit_s: float, attempts: int = 3) -> bool:
+    """One of so many attempts takes less processor time of this thread."""
     for _ in range(attempts):
         began = time.thread_time()
         work()
-        times.append(time.thread_time() - began)
-    return min(times)
+        if time.thread_time() - began < limit_s:
+            return True
+    return False
 
 
 @pytest.mark.claim("64-kib-of-the-worst-is-judged-in-a-tenth-of-a-second")
@@ -33,8 +33,8 @@ def cpu_s(work: Any, attempts: int = 3) -> float:
 def test_64_kib_of_the_worst_is_judged_in_a_tenth_of_a_second(name: str) -> None:
     schema = largest(name)
     assert len(json.dumps(schema)) > 50_000 or name == "nested"
-    assert cpu_s(lambda: check_size(schema) or finite(schema)) < MAX_CPU_S
-    assert cpu_s(lambda: finite(schema), 1) < 10 * MAX_CPU_S, "also without the limit on its size"
+    assert takes_less(lambda: check_size(schema) or finite(schema), MAX_CPU_S)
+    assert takes_less(lambda: finite(schema), 10 * MAX_CPU_S, 1), "also without the limit on its size"
 
 
 def test_the_limits_are_on_nodes_and_depth() -> None:

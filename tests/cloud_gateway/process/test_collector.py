@@ -22,6 +22,7 @@ def restored() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.freeze()
     gc.set_threshold(*before)
 
 
@@ -40,6 +41,7 @@ def collections_of(objects: int) -> int:
 def test_lasting_objects_seldom_start_the_cycle_collector() -> None:
     gc.set_threshold(700, 10, 10)
     usual = collections_of(10_000)
+    gc.unfreeze()
     spare_rounds()
     assert usual >= 10 and collections_of(10_000) <= usual / 5
     assert gc.get_freeze_count() > 0
