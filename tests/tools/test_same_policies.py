@@ -12,9 +12,7 @@ import tools.doubles.workers
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.actions import Verify
 from cloud_gateway.core.policies.colocated import Colocated
-from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.engine.loop import Engine
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first as bestfirst
 from edgespec.core.drafting import starts
@@ -23,8 +21,8 @@ from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim import world
 from edgespec.lab.sim.world import Curve, Result, Steps
-from tests.support.engines import complete, engine_settings, engines
-from tools.doubles.engines import TableDraft, TableTarget
+from tests.support.engines import complete, engines
+from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker
 from tools.sim import experiment
 from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
@@ -51,14 +49,6 @@ def test_engine_and_simulator_take_policies_from_one_registry() -> None:
     assert cloud_gateway.engine.loop.registry is registry
     assert experiment.make is cloud_gateway.engine.loop.registry.make is registry.make
     assert experiment.PolicySettings is cloud_gateway.engine.loop.PolicySettings
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_simulators_policy_is_of_the_engines_class(name: str) -> None:
-    engine = Engine(TableTarget(), None, engine_settings(policy=name))
-    active = engine._make_active(GenerationRequest(PROMPT, 5))
-    assert type(active.generation.policy) is type(Arm(name, name).controller())
-    assert type(active.generation.policy).__module__.startswith("cloud_gateway.core.")
 
 
 def test_worker_and_simulator_draft_with_the_same_machines() -> None:

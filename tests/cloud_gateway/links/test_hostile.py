@@ -101,6 +101,7 @@ async def test_a_key_revoked_while_linked(
     async def attack(hostile: Client) -> None:
         gateway.standing[hostile.me.key.public] = "revoked"
         gateway.links.revoke(hostile.me.key.public)
+        gateway.links.revoke(b"nobody" + bytes(26))
         assert [worker.name for worker in gateway.links.workers()] == ["honest"]  # at once, before the socket closes
         await hostile.send(some_tree())
 

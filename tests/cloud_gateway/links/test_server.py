@@ -160,19 +160,6 @@ async def test_a_hello_without_a_proof_does_not_end_the_link_of_its_owner(tmp_pa
         assert gateway.seen.of("down") == []
 
 
-async def test_revoking_one_worker_leaves_the_others(tmp_path: Path) -> None:
-    other = worker_identity(b"o" * 32, "other")
-    async with serving(tmp_path, paired=[other]) as gateway, client(gateway) as one, client(gateway, other) as two:
-        gateway.standing[ME.key.public] = "revoked"
-        gateway.links.revoke(ME.key.public)
-        gateway.links.revoke(b"nobody" + bytes(26))
-        assert [worker.name for worker in gateway.links.workers()] == ["other"]
-        assert await next_message(one) == m.Bye("revoked")
-        assert await one.closed() == 4403
-        await two.send(some_tree())
-        await until(lambda: gateway.seen.of("tree"))
-
-
 async def test_stopping_says_goodbye(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
         await until(gateway.links.workers)

@@ -1,0 +1,87 @@
+"""The configurations of both programs: accepted values, values that exclude each other, and the places of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_gateway.core.policies.registry import NAMES
+from cloud_gateway.process import config as gateway
+from cloud_gateway.process.config import GatewaySettings
+from edgespec.core.errors import ConfigError
+from edgespec.shared.settings import override, parse
+from edgespec.worker import config as worker
+from edgespec.worker.config import WorkerSettings
+
+WORKER: list[tuple[str, str]] = [
+    ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:dropped" or a path (no such automatic model)'),
+    ('[draft]\nmodel = ""', '"auto:quantised", "auto:dropped" or a path'),
+    ("[owner]\nidle_s = -0.1", "`owner.idle_s` is -0.1, but must be a number from 0 to 86400"),
+    ("[owner]\nidle_s = nan", "a number from 0 to 86400"),
+    ("[draft]\nrequests = 65", "a whole number from 1 to 64"),
+    ('[owner]\nsigns = ["mouse"]', 'a list, each item "battery", "cpu", "gpu", '),
+    ('[gateway]\naddress = "ws://host:1"', "the link to a gateway always uses TLS"),
+    ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
+    ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),
+    ('[daemon]\nstate_dir = "keys"', "a path that begins with / or ~"),
+    ("[daemon]\ncpu = [-1]", "a list, each item a whole number from 0 to 4095"),
+    ('[daemon]\nlog_level = "trace"', '"debug", "error", "info" or "warning"'),
+]
+GATEWAY: list[tuple[str, str]] = [
+    ('[target]\ndtype = "int8"', '`target.dtype` is "int8", but must be "auto", "bfloat16" or "float32".'),
+    ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),
+    ('[target]\ndevice = "cuda:0\\n"', '"auto", "cpu", "cuda" or "cuda:N"'),
+    ('[policy]\nname = "magic"', f'`policy.name` is "magic", but must be "{NAMES[0]}" or "'),
+    ("[policy]\nk = 17", "a whole number from 1 to 16"),
+    ("[policy]\nphi = inf", 'must be "learnt" or a number from 0 to 100.'),
+    ("[policy]\nverify_nodes = 0", "a whole number from 1 to 512"),
+    ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),
+    ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
+    ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),
+    ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
+    ('[local_draft]\ncpu = [1]\nmode = "async-local"\n[daemon]\ncpu = [0, 1]', "which has [1] too"),
+    ("[link]\nmodns = true", "unknown key `link.modns`; did you mean `mdns`?"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [*((WorkerSettings, *one) for one in WORKER), *((GatewaySettings, *one) for one in GATEWAY)],
+)
+def test_a_wrong_value_is_refused_with_its_line_and_what_is_allowed(kind: Any, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text, kind, "x.toml")
+    assert str(error.value).startswith("x.toml, line 2: ")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["", "host", "10.0.0.1:7443", "wss://[fd00::2]:7443/link", "fd00::2"])
+def test_any_usual_way_to_write_an_address_is_taken(address: str) -> None:
+    assert override(WorkerSettings(), "gateway.address", address).gateway.address == address
+
+
+def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse("[link]\nport = 8080", GatewaySettings, "gateway.toml")
+    assert str(error.value).startswith("gateway.toml: `api.port` is 8080 (the default), but must be another port")
+
+
+def test_ports_left_to_the_system_do_not_clash() -> None:
+    settings = parse("link.port = 0\napi.port = 0\nmetrics.port = 0", GatewaySettings, "x")
+    assert override(settings, "api.host", "::1").api.host == "::1"
+
+
+@pytest.mark.parametrize(("module", "kind"), [(worker, WorkerSettings), (gateway, GatewaySettings)])
+def test_without_a_file_the_defaults_hold_but_a_named_file_must_exist(
+    module: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert module.load() == kind()
+    path = tmp_path / "edgespec" / ("worker.toml" if module is worker else "gateway.toml")
+    with pytest.raises(ConfigError, match="there is no such file"):
+        module.load(path)
+    path.parent.mkdir()
+    path.write_text('[daemon]\nlog_level = "error"')
+    assert module.load().daemon.log_level == "error"
