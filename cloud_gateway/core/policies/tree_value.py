@@ -7,7 +7,7 @@ token to token.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, log
 from operator import attrgetter, itemgetter
@@ -157,14 +157,16 @@ class Surveyor:
         node, root = self._root, tree.root
         if node is None:
             return
-        trust = min(self._right / self._expected, 1.0)
+        trust, offered = min(self._right / self._expected, 1.0), self._offered
+        drafts = offered
+        if self._shared:
+            drafts = {one: {t: child for t, child in those.items() if child.drafted} for one, those in offered.items()}
         for token in tree.prefix.tokens[node.position + 1 : root.position + 1]:
-            children = self._offered.get(node, {})
-            following = children.get(token)
+            following = offered.get(node, {}).get(token)
             if (own := self._drafted.get(node)) is not None:
                 chosen = own.tokens.index(token) if token in own.tokens else None
                 self.calibrator.observe(own.costs, own.entropy, chosen)
-            drafted = sorted(self._by_drafts(children), key=_cost)
+            drafted = sorted(drafts.get(node, {}).values(), key=_cost)
             if drafted:  # what a draft proposed after a committed prefix, and the token that followed
                 self._judged += 1
                 self._best += drafted[0].token == token
@@ -174,16 +176,13 @@ class Surveyor:
                 break
             node = following
         shares = self._shares
-        for node, children in self._offered.items():
-            if len(named := self._by_drafts(children)) >= width:
+        for node, children in drafts.items():
+            if len(children) >= width:
                 self._full += 1
-                for rank, cost in enumerate(sorted(map(_cost, named))[: len(shares)]):
+                for rank, cost in enumerate(sorted(map(_cost, children.values()))[: len(shares)]):
                     shares[rank] += trust * exp(node.cost - cost)
         self._offered, self._root = {}, None
         self._drafted = {node: own for node, own in self._drafted.items() if node in tree.tree}
-
-    def _by_drafts(self, children: Mapping[int, Node]) -> Collection[Node]:
-        return [one for one in children.values() if one.drafted] if self._shared else children.values()
 
 
 def _gains(nodes: Iterable[Node]) -> Mapping[Node, float]:

@@ -22,8 +22,8 @@ from edgespec.core.protocol.prefix import Prefix
 LOCAL = "local"
 """Name of the gateway's own draft as a source."""
 MIN_NAMED = 64
-"""Names of a worker's nodes that are kept before those of pruned nodes are dropped; then it is when twice as many are
-there as were left, so that sorting them out costs the same for each name."""
+"""Names of a worker's nodes that are kept before those of pruned nodes are dropped; then it is when four times as many
+are there as were left, so that sorting them out costs the same for each name."""
 COMMITTED_SPAN = 64
 """Positions behind the root for which a frame under way may still name a parent."""
 
@@ -170,7 +170,7 @@ class CandidateTree:
             if len(state.where) > state.limit:
                 named = state.where.items()  # without a call for each of them, which would take as long as the rest
                 state.where = {wire: at for wire, at in named if (at if isinstance(at, int) else at.position) >= oldest}
-                state.limit = max(2 * len(state.where), MIN_NAMED)
+                state.limit = max(4 * len(state.where), MIN_NAMED)
         return matched
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
@@ -205,12 +205,13 @@ class CandidateTree:
     def _live(self, place: Node | int | None) -> Node | int | None:
         """The place as it is now: a committed node becomes its position (or the root), a pruned one None."""
         position = PRUNED if place is None else _position(place)
-        if position > self.root.position:
+        if position > self.tree.root.position:
             return place
         return self._at(position) if position >= self._oldest else None
 
     def _at(self, position: int) -> Node | int:
-        return self.root if position == self.root.position else position
+        root = self.tree.root
+        return root if position == root.position else position
 
     @property
     def _oldest(self) -> int:
