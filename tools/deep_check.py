@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.lab.fetch import Progress
-
 PROMPTS = (
     "Name three uses of a paper clip, and say which one you like best.",
     "What is 17 times 23? Explain each step.",
@@ -42,19 +40,16 @@ class Comparison:
         return self.tokens == self.equal_tokens and self.same_tokenizer
 
 
-def compare(plain_gguf: Path, plain: Path, deep_gguf: Path, deep: Path, progress: Progress) -> Comparison:
+def compare(plain_gguf: Path, plain: Path, deep_gguf: Path, deep: Path) -> Comparison:
     """Greedy completions of PROMPTS by both, in torch (folders, float32) and llama.cpp (GGUF files)."""
     from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
     from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 
     digests = {gguf_tokenizer_digest(plain_gguf), gguf_tokenizer_digest(deep_gguf), hf_tokenizer_digest(deep)}
     expected, prompts = _greedy(plain, None)
-    progress("checking the deep target", 1, 3)
     found, _ = _greedy(deep, expected)
-    progress("checking the deep target", 2, 3)
     rows = [[*prompt, *(int(np.argmax(row)) for row in logits)][:MAX_ROWS] for prompt, logits in zip(prompts, expected)]
     ggufs = [_llama_logits(path, rows) for path in (plain_gguf, deep_gguf)]
-    progress("checking the deep target", 3, 3)
     pairs = list(zip(_flat(expected), _flat(found), strict=True)) + list(zip(_flat(ggufs[0]), _flat(ggufs[1])))
     return Comparison(
         tokens=len(pairs),

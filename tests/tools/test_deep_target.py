@@ -20,13 +20,9 @@ from tools.deep_target import deepen_folder, deepen_gguf, make
 TOKENS = list(range(8, 40))
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """Takes progress."""
-
-
 def test_a_deep_folder_gives_bit_equal_logits_from_more_blocks(tmp_path: Path) -> None:
     plain = make_tiny_target(tmp_path / "plain", layers=2)
-    deepen_folder(plain, tmp_path / "deep", 3, silent)
+    deepen_folder(plain, tmp_path / "deep", 3)
     one, other = load_tiny(plain), load_tiny(tmp_path / "deep")
     assert torch.equal(plain_logits(one, TOKENS), plain_logits(other, TOKENS))
     assert (one.config.num_hidden_layers, other.config.num_hidden_layers) == (2, 6)
@@ -38,7 +34,7 @@ def test_a_deep_folder_gives_bit_equal_logits_from_more_blocks(tmp_path: Path) -
 
 def test_a_deep_gguf_gives_bit_equal_logits_and_the_same_tokenizer(tmp_path: Path) -> None:
     plain, deep = make_tiny_gguf(tmp_path / "plain.gguf"), tmp_path / "deep.gguf"
-    deepen_gguf(plain, deep, 3, silent)
+    deepen_gguf(plain, deep, 3)
     one, other = (deep_check._llama_logits(path, [TOKENS])[0] for path in (plain, deep))
     assert np.array_equal(one, other)
     assert gguf_tokenizer_digest(plain) == gguf_tokenizer_digest(deep)
@@ -50,14 +46,14 @@ def test_a_target_that_is_another_function_never_appears(tmp_path: Path, monkeyp
     monkeypatch.setattr("tools.deep_target.ZERO_GGUF", frozenset({"ffn_down.weight"}))
     source = make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320)
     with pytest.raises(ModelError, match="not the same function"):
-        make(source, tmp_path / "out", 2, silent)
+        make(source, tmp_path / "out", 2)
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_make_writes_both_forms_and_counts_what_it_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(deep_check, "TOKENS", 4)
-    found = make(make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320), tmp_path / "out", 2, silent)
+    found = make(make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320), tmp_path / "out", 2)
     assert found.equal_tokens == found.tokens > 0
     assert found.max_difference == found.gguf_max_difference == 0.0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["tiny.deep2", "tiny.deep2.gguf"]

