@@ -1,6 +1,6 @@
 """Text to tokens and back: chat template, tokenizer, incremental text of a completion, stop strings.
 
-text = Text.load(folder)
+text = Text(tokenizer)
 tokens = text.render_chat([{"role": "user", "content": "Hi"}])
 out, stops = text.detokeniser(), text.stops(["\\n\\n"])
 for token in completion: send(stops.feed(out.feed(token)))
@@ -13,7 +13,6 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cloud_gateway.models.chat import ChatEncoder, in_words
@@ -32,13 +31,6 @@ class Text:
         self._strip = self._pieces is not None and _strips_first_space(tokenizer)
         template = tokenizer.chat_template
         self._template: str = template if isinstance(template, str) else (template or {}).get("default", "")
-
-    @classmethod
-    def load(cls, folder: Path) -> Text:
-        """From a model folder, without the model. Raises ModelError."""
-        from cloud_gateway.models.target_model.load import load_tokenizer
-
-        return cls(load_tokenizer(folder))
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from cloud_gateway.models.chat import in_words
+from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import StopStrings, Text
 from edgespec.core.errors import ClientError, ModelError
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
@@ -29,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(folder: Path) -> Text:
-    return Text.load(folder)
+    return Text(load_tokenizer(folder))
 
 
 def sentencepiece() -> Any:
@@ -183,4 +184,4 @@ def test_a_model_without_a_chat_template_says_so() -> None:
 
 def test_a_missing_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=str(tmp_path)):
-        Text.load(tmp_path)
+        Text(load_tokenizer(tmp_path))
