@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -23,12 +24,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.core.requests.request import Usage, added
 
 if TYPE_CHECKING:
     from cloud_gateway.engine.loop import Engine
     from cloud_gateway.links.registry import WorkerInfo
 
+OUTCOMES = ("proposed", "verified", "accepted")
+"""Of a candidate of a source without a draft model."""
 MAX_REASONS = 32
 """Reasons of refused frames that get their own label; the protocol has fewer."""
 TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -117,23 +120,26 @@ class _Watch(Collector):
         return ()  # without it, registering calls `collect`, and the engine may not run yet
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._engine.stats
+        stats, ended = self._engine.stats, self._engine.stats.ended
         yield _total("rounds", "Verify passes of the target.", stats.rounds)
         yield _total("tokens", "Tokens emitted by the target.", stats.tokens)
         yield _total("target_seconds", "Time in the target model.", stats.target_s)
         yield _total("draft_seconds", "Time in the gateway's own draft model.", stats.draft_s)
         yield _total("host_busy_seconds", "Time of busy engine turns outside the models.", stats.host_s)
         yield _total("local_draft_passes", "Draft passes at the gateway.", stats.local_passes)
-        yield _total("fallbacks", "Times that the gateway drafted though a worker was there.", stats.fallbacks)
-        yield _totals("drafted_tokens", "Candidate tokens verified, by source.", "source", stats.drafted)
-        yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", stats.accepted)
+        yield _total("fallbacks", "Times that the gateway drafted though a worker was there.", ended.fallbacks)
+        yield _totals("drafted_tokens", "Candidate tokens verified, by source.", "source", ended.drafted)
+        yield _totals("accepted_tokens", "Candidate tokens accepted, by source.", "source", ended.accepted)
+        counted = {name: {what: one[what] for what in OUTCOMES} for name, one in ended.sources.items()}
         sources = "Candidates of sources without a draft model: proposed, verified, accepted."
-        yield _pairs("source_tokens", sources, ("source", "what"), stats.sources)
+        yield _pairs("source_tokens", sources, ("source", "what"), counted)
         asking = "Time of asking sources without a draft model."
-        yield _totals("source_seconds", asking, "source", stats.source_s)
-        yield _pairs("guard_changes", "Changes of the guard's mode, by reason.", ("mode", "reason"), stats.guard)
+        yield _totals("source_seconds", asking, "source", {name: one["seconds"] for name, one in ended.sources.items()})
+        yield _pairs("guard_changes", "Changes of the guard's mode, by reason.", ("mode", "reason"), ended.guard)
         yield _totals("frames", "Frames of workers by outcome.", "outcome", stats.frames.counts)
-        yield _totals("worker_tokens", "Draft tokens of workers, by what became of them.", "what", stats.workers)
+        workers: dict[str, int] = reduce(added, ended.by_worker.values(), {})
+        tokens = {what: count for what, count in workers.items() if what != "frames"}
+        yield _totals("worker_tokens", "Draft tokens of workers, by what became of them.", "what", tokens)
         yield _totals("link_bytes", "Bytes of messages on the links with workers.", "way", self._traffic)
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
         yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
@@ -167,10 +173,11 @@ def _totals(name: str, text: str, label: str, values: Mapping[str, float]) -> Me
     return family
 
 
-def _pairs(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, str], int]) -> Metric:
+def _pairs(name: str, text: str, labels: Sequence[str], values: Mapping[str, Mapping[str, int]]) -> Metric:
     family = CounterMetricFamily(f"edgespec_{name}", text, labels=labels)
-    for key, value in list(values.items()):  # the engine's thread may add a key meanwhile
-        family.add_metric(key, value)
+    for outer, counts in values.items():
+        for inner, value in counts.items():
+            family.add_metric([outer, inner], value)
     return family
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from cloud_gateway.core.requests.request import Times, Usage
+from cloud_gateway.core.requests.request import Usage, added
 from cloud_gateway.core.verify.candidates import LOCAL
 
 COLOCATED_DEPTH = 2
@@ -114,18 +114,8 @@ def unnamed(usage: Usage) -> Usage:
 
 def combined(choices: Sequence[Usage]) -> Usage:
     """One Usage for all choices of a response: counts and times are summed, of texts the first one is kept."""
-    total: Usage = reduce(_added, choices)
+    total: Usage = reduce(added, choices)
     return total
-
-
-def _added(left: Any, right: Any) -> Any:
-    if isinstance(left, Usage | Times):
-        pairs = {one.name: (getattr(left, one.name), getattr(right, one.name)) for one in fields(left)}
-        return type(left)(**{name: _added(*pair) for name, pair in pairs.items()})
-    if isinstance(left, dict):
-        both = left.keys() & right.keys()
-        return left | right | {key: _added(left[key], right[key]) for key in both}
-    return left + right if isinstance(left, int | float) else left or right
 
 
 def usage_extension(usage: Usage) -> Speculated:

@@ -63,10 +63,10 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     metrics.watch(engine, lambda: workers, lambda: 5, traffic)
     engine.stats.add(Usage(by_worker={"a": {"frames": 2, "evaluated": 9, "accepted": 3}, "b": {"evaluated": 1}}))
     engine.stats.rounds = 10
-    engine.stats.accepted["worker"] = 7
+    engine.stats.ended.accepted["worker"] = 7
     engine.stats.frames.count("stale")
-    engine.stats.guard["local", "slower"] = 3
-    engine.stats.source_s["lookup"] = 0.5
+    engine.stats.ended.guard["local"] = {"slower": 3}
+    engine.stats.ended.sources["lookup"] = {"proposed": 4, "verified": 3, "accepted": 2, "seconds": 0.5, "why": None}
     assert sample(metrics, "rounds_total") == 10
     engine.stats.rounds = 11
     assert sample(metrics, "rounds_total") == 11
@@ -78,6 +78,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     assert (sample(metrics, "link_bytes_total", way="sent"), traffic["received"]) == (513, 1024)
     assert metrics.registry.get_sample_value("process_cpu_seconds_total")
     assert sample(metrics, "source_seconds_total", source="lookup") == 0.5
+    assert sample(metrics, "source_tokens_total", source="lookup", what="verified") == 3
     assert sample(metrics, "guard_changes_total", mode="local", reason="slower") == 3
     assert (sample(metrics, "queued_requests"), sample(metrics, "active_requests")) == (4, 2)
     assert (sample(metrics, "workers", state="ready"), sample(metrics, "workers", state="paused")) == (1, 1)

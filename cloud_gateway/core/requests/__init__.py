@@ -11,7 +11,7 @@ Public, by module:
 - `merit`: `Merit`, `Record`
 - `options`: `Extension`, `RequestBounds`
 - `remote_answer`: `RemoteAnswer`
-- `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `Times`, `TokensEvent`, `Usage`
+- `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`, `added`
 - `router`: `choose`, `cost_s`, `LinkedWorker`
 - `stats`: `Stats`
 """

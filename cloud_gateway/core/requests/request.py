@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -136,6 +136,17 @@ class Usage:
     def workers(self) -> list[str]:
         """Names of the workers that were given the prompt, first one first."""
         return list(self.by_worker)
+
+
+def added(left: Any, right: Any) -> Any:
+    """Sums of counts and times, also in what holds them; of texts the first one is kept."""
+    if isinstance(left, Usage | Times):
+        pairs = {one.name: (getattr(left, one.name), getattr(right, one.name)) for one in fields(left)}
+        return type(left)(**{name: added(*pair) for name, pair in pairs.items()})
+    if isinstance(left, dict):
+        both = left.keys() & right.keys()
+        return left | right | {key: added(left[key], right[key]) for key in both}
+    return left + right if isinstance(left, int | float) else left or right
 
 
 class TokensEvent(Struct, frozen=True):

@@ -167,7 +167,7 @@ def test_changes_are_counted_in_usage_and_metrics() -> None:
     account.decided(policy)
     stats.add(usage)
     stats.add(usage)
-    assert usage.guard == {"alone": {"slower": 2}} and stats.guard == {("alone", "slower"): 4}
+    assert usage.guard == {"alone": {"slower": 2}} and stats.ended.guard == {"alone": {"slower": 4}}
 
 
 def test_the_next_answer_goes_on_where_this_one_was() -> None:

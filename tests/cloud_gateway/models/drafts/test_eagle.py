@@ -215,7 +215,7 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path, head: EagleHead,
         assert counts["proposed"] >= counts["verified"] >= counts["accepted"] == COUNT - done.usage.rounds
         assert done.usage.times.local_s > 0 == done.usage.local_draft_passes
     accepted = sum(done.usage.sources["eagle"]["accepted"] for _, done in (*alone, *together[:2]))
-    assert engine.stats.sources["eagle", "accepted"] == accepted and engine.stats.faults == 0
+    assert engine.stats.ended.sources["eagle"]["accepted"] == accepted and engine.stats.faults == 0
     if not temperature:
         assert accepted > 0
 

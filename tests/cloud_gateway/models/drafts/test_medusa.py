@@ -109,8 +109,8 @@ async def test_the_text_is_that_of_plain_decoding(heads: Heads, target: TorchTar
     assert found == plain and "medusa" not in before.usage.sources
     counts = done.usage.sources["medusa"]
     assert counts["proposed"] >= counts["verified"] >= counts["accepted"] == 40 - done.usage.rounds
-    assert engine.stats.sources["medusa", "accepted"] == counts["accepted"] and done.usage.times.local_s > 0
-    assert engine.stats.source_s["medusa"] == counts["seconds"] > 0
+    assert engine.stats.ended.sources["medusa"] == counts and done.usage.times.local_s > 0
+    assert counts["seconds"] > 0
     if not temperature:
         assert counts["accepted"] > 0 and done.usage.accepted == {"medusa": counts["accepted"]}
 
