@@ -19,16 +19,18 @@ def test_our_arms_answer_alike_alone_and_together(tmp_path: Path, capsys: pytest
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     given = ["live", "--model", str(target), "--draft", str(draft), "--engine", "llamacpp", "--k", "2"]
-    given += ["--arms", "plain,one-by-one,colocated,adaptive,ngram", "--levels", "1,2"]
+    given += ["--arms", "plain,one-by-one,colocated,alone,adaptive,ngram", "--levels", "1,2"]
     given += ["--limit", "2", "--max-tokens", "64"]
     assert bench.main([*given, "--prompts", str(prompts), "--json", str(out)]) == 0
     found = json.loads(out.read_text())
-    names = ["plain", "one-by-one", "colocated k=2", "adaptive", "ngram"]
+    names = ["plain", "one-by-one", "colocated k=2", "alone", "alone, 2 cores", "adaptive", "ngram"]
     assert [(row["clients"], row["arm"]) for row in found["rows"]] == [(n, arm) for n in (1, 2) for arm in names]
     assert {row["same_text_as_plain"] for row in found["rows"]} == {"2/2"}, "drafts change no text"
     assert found["prompt_tokens_agree"] and len(found["batches"]) == 3 * len(names), "warm-up is not counted"
     rows = {(row["clients"], row["arm"]): row for row in found["rows"]}
     assert rows[1, "colocated k=2"]["tokens_per_pass"] > 1.2 > rows[1, "plain"]["tokens_per_pass"]
+    assert rows[1, "alone, 2 cores"]["cores"] == "2" and rows[2, "alone"]["throughput"]["alone"] == 1
+    assert not any(rows[level, "alone"]["worker_core_ms"][0] for level in (1, 2)), "it has no worker"
     assert rows[2, "one-by-one"]["throughput"]["one-by-one"] == 1
     (serial,) = (one["answers"] for one in found["batches"] if (one["clients"], one["arm"]) == (2, "one-by-one"))
     first, second = sorted(serial, key=lambda answer: answer["sent_s"] + answer["times"][0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import PHI
+from edgespec.lab.demo.arms import CONTROL, LOCAL, PHI
 
 T = TypeVar("T")
 
@@ -21,7 +21,13 @@ SERIAL = "one-by-one"
 """Plain decoding in a gateway with one slot: what sharing passes gains."""
 NGRAM_TYPES = ("simple", "map-k", "map-k4v", "mod", "cache")
 """llama-server's `--spec-type ngram-...`."""
-FAMILIES = ("plain", SERIAL, "colocated", "tree", "remote", *REMOTE, "ngram", PEER, f"{PEER}-draft", f"{PEER}-ngram")
+ALONE = "alone"
+"""The control of `adaptive`: the same gateway, policy and draft without a worker."""
+WIDE = f"{ALONE}, 2 cores"
+"""That gateway with a second core in the worker's place."""
+FAMILIES = (
+    "plain", SERIAL, "colocated", "tree", ALONE, "remote", *REMOTE, "ngram", PEER, f"{PEER}-draft", f"{PEER}-ngram",
+)  # fmt: skip
 """What `--arms` takes; `remote` is all of REMOTE."""
 BASE = "colocated k=2"
 """The papers' reference."""
@@ -84,6 +90,8 @@ def _family(
         return [Arm("plain", "gateway", asks={"policy": "plain"})]
     if family == SERIAL:
         return [Arm(SERIAL, SERIAL, asks={"policy": "plain"})]
+    if family == ALONE:
+        return [Arm(ALONE, "gateway", asks=LOCAL[CONTROL]), Arm(WIDE, WIDE, cores=2, asks=LOCAL[CONTROL])]
     if family == "ngram":
         return [Arm("ngram", "ngram")]
     specs = {"": ()} if family == PEER else _draft(peer_ks) if family.endswith("draft") else _ngram(types)

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from tools.bench.live.answers import Answer, Batch
-from tools.bench.live.arms import BASE, PEER, SERIAL, Arm
+from tools.bench.live.arms import ALONE, BASE, PEER, SERIAL, Arm
 
 RESAMPLES = 2000
 LEVEL = 95
@@ -104,6 +104,7 @@ def bases(runs: Runs) -> dict[str, str]:
         "plain": "plain" if "plain" in names else None,
         SERIAL: SERIAL if SERIAL in names else None,
         "k=2": BASE if BASE in names else None,
+        ALONE: ALONE if ALONE in names else None,
         "best k": runs.best(colocated, whole),
         "best peer": runs.best(peers, whole),
     }

@@ -22,17 +22,18 @@ from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared.procstat import task_stat
 from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import DRAFT, SERIAL, Arm
+from tools.bench.live.arms import DRAFT, SERIAL, WIDE, Arm
 
 LOAD_S = 180.0
 PEER_BODY = {"cache_prompt": False}
 WARM_TOKENS = 24
 ALONE: Mapping[str, Mapping[str, Any]] = {
-    "ngram": {"policy.name": "adaptive", "policy.sources": ["lookup"]},
-    SERIAL: {"target.slots": 1},
+    "ngram": {"local_draft.model": "", "policy.name": "adaptive", "policy.sources": ["lookup"]},
+    SERIAL: {"local_draft.model": "", "target.slots": 1},
+    WIDE: {"target.threads": 2, "local_draft.threads": 2},
 }
-"""Gateways of arms: one whose only candidates are what prompt and completion hold; one that completes one request after
-the other."""
+"""Gateways of arms, without a worker: one whose only candidates are what prompt and completion hold; one that completes
+one request after the other; one with a local draft on both cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ class Systems:
     def serving(self, arm: Arm) -> tuple[int, int]:
         """Process ids of what computes the target for this arm, and of its worker or 0."""
         if arm.peer:
-            return self.processes.pid(_file_name(arm)), 0
-        rig = next(rig for rig in self.rigs if rig.folder.name == arm.system)
+            return self.processes.pid(_file_name(arm.name)), 0
+        rig = next(rig for rig in self.rigs if rig.folder.name == _file_name(arm.system))
         return rig.pid("gateway"), rig.pid("worker") if arm.worker else 0
 
     def _one(self, arm: Arm, prompt: Prompt, max_tokens: int, batch_began: float) -> Answer:
@@ -133,26 +134,27 @@ class Systems:
         answer.sent_s = began - batch_began
         return answer
 
-    def _rig(self, name: str, draft: str, **options: Any) -> Rig:
-        core, other = self.cores[0], self.cores[-1]
+    def _rig(self, name: str, options: Mapping[str, Any]) -> Rig:
+        core, other, draft = self.cores[0], self.cores[-1], str(self.scene.draft)
         return Rig(
-            folder=self.folder / name, target=str(self.scene.target), draft=str(self.scene.draft),
-            local_draft=draft or None, rtt_ms=self.scene.rtt_ms, engine=self.scene.engine,
-            gateway_options=self.scene.gateway_options() | options, cores=(core, other),
+            folder=self.folder / _file_name(name), target=str(self.scene.target), draft=draft,
+            local_draft=options.get("local_draft.model", draft) or None, rtt_ms=self.scene.rtt_ms,
+            engine=self.scene.engine, gateway_options={**self.scene.gateway_options(), **options},
+            cores=(None if name == WIDE else core, other),
             worker_options={"draft.threads": 1, "draft.requests": self.scene.slots},
         )  # fmt: skip
 
     def start_gateway(self, closing: contextlib.ExitStack, *, worker: bool) -> None:
         """The gateway of our arms with a local draft, and its worker where an arm needs one."""
-        rig = closing.enter_context(self._rig("gateway", str(self.scene.draft)))
+        rig = closing.enter_context(self._rig("gateway", {}))
         steps = [step for _, step in rig.steps()]
         for step in steps if worker else steps[:2]:
             step()
         self._serves("gateway", rig)
 
     def start_alone(self, closing: contextlib.ExitStack, name: str) -> None:
-        """A gateway of ALONE, without a draft model or worker."""
-        rig = closing.enter_context(self._rig(name, "", **{"local_draft.model": "", **ALONE[name]}))
+        """A gateway of ALONE."""
+        rig = closing.enter_context(self._rig(name, ALONE[name]))
         rig.start_gateway()
         rig.create_key()
         self._serves(name, rig)
@@ -164,14 +166,14 @@ class Systems:
     def start_peer(self, arm: Arm) -> None:
         """A llama-server, until it is ready. Raises RigError with its last lines."""
         port, cores = free_port(), ",".join(map(str, self.cores[: arm.cores]))
-        name = _file_name(arm)
+        name = _file_name(arm.name)
         self.processes.start(name, ["taskset", "-c", cores, *self.scene.peer_command(arm, port)])
         self.processes.wait_for(name, lambda: healthy(port), LOAD_S)
         self.clients[arm.name] = ChatClient(port, "any", "none")
 
 
-def _file_name(arm: Arm) -> str:
-    return arm.name.replace(" ", "-").replace(",", "")
+def _file_name(name: str) -> str:
+    return name.replace(" ", "-").replace(",", "")
 
 
 def pinned(wanted: int) -> list[int]:
