@@ -110,7 +110,7 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     _verb(keys, "list", commands.list_keys, "show the API keys, without their secrets")
     revoke = _verb(keys, "revoke", commands.revoke_key, "refuse an API key from now on")
-    revoke.add_argument("id", help="its id, as `keys list` shows it")
+    revoke.add_argument("id", help="its id, or a name that no other valid key has")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -138,12 +138,17 @@ class KeyRing:
         key = self.file.change(add)
         return key, f"es-{key.id}-{secret}"
 
-    def revoke(self, key_id: str, *, now: float | None = None) -> Key:
-        """Revokes a key for good; a running gateway refuses it from then on. Raises KeyStoreError: no such key."""
+    def revoke(self, text: str, *, now: float | None = None) -> Key:
+        """Revokes for good the key of this id, or the only valid one of this name; a running gateway refuses it from
+        then on. Raises KeyStoreError: no such key, or several of this name."""
 
         def change(keys: dict[str, Key]) -> Key:
-            if key_id not in keys:
-                raise KeyStoreError(f"there is no API key '{key_id}'; 'cloud-gateway keys list' shows the ids.")
+            named = [key.id for key in keys.values() if key.name == text and key.revoked is None]
+            if text not in keys and len(named) > 1:
+                raise KeyStoreError(f"{len(named)} API keys are named '{text}': {', '.join(named)}; give one's id.")
+            key_id = text if text in keys else next(iter(named), "")
+            if not key_id:
+                raise KeyStoreError(f"there is no API key '{text}'; 'cloud-gateway keys list' shows ids and names.")
             if keys[key_id].revoked is None:
                 at = int(time.time() if now is None else now)
                 keys[key_id] = msgspec.structs.replace(keys[key_id], revoked=at)

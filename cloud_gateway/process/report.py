@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NAME = 11
 """Width of the first column."""
+UNLINKED = "No worker is linked: `cloud-gateway workers list` shows why, `cloud-gateway pair` adds one."
 
 
 def text(status: Mapping[str, Any]) -> str:
@@ -40,16 +41,15 @@ def screen(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    linked, table = [row for row in workers if row["linked"]], Table(box=None, padding=(0, 2, 0, 0))
     for name in ("worker", "state", "round trip", "step", "requests", "frames", "accepted"):
         table.add_column(name)
-    for row in workers:
-        if row["linked"]:
-            times = (f"{row[name]:.1f} ms" for name in ("rtt_ms", "step_ms"))
-            counts = (str(row[name] or 0) for name in ("requests", "frames", "accepted"))
-            table.add_row(Text(row["name"]), Text(row["paused"] or "ready"), *times, *counts)
+    for row in linked:
+        times = (f"{row[name]:.1f} ms" for name in ("rtt_ms", "step_ms"))
+        counts = (str(row[name] or 0) for name in ("requests", "frames", "accepted"))
+        table.add_row(Text(row["name"]), Text(row["paused"] or "ready"), *times, *counts)
     rates = _rates(before, status, seconds) if before and "doing" not in {*before, *status} else ""
-    return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table)
+    return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table if linked else Text(UNLINKED))
 
 
 def _rates(before: Mapping[str, Any], status: Mapping[str, Any], seconds: float) -> str:

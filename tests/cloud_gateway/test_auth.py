@@ -85,6 +85,17 @@ def test_a_running_gateway_sees_new_and_revoked_keys_at_once(tmp_path: Path) -> 
     assert admin.revoke(record.id, now=9).revoked == 5, "the first time stands"
 
 
+def test_a_key_is_revoked_by_a_name_that_is_its_own(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path / "keys")
+    first, second = (ring.create("lab")[0] for _ in range(2))
+    with pytest.raises(KeyStoreError, match=f"2 API keys are named 'lab': {first.id}, {second.id}; give one's id"):
+        ring.revoke("lab")
+    assert ring.revoke(first.id).id == first.id
+    assert ring.revoke("lab").id == second.id, "the only valid one of the name"
+    impostor, _ = ring.create(second.id)
+    assert ring.revoke(second.id).id == second.id != impostor.id, "ids have precedence"
+
+
 def test_revoking_an_unknown_key_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(KeyStoreError, match="no API key 'nope'"):
         KeyRing(tmp_path / "keys").revoke("nope")

@@ -229,6 +229,8 @@ def test_status_can_be_watched_with_rates_and_workers(capsys: pytest.CaptureFixt
     assert "15.0 tokens/s, 3.00 a pass, 0.0 local draft passes/s, 75% of 40 candidates accepted" in shown
     assert "[b]lab  ready  20.0 ms     5.0 ms  3         9       45" in shown
     assert "gone" not in shown
+    console.print(report.screen(None, now, 1.0, [gone]))
+    assert "No worker is linked" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_mistyped_verb_or_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
