@@ -40,6 +40,11 @@ MIN_PASS_ROWS = 32
 """As many as measure.py verifies at the start, however small trees and slots are: llama.cpp aborts beyond."""
 MAX_EXACT_ROWS = 63
 """Rows that llama.cpp computes at once under `exact`."""
+BLOCK = 64
+"""Cells that llama.cpp's attention takes together on a CPU; it skips a block of which no row attends to a cell."""
+MIN_READ = 32
+"""Tokens of a prompt that are worth compacting the cells before they are read: moving a cell takes about as long as
+the attention of 22 rows to it."""
 MIN_RETIRED = 512
 """Retired cells under `exact` before the others are compacted; also at least as many as are in use."""
 PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -139,9 +144,19 @@ class LlamaCppTarget:
         self.slots, self.eos = slots, eos
         self.vocab_size = self._llama.vocab_size
         self._table = SlotTable(slots, capacity=self.kv_tokens)
-        self._pending: dict[int, tuple[FlatTree, Laid]] = {}
+        self._pending: dict[int, tuple[FlatTree, Laid, bool]] = {}
+        """By slot; whether other requests were in the same pass."""
         self._filled = 0
         """Cells used since they were compacted, retired ones included."""
+        self._holes = 0
+        """Cells left since then by candidates, and by tokens among those of other requests: a prompt would fill them,
+        and so lie in many blocks."""
+        self._strewn = [0] * slots
+        """Tokens of each slot that were verified in one pass with other requests."""
+        self._skips = not gpu_layers
+        """Whether attention skips blocks of cells."""
+        self._borrowed = [0] * slots
+        """Cells that each slot shares with another one: compacted, they would be there twice."""
         self.passes: Sequence[Pass] = ()
         counts = [threads] if threads else thread_counts(cores)
         self._threads = Threads(counts, self._llama.use_threads)
@@ -154,21 +169,21 @@ class LlamaCppTarget:
         """See `Target.open`; the beginning may also be shared with another slot, even one in use."""
         claim = self._table.claim(tokens, scope, room)
         for slot in claim.evicted:
-            self._drop(slot, 0)
-        self._drop(claim.slot, claim.reused if claim.donor == claim.slot else 0)
-        if claim.donor != claim.slot:
-            self._llama.copy(claim.donor, claim.slot, 0, claim.reused)
+            self._leave(slot, 0)
+        self._leave(claim.slot, claim.reused if claim.donor == claim.slot else 0)
+        self._borrowed[claim.slot] = claim.reused if claim.donor != claim.slot else 0
+        self._llama.copy(claim.donor, claim.slot, 0, self._borrowed[claim.slot])
         return claim.slot, claim.reused
 
     def resize(self, slot: int, room: int) -> None:
         for evicted in self._table.resize(slot, room):
-            self._drop(evicted, 0)
+            self._leave(evicted, 0)
 
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         if not tokens:
             return
         base = len(self._table.held(slot))
-        self._make_room(len(tokens))
+        self._make_room(len(tokens), reads=True)
         try:
             with self._threads.watched(len(tokens)):
                 self._decode([Row(token, position, (slot,)) for position, token in enumerate(tokens, base)])
@@ -194,7 +209,9 @@ class LlamaCppTarget:
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Keeps these rows of the tree last verified in this slot."""
-        tree, laid = self._pending.pop(slot)
+        tree, laid, company = self._pending.pop(slot)
+        self._holes += len(tree) - len(rows)
+        self._strewn[slot] += len(rows) * company
         holder, own = laid.holding(rows, slot)
         if own < len(tree):  # a trim looks at every cell
             self._drop(slot, laid.base + own)
@@ -205,6 +222,8 @@ class LlamaCppTarget:
     def close(self, slot: int) -> None:
         self._discard(slot)
         self._table.release(slot)
+        if not self._table.held(slot):
+            self._leave(slot, 0)
 
     def idle(self) -> None:
         """To be called when no request waits: may try more threads."""
@@ -229,7 +248,7 @@ class LlamaCppTarget:
             base = len(self._table.held(work.slot))
             laid = lay_out(work.tree, base, work.slot, self._forks)
             del self._forks[: len(laid.forks)]
-            self._pending[work.slot] = work.tree, laid
+            self._pending[work.slot] = work.tree, laid, len(group) > 1
             for fork in laid.forks:
                 self._llama.copy(work.slot, fork, 0, base)
             rows += laid.rows
@@ -257,19 +276,22 @@ class LlamaCppTarget:
             raise ModelError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
         self._filled += len(rows)
 
-    def _make_room(self, rows: int) -> None:
-        """Under `exact`: compacts the cells where too many are retired, which slow down every pass."""
+    def _make_room(self, rows: int, *, reads: bool = False) -> None:
+        """Compacts the cells if too many are retired, which slow down every pass (`exact`), or if a prompt that is to
+        be read would lie scattered among those of others."""
         held = {slot: len(self._table.held(slot)) for slot in range(self.slots)}
         live = sum(held.values())
-        full = self._filled + rows > min(live + max(live, MIN_RETIRED), self._llama.cells)
-        if self.exact and full and not self._pending:
+        full = self.exact and self._filled + rows > min(live + max(live, MIN_RETIRED), self._llama.cells)
+        scattered = reads and self._skips and rows >= MIN_READ and self._holes > live // BLOCK
+        if (full or (scattered and sum(self._borrowed) <= live // 2)) and not self._pending:
             self._llama.compact([slot for slot, count in held.items() if count])
-            self._filled = live
+            self._filled, self._holes = live, 0
+            self._strewn, self._borrowed = [0] * self.slots, [0] * self.slots
 
     def _discard(self, slot: int) -> None:
         """Drops a tree of which nothing was kept."""
         if slot in self._pending:
-            _, laid = self._pending.pop(slot)
+            _, laid, _ = self._pending.pop(slot)
             self._drop(slot, laid.base)
             self._release(laid)
 
@@ -278,6 +300,11 @@ class LlamaCppTarget:
             self._drop(fork, laid.base)
             self._llama.trim(fork, 0)
         self._forks += laid.forks
+
+    def _leave(self, slot: int, start: int) -> None:
+        """Drops what a slot held at positions from `start` on."""
+        self._holes, self._strewn[slot] = self._holes + self._strewn[slot], 0
+        self._drop(slot, start)
 
     def _drop(self, sequence: int, start: int) -> None:
         """Removes positions from `start` on from a sequence; under `exact` their cells are not used again."""

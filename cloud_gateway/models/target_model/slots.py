@@ -100,8 +100,11 @@ class SlotTable:
         self._slots[slot].tokens.extend(tokens)
 
     def release(self, slot: int, room: int | None = None) -> None:
-        """Frees the slot, which still takes `room` entries (its tokens where not given), for a later claim to reuse."""
+        """Frees the slot, which still takes `room` entries (its tokens where not given), for a later claim to reuse;
+        without a scope nobody may, and it holds no token any more."""
         freed = self._slots[slot]
+        if not freed.scope:
+            freed.tokens = []
         freed.busy, freed.used_at, freed.room = False, self._clock(), len(freed.tokens) if room is None else room
 
     def held(self, slot: int) -> Sequence[int]:

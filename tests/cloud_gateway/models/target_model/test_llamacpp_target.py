@@ -144,6 +144,66 @@ def test_exact_cells_are_compacted_and_give_the_same_bits_after_it(
     target.shutdown()
 
 
+def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, threads=1)
+    moved: list[Sequence[int]] = []
+    compact = target._llama.compact
+    monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(slots), compact(slots)))
+    first, second, third = [1, 2, 3], [4, 5, 6], [7 + i % 50 for i in range(engine.MIN_READ + 1)]
+
+    def both(tokens: Sequence[Sequence[int]], rounds: int) -> list[NDArray[np.float32]]:
+        for _ in range(rounds):
+            trees = [FlatTree([text[-1], 9], [-1, 0], [0, 1]) for text in tokens]
+            rows = target.verify([Work(slot, tree) for slot, tree in zip(slots, trees, strict=True)])
+            found = [one.logits(0).copy() for one in rows]
+            for slot, text in zip(slots, tokens, strict=True):
+                target.keep(slot, [0, 1])
+                text += [9, 9]  # type: ignore[operator]
+        return found
+
+    slots = [begin(target, first, SCOPE), begin(target, second, SCOPE)]
+    both([first, second], 4)
+    target.close(slots[0])
+    slots[0] = begin(target, third[:-2], b"other")
+    assert moved == [], "it is short"
+    target.close(slots[0])
+    slots[0] = begin(target, third, b"third")
+    assert moved == [[slots[1]]], "the first one's tokens lay among the second one's"
+    for found, text in zip(both([third, second], 1), (third, second), strict=True):
+        np.testing.assert_allclose(found, alone_elsewhere(model, text[:-2]), atol=0.03, rtol=0)
+    target.close(slots[0])
+    target.close(slots[1])
+    slots = [begin(target, [8, *third], b"fourth")]
+    assert len(moved) == 2
+    target.close(slots[0])
+    begin(target, [9, *third], b"fifth")
+    assert len(moved) == 2, "no pass had rows of several requests since"
+    target.shutdown()
+
+
+def alone_elsewhere(model: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """As `alone`, in a target of its own."""
+    target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=16, threads=1)
+    found = alone(target, tokens)
+    target.shutdown()
+    return found
+
+
+def test_a_closed_slot_without_a_scope_holds_no_cells(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, threads=1)
+    trimmed: list[tuple[int, int]] = []
+    monkeypatch.setattr(target._llama, "trim", lambda sequence, start: trimmed.append((sequence, start)))
+    target.close(begin(target, [1, 2, 3], SCOPE))
+    trimmed.clear()
+    slot = begin(target, [4, 5, 6])
+    trimmed.clear()
+    target.close(slot)
+    assert trimmed == [(slot, 0)] and target._table.held(slot) == []
+    target.shutdown()
+
+
 @pytest.mark.parametrize("kept", [[0], [0, 1], [0, 2, 3], [0, 2, 4, 5]])
 def test_after_keep_a_slot_holds_the_accepted_path_alone(target: LlamaCppTarget, kept: list[int]) -> None:
     tree = FlatTree([7, 8, 9, 10, 11, 12], [-1, 0, 0, 2, 2, 4], [0, 1, 1, 2, 2, 3])

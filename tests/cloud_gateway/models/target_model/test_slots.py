@@ -180,7 +180,7 @@ class Slots(RuleBasedStateMachine):
     @rule(slot=st.integers(0, 2))
     def release(self, slot: int) -> None:
         if slot in self.busy:
-            held = list(self.table.held(slot))
+            held = list(self.table.held(slot)) if self.scopes[slot] else []
             self.table.release(slot)
             self.rooms[slot] = len(held)
             self.busy.discard(slot)
