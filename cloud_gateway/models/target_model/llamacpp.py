@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
+from cloud_gateway.models.target_model.cell_order import CellOrder
 from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.slots import SlotTable
 from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
@@ -40,13 +41,6 @@ MIN_PASS_ROWS = 32
 """As many as measure.py verifies at the start, however small trees and slots are: llama.cpp aborts beyond."""
 MAX_EXACT_ROWS = 63
 """Rows that llama.cpp computes at once under `exact`."""
-BLOCK = 64
-"""Cells that llama.cpp's attention takes together on a CPU; it skips a block of which no row attends to a cell."""
-MIN_READ = 32
-"""Tokens of a prompt that are worth compacting the cells before they are read: moving a cell takes about as long as
-the attention of 22 rows to it."""
-MIN_RETIRED = 512
-"""Retired cells under `exact` before the others are compacted; also at least as many as are in use."""
 PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 """Numbers of rows in which the self-test verifies what it verifies at once too, under `exact`."""
 _ALL = 2**30
@@ -146,17 +140,7 @@ class LlamaCppTarget:
         self._table = SlotTable(slots, capacity=self.kv_tokens)
         self._pending: dict[int, tuple[FlatTree, Laid, bool]] = {}
         """By slot; whether other requests were in the same pass."""
-        self._filled = 0
-        """Cells used since they were compacted, retired ones included."""
-        self._holes = 0
-        """Cells left since then by candidates, and by tokens among those of other requests: a prompt would fill them,
-        and so lie in many blocks."""
-        self._strewn = [0] * slots
-        """Tokens of each slot that were verified in one pass with other requests."""
-        self._skips = not gpu_layers
-        """Whether attention skips blocks of cells."""
-        self._borrowed = [0] * slots
-        """Cells that each slot shares with another one: compacted, they would be there twice."""
+        self._order = CellOrder(self._llama.cells, skips=not gpu_layers)
         self.passes: Sequence[Pass] = ()
         counts = [threads] if threads else thread_counts(cores)
         self._threads = Threads(counts, self._llama.use_threads)
@@ -171,8 +155,9 @@ class LlamaCppTarget:
         for slot in claim.evicted:
             self._leave(slot, 0)
         self._leave(claim.slot, claim.reused if claim.donor == claim.slot else 0)
-        self._borrowed[claim.slot] = claim.reused if claim.donor != claim.slot else 0
-        self._llama.copy(claim.donor, claim.slot, 0, self._borrowed[claim.slot])
+        if claim.donor != claim.slot:
+            self._llama.copy(claim.donor, claim.slot, 0, claim.reused)
+            self._order.shared[claim.slot] = claim.reused
         return claim.slot, claim.reused
 
     def resize(self, slot: int, room: int) -> None:
@@ -210,8 +195,7 @@ class LlamaCppTarget:
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Keeps these rows of the tree last verified in this slot."""
         tree, laid, company = self._pending.pop(slot)
-        self._holes += len(tree) - len(rows)
-        self._strewn[slot] += len(rows) * company
+        self._order.kept(slot, len(rows), len(tree) - len(rows), company=company)
         holder, own = laid.holding(rows, slot)
         if own < len(tree):  # a trim looks at every cell
             self._drop(slot, laid.base + own)
@@ -274,19 +258,15 @@ class LlamaCppTarget:
             self._llama.trim(self._company, 0)  # the last cell, so the next row can use it
         if not fits:
             raise ModelError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
-        self._filled += len(rows)
+        self._order.filled += len(rows)
 
     def _make_room(self, rows: int, *, reads: bool = False) -> None:
-        """Compacts the cells if too many are retired, which slow down every pass (`exact`), or if a prompt that is to
-        be read would lie scattered among those of others."""
+        """Puts the cells in order if that pays before these rows; `reads`: those of a prompt."""
         held = {slot: len(self._table.held(slot)) for slot in range(self.slots)}
         live = sum(held.values())
-        full = self.exact and self._filled + rows > min(live + max(live, MIN_RETIRED), self._llama.cells)
-        scattered = reads and self._skips and rows >= MIN_READ and self._holes > live // BLOCK
-        if (full or (scattered and sum(self._borrowed) <= live // 2)) and not self._pending:
+        if not self._pending and self._order.due(rows, live, exact=self.exact, reads=reads):
             self._llama.compact([slot for slot, count in held.items() if count])
-            self._filled, self._holes = live, 0
-            self._strewn, self._borrowed = [0] * self.slots, [0] * self.slots
+            self._order.moved(live)
 
     def _discard(self, slot: int) -> None:
         """Drops a tree of which nothing was kept."""
@@ -303,7 +283,7 @@ class LlamaCppTarget:
 
     def _leave(self, slot: int, start: int) -> None:
         """Drops what a slot held at positions from `start` on."""
-        self._holes, self._strewn[slot] = self._holes + self._strewn[slot], 0
+        self._order.left(slot)
         self._drop(slot, start)
 
     def _drop(self, sequence: int, start: int) -> None:
