@@ -95,6 +95,7 @@ async def test_a_request_for_the_whole_cache_in_the_queue_delays_no_other_key(ma
         attack.cancel()
 
 
+LENGTH = 150
 LONG: list[dict[str, Any]] = [
     {},
     {"sampling": Sampling(temperature=1.0, seed=5)},
@@ -115,7 +116,7 @@ async def texts(make: Make, kv_tokens: int, policy: str, *, worker: bool) -> tup
         options = dict(more)
         if options.pop("constrained", False):
             options["constraint"] = ForcesFive(prompt, range(8, 20))
-        events = [event async for event in engine.submit(request("ab"[number % 2], prompt, 220, **options))]
+        events = [event async for event in engine.submit(request("ab"[number % 2], prompt, LENGTH, **options))]
         done = events.pop()
         assert isinstance(done, DoneEvent) and (done.finish, done.error) == ("length", None)
         tokens = [token for event in events for token in event.tokens]
@@ -142,12 +143,12 @@ async def test_a_preempted_completion_is_the_same(
     monkeypatch.setattr(cells, "STEP", 24)
     monkeypatch.setattr(cells, "AGE_S", 0.5)
     roomy, unhurried, _ = await texts(make, 10_000, policy, worker=worker)
-    tight, engine, linked = await texts(make, 560, policy, worker=worker)
+    tight, engine, linked = await texts(make, 400, policy, worker=worker)
     assert (unhurried.stats.preemptions, engine.stats.faults) == (0, 0)
     assert engine.stats.preemptions >= 3
     for (tokens, logprobs, _), (again, reported, usage) in zip(roomy, tight, strict=True):
         assert (tokens, logprobs) == (again, reported)
-        assert usage.completion_tokens == len(tokens) == 220
+        assert usage.completion_tokens == len(tokens) == LENGTH
     assert share([usage for *_, usage in tight]) >= 0.7 * share([usage for *_, usage in roomy])
     if worker:
         given = [body for body in linked.seen if isinstance(body, Open)]

@@ -98,14 +98,19 @@ async def test_what_only_the_engine_can_see(
 async def test_a_key_revoked_while_linked(
     gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
+    received = list[Any]()
+
     async def attack(hostile: Client) -> None:
         gateway.standing[hostile.me.key.public] = "revoked"
         gateway.links.revoke(hostile.me.key.public)
         gateway.links.revoke(b"nobody" + bytes(26))
         assert [worker.name for worker in gateway.links.workers()] == ["honest"]  # at once, before the socket closes
         await hostile.send(some_tree())
+        while m.Bye("revoked") not in received:
+            received.extend(await hostile.receive())
 
     await ends(gateway, honest, caplog, attack, "revoked", 4403)
+    assert m.Bye("revoked") in received
     assert gateway.seen.of("tree") == [(key_id(HONEST.key.public), some_tree(request=77))]
 
 
