@@ -14,7 +14,6 @@ from tests.support.keyed import Keyed, chosen, keyed_gateway
 
 pytestmark = pytest.mark.live
 REPETITIONS = 6
-CONVERSATIONS = 5
 WORDS = 120
 
 
@@ -56,15 +55,3 @@ async def test_anothers_prompt_and_a_new_prompt_take_the_same_time(gateway: Keye
     print(f"right {1e3 * right:.1f} ms, wrong {1e3 * wrong:.1f} ms, own {1e3 * own:.1f} ms, {taken}")
     assert own < 0.5 * wrong, "what a prompt that is kept saves can be measured here"
     assert abs(right - wrong) < 0.05 * (wrong - own), "a twentieth of it at most shows to another key"
-
-
-async def test_ones_own_second_turn_is_faster(gateway: Keyed) -> None:
-    _, alice = gateway.keys.create("alice")
-    rng = random.Random(2)
-    first: list[float] = []
-    second: list[float] = []
-    for _ in range(CONVERSATIONS):
-        said = prompt(rng)
-        first.append(await seconds(gateway, alice, said))
-        second.append(await seconds(gateway, alice, said + " and so on"))
-    assert min(second) < 0.5 * min(first), "of the undisturbed ones"

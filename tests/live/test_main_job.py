@@ -58,22 +58,6 @@ def test_remote_drafts_save_passes_and_change_nothing(stage: Rig, prompt: str) -
     assert usage["accepted"].get("worker", 0) > 0 and usage["frames"]["used"] > 0 and usage["why_off"] is None
 
 
-def test_seeded_completions_are_equal_with_and_without_the_worker(stage: Rig) -> None:
-    body = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
-    client = openai.OpenAI(base_url=stage.api, api_key=stage.key)
-    texts = []
-    for policy in ("plain", "wanspec"):
-        answer = client.chat.completions.create(
-            model=client.models.list().data[0].id,
-            messages=[{"role": "user", "content": PROMPTS[1]}],
-            max_tokens=40,
-            extra_body={"edgespec": {"policy": policy}},
-            **body,  # type: ignore[arg-type]
-        )
-        texts.append(answer.choices[0].message.content)
-    assert texts[0] == texts[1]
-
-
 def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Rig) -> None:
     private = stage.gateway_command("keys", "create", "--name", "private", "--json")["key"]
     client = openai.OpenAI(base_url=stage.api, api_key=private)
