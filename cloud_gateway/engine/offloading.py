@@ -152,11 +152,10 @@ class Offloading:
         for active in sorted(self.active.values(), key=lambda active: len(active.generation.assignments.given)):
             generation = active.generation
             given = {one.worker for one in generation.assignments.given}
-            views = [linked.get(worker) for worker in given]
-            sharing = generation.may_offload and all(view is not None and view.shares for view in views)
+            sharing = generation.may_offload and given <= linked.keys()
             if not sharing or not 0 < len(given) < self.workers_per_request:
                 continue
-            idle = [view for view in linked.values() if view.shares and view.id not in busy]
+            idle = [view for view in linked.values() if view.id not in busy]
             worker = choose(idle, {}, active.request.groups, self.merit, exclude=generation.assignments.excluded)
             if worker is not None:
                 busy.add(worker)

@@ -39,10 +39,6 @@ class WorkerInfo:
     """The cache scopes of its open requests, which differ between API keys (cloud_gateway/core/limits/conduct.py)."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
-    shares: bool = False
-    """Whether it takes a share of a request, as it said when it connected."""
-    answers: bool = False
-    """Whether it writes answers for requests that wait, as it said when it connected."""
     requests: int = 0
     """That it takes at once, as it said when it connected; 0: it did not."""
     wire: Wire = field(repr=False, kw_only=True)
@@ -70,7 +66,7 @@ class WorkerInfo:
     def view(self) -> LinkedWorker:
         return LinkedWorker(
             self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups,
-            self.shares, self.draft_points, self.answers, self.requests,
+            self.draft_points, self.requests,
         )  # fmt: skip
 
     def __str__(self) -> str:

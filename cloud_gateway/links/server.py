@@ -44,7 +44,7 @@ from edgespec.core.protocol.messages import (
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers
-from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, PAIR_PATH, SHARE, requests_of
+from edgespec.shared.address import FEATURES, LINK_PATH, PAIR_PATH, requests_of
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -369,8 +369,6 @@ class _Link:
             address=self._ws.peer,
             hello=hello,
             groups=self._links.paired.groups_of(hello.worker_key),
-            shares=SHARE in features,
-            answers=ANSWERS in features,
             requests=requests_of(features),
             wire=self.wire,
         )

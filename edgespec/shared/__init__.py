@@ -5,8 +5,8 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 Public, by module:
 
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
-- `address`: `Address`, `ANSWERS`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
-  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `REQUESTS`, `requests_of`, `SHARE`
+- `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
+  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `REQUESTS`, `requests_of`
 - `advertise`: `Advertiser`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`

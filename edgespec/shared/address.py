@@ -14,9 +14,8 @@ DEFAULT_PORT = 7443
 """Default of `link.port`, on which a gateway listens for workers."""
 DEFAULT_PEER_PORT = 7444
 """Default of `peers.port`, on which a daemon listens for its peers."""
-FEATURES, SHARE, ANSWERS, REQUESTS = "edgespec-features", "share", "answers", "requests="
-"""A header of a worker's upgrade to WebSocket, and its values: of one that takes a share of a request, of one that
-writes answers for requests that wait, and the number of requests that it takes at once."""
+FEATURES, REQUESTS = "edgespec-features", "requests="
+"""A header of a worker's upgrade to WebSocket, and its value: the number of requests that it takes at once."""
 LINK_PATH, PAIR_PATH, PEER_PATH = "/link", "/pair", "/peer"
 PEER_PROTOCOL = "edgespec-peer/2"
 """Name in TLS's ALPN (RFC 7301) by which daemons speak to their peers; version 1 used a WebSocket at `PEER_PATH`."""

@@ -32,7 +32,7 @@ from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Piece, Ref
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import ANSWERS, FEATURES, LINK_PATH, REQUESTS, SHARE, Address, Relayed
+from edgespec.shared.address import FEATURES, LINK_PATH, REQUESTS, Address, Relayed
 from edgespec.shared.flow_limit import PinnedClient
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
@@ -153,7 +153,7 @@ class _Attempt:
             raise self._final
 
     async def _try(self, timers: Timers) -> str:
-        features = [(FEATURES, one) for one in (SHARE, ANSWERS, f"{REQUESTS}{self._me.requests}")]
+        features = {FEATURES: f"{REQUESTS}{self._me.requests}"}
         options: dict[str, Any] = {"logger": _quiet, "additional_headers": features} | WEBSOCKET_OPTIONS
         try:
             client = partial(_Client, self._pin)

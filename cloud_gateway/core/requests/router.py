@@ -22,12 +22,8 @@ class LinkedWorker:
     paused: bool
     name: str = ""
     groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
-    shares: bool = False
-    """Whether it takes a share of a request."""
     draft_points: Points = ()
     """Leaves and seconds of a draft step as the worker reports it: a lie costs time, never a token."""
-    answers: bool = False
-    """Whether it writes answers for requests that wait."""
     requests: int = 0
     """That it takes at once; 0: it does not say."""
 

@@ -152,10 +152,10 @@ class QueueWorkers:
                 self._end(writing, why)
 
     def _idle(self) -> dict[str, LinkedWorker]:
-        """The workers that take such requests and have none."""
+        """The workers that have no request and write no answer."""
         writing = {writing.worker.id for writing in self._writing.values()}
         found = self._offloading.idle().items()
-        return {name: worker for name, worker in found if worker.answers and name not in writing}
+        return {name: worker for name, worker in found if name not in writing}
 
     def _begin(self, wanted: Wanted, worker: LinkedWorker, now: float) -> None:
         request = wanted.active.request

@@ -195,7 +195,7 @@ class Commit(Message, tag="commit", frozen=True):
 class Share(Message, tag="share", frozen=True):
     """`count` workers draft for this request, and this one is the `index`-th: it leaves the others' branches to them.
 
-    Sent only to a worker that has said that it takes shares; without one it drafts everything.
+    Without one a worker drafts everything.
     """
 
     request: U63

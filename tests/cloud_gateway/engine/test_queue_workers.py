@@ -38,8 +38,8 @@ def wanted(
 class Writer(LoopWorker):
     """Drafts as the target does for requests that wait, and is silent for those that run."""
 
-    def __init__(self, name: str = "lab-7", *, answers: bool = True) -> None:
-        super().__init__(0.002, 1.0, 0.002, id=name, name=name, answers=answers)
+    def __init__(self, name: str = "lab-7") -> None:
+        super().__init__(0.002, 1.0, 0.002, id=name, name=name)
 
     def _arrive(self, body: ToWorker) -> None:
         if body.request >= FIRST_NUMBER:
@@ -126,14 +126,12 @@ async def test_a_worker_that_may_not_see_the_prompt_is_sent_nothing(request_: Ge
 
 
 @pytest.mark.parametrize(
-    ("worker", "answers", "request_"),
-    [(Writer(answers=False), 1, wanted()), (Writer(), 0, wanted()),
-     (Writer(), 1, wanted(speculation=Speculation(policy="adaptive", sources=("lookup",))))],
-    ids=["worker from before", "switched off", "request without the source"],
-)  # fmt: skip
-async def test_nothing_is_written_where_nobody_asks_for_it(
-    worker: Writer, answers: int, request_: GenerationRequest
-) -> None:
+    ("answers", "request_"),
+    [(0, wanted()), (1, wanted(speculation=Speculation(policy="adaptive", sources=("lookup",))))],
+    ids=["switched off", "request without the source"],
+)
+async def test_nothing_is_written_where_nobody_asks_for_it(answers: int, request_: GenerationRequest) -> None:
+    worker = Writer()
     await queued(worker, answers, request_)
     assert worker.seen and worker.asked == []
 

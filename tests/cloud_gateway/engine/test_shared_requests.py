@@ -22,8 +22,8 @@ pytestmark = pytest.mark.driven
 TOKENS = 60
 
 
-def member(name: str, delay_s: float = 0.002, *, shares: bool = True) -> LoopWorker:
-    return LoopWorker(delay_s, id=name, name=name, shares=shares)
+def member(name: str, delay_s: float = 0.002) -> LoopWorker:
+    return LoopWorker(delay_s, id=name, name=name)
 
 
 class Liar(LoopWorker):
@@ -61,7 +61,7 @@ async def alone(seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("hostile", [0, 1, 2])
 async def test_with_any_two_workers_the_text_is_that_of_none(hostile: int) -> None:
-    a, b = (Liar(0.001, id=name, name=name, shares=True) for name in "ab")
+    a, b = (Liar(0.001, id=name, name=name) for name in "ab")
     team = Team(a if hostile else member("a"), b if hostile > 1 else member("b"))
     with engines() as make:
         tokens, done = await complete(make(team, policy="wanspec", workers_per_request=2), request())
@@ -71,14 +71,6 @@ async def test_with_any_two_workers_the_text_is_that_of_none(hostile: int) -> No
         counts = done.usage.by_worker
         assert all(one["frames"] for one in counts.values())
         assert sum(one["accepted"] for one in counts.values()) == done.usage.accepted["worker"] > 0
-
-
-async def test_a_worker_from_before_gets_no_shared_request() -> None:
-    team = Team(member("a", 0.001, shares=False), member("b"))
-    with engines() as make:
-        _, done = await complete(make(team, workers_per_request=2), request())
-    assert done.usage.workers == ["a"]
-    assert not any(isinstance(body, Share) for one in team.members.values() for body in one.seen)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("leaver", ["a", "b"])
