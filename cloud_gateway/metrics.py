@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -84,17 +85,6 @@ class Metrics:
         self._reasons.add(reason)
         self._rejected.labels(reason).inc()
 
-    def watch(
-        self,
-        engine: Engine,
-        workers: Callable[[], Iterable[WorkerInfo]],
-        quarantined: Callable[[], int],
-        traffic: Mapping[str, float],
-    ) -> None:
-        """Reads the engine's totals, the linked workers, the number of those quarantined and the links' bytes at each
-        scrape from now."""
-        self.registry.register(_Watch(engine, workers, quarantined, traffic))
-
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"edgespec_{name}", text, labels, registry=self.registry)
 
@@ -106,15 +96,15 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Watch(Collector):
-    def __init__(
-        self,
-        engine: Engine,
-        workers: Callable[[], Iterable[WorkerInfo]],
-        quarantined: Callable[[], int],
-        traffic: Mapping[str, float],
-    ) -> None:
-        self._engine, self._workers, self._quarantined, self._traffic = engine, workers, quarantined, traffic
+@dataclass(eq=False)
+class Watch(Collector):
+    """Reads the engine's totals, the linked workers, the number of those quarantined and the links' bytes at each
+    scrape from its registration."""
+
+    _engine: Engine
+    _workers: Callable[[], Iterable[WorkerInfo]]
+    _quarantined: Callable[[], int]
+    _traffic: Mapping[str, float]
 
     def describe(self) -> Iterable[Metric]:
         return ()  # without it, registering calls `collect`, and the engine may not run yet

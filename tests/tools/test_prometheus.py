@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from cloud_gateway.core.requests.stats import Stats
-from cloud_gateway.metrics import Metrics
+from cloud_gateway.metrics import Metrics, Watch
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "prometheus"
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
@@ -22,7 +22,8 @@ def exported() -> set[str]:
     """Names of all metrics of a gateway with a worker."""
     metrics = Metrics()
     engine = SimpleNamespace(stats=Stats(), queued=0, active=0)
-    metrics.watch(engine, lambda: [SimpleNamespace(rtt_s=0.02, paused=False)], lambda: 0, {"sent": 1})
+    workers = [SimpleNamespace(rtt_s=0.02, paused=False)]
+    metrics.registry.register(Watch(engine, lambda: workers, lambda: 0, {"sent": 1}))
     return set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
 
 
