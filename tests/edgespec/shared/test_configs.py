@@ -28,6 +28,8 @@ WORKER: list[tuple[str, str]] = [
     ('[daemon]\nstate_dir = "keys"', "a path that begins with / or ~"),
     ("[daemon]\ncpu = [-1]", "a list, each item a whole number from 0 to 4095"),
     ('[daemon]\nlog_level = "trace"', '"debug", "error", "info" or "warning"'),
+    ("[draft]\ntheta = 0.5", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
+    ("[owner]\nmetered = true", "`owner.metered` is no longer a setting; list the signs that count"),
 ]
 GATEWAY: list[tuple[str, str]] = [
     ('[target]\ndtype = "int8"', '`target.dtype` is "int8", but must be "auto", "bfloat16" or "float32".'),
@@ -42,6 +44,8 @@ GATEWAY: list[tuple[str, str]] = [
     ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),
     ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
     ('[local_draft]\ncpu = [1]\nmode = "async-local"\n[daemon]\ncpu = [0, 1]', "which has [1] too"),
+    ("[metrics]\nhost = 1", "`metrics.host` is no longer a setting; the figures are served at 127.0.0.1."),
+    ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
     ("[link]\nmodns = true", "unknown key `link.modns`; did you mean `mdns`?"),
 ]
 

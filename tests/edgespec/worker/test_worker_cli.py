@@ -33,6 +33,7 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["run", "--set", "owner.idle_s"], 78, "Command line: `--set owner.idle_s` must be KEY=VALUE"),
         (["run", "--set", "=1"], 78, "Command line: `--set =1` must be KEY=VALUE"),
         (["run", "--set", "owner.idle_s="], 78, "must be a number from 0 to 86400"),
+        (["run", "--set", "draft.theta=1"], 78, "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
         (["run", "--set", "draft.thraeds=1"], 78, "unknown key `draft.thraeds`; did you mean `threads`?"),
         (["pair", "abc"], 77, "`abc` is not a pairing code"),
         (["pair", "ws://x:1", "4821-acorn-album-amber-7305"], 71, "the link to a gateway always uses TLS"),
