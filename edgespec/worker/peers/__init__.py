@@ -3,7 +3,7 @@
 Public, by module:
 
 - `call`: `Caller`
-- `config`: `PeersSection`, `RelaySection`
+- `config`: `KIB_PER_S`, `TUNNELS`, `PeersSection`, `RelaySection`
 - `optional`: `Peers`
 - `service`: `PeerService`
 """
