@@ -1,4 +1,4 @@
-"""The torch target on the real model: trees of any shape against plain decoding, in float32 and in bfloat16."""
+"""The torch target on the real model: trees of any shape against transformers' own decoding; its tokens."""
 
 from __future__ import annotations
 
@@ -64,19 +64,6 @@ def answer_by_trees(target: TorchTarget, prompt: list[int], plain: list[int], rn
     return answer[:COUNT]
 
 
-def one_by_one(target: TorchTarget, prompt: list[int]) -> list[int]:
-    """Plain decoding through the same target."""
-    slot, reused = target.open(prompt, b"s")
-    target.prefill(slot, prompt[reused:-1])
-    answer: list[int] = []
-    while len(answer) < COUNT:
-        (found,) = target.verify([Work(slot, FlatTree([[*prompt, *answer][-1]], [-1], [0]))])
-        target.keep(slot, [0])
-        answer.append(found.argmax[0])
-    target.close(slot)
-    return answer
-
-
 def test_float32_answers_equal_transformers_own_greedy_decoding(quantised_model: Path, text: Text) -> None:
     model, target = load(quantised_model, "float32", "cpu").model, make_target(quantised_model, "float32")
     rng, model.generation_config.eos_token_id = random.Random(1), None
@@ -86,18 +73,6 @@ def test_float32_answers_equal_transformers_own_greedy_decoding(quantised_model:
         whole = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=COUNT)
         plain = whole[0, len(prompt) :].tolist()
         for _ in range(2):
-            assert answer_by_trees(target, prompt, plain, rng) == plain
-
-
-def test_bfloat16_answers_equal_plain_decoding_whatever_the_trees(quantised_model: Path, text: Text) -> None:
-    target, rng = make_target(quantised_model, "bfloat16"), random.Random(2)
-    if not target.exact:  # bfloat16 on some processors; tests/.../test_exact_rows.py holds that this is so
-        assert "depends on the rows beside it" in target.inexact_because
-        return
-    for words in PROMPTS:
-        prompt = text.render_chat([{"role": "user", "content": words}])
-        plain = one_by_one(target, prompt)
-        for _ in range(3):
             assert answer_by_trees(target, prompt, plain, rng) == plain
 
 

@@ -111,13 +111,16 @@ async def test_frames_go_on_while_the_engine_ends_a_round(tmp_path: Path, monkey
     assert len(sizes) > 100  # 50 before the text, 50 until the usage
 
 
+@pytest.mark.parametrize("form", ["as-made", "even"])
 @pytest.mark.parametrize("after", [0, 2])
-async def test_an_even_stream_that_fails_ends_with_the_error(tmp_path: Path, after: int) -> None:
-    async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(fail_after=after)) as echo:
+async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path, form: str, after: int) -> None:
+    texts = list[str | None]()
+    async with echo_gateway(tmp_path, request_limits(stream=form), EchoEngine(fail_after=after)) as echo:
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
-            with pytest.raises(openai.APIError, match="reference"):
-                async for _ in await client.chat.completions.create(**CHAT, stream=True):
-                    pass
+            with pytest.raises(openai.APIError, match="The gateway failed.*reference"):
+                async for chunk in await client.chat.completions.create(**CHAT, stream=True):
+                    texts.append(chunk.choices[0].delta.content)
+    assert "".join(text or "" for text in texts) == ECHOED[: 3 * after]
 
 
 async def test_rounds_that_wait_for_the_client_are_one_event() -> None:

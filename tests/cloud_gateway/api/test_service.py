@@ -4,10 +4,8 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import openai
-import pytest
 
-from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway, post
+from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway, post
 from tests.support.until import until
 
 
@@ -41,14 +39,3 @@ async def test_draining_lets_answers_end_and_cancels_the_slow_ones(tmp_path: Pat
         await echo.api.drain(0.1)
         status, body, _ = await endless
         assert (status, body["error"]["code"]) == (503, "shutting_down")
-
-
-async def test_a_failure_inside_a_stream_is_an_error_event(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=2)) as echo:
-        client = openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0)
-        texts = []
-        with pytest.raises(openai.APIError, match="The gateway failed"):
-            async for chunk in await client.chat.completions.create(**CHAT, stream=True):
-                texts.append(chunk.choices[0].delta.content)
-        assert "".join(texts) == ECHOED[:6]
-        await client.close()
