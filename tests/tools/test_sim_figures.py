@@ -205,7 +205,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     def shortened(name: str) -> dict[str, Any]:
         config = load(name)
         kept = {key: value for key, value in SHORT.items() if key in config["run"] and name == "wanspec"}
-        return config | {"run": config["run"] | kept | {"tokens": 16, "runs": 2, "sweep_runs": 2}}
+        return config | {"run": config["run"] | kept | {"tokens": 12, "runs": 1, "sweep_runs": 1}}
 
     for module in (figures, tables):
         monkeypatch.setattr(module, "load", shortened)
