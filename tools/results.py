@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
 SUMMARY_PAGE = "README.md"
 BLOCK = re.compile(r"(<!-- results: summary -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
-MADE = "Made by `python -m tools.results` of these files. Policies have changed since."
+MADE = "Made by `python -m tools.results` of these files. Policies may have changed since a file's commit."
 WORST = """Whole completions of `adaptive` ÷ plain decoding on the same prompt. `wrong`: no draft token is right. `far`:
 200 ms. `slow`: ten times slower than the worker reports. `loss`: 5 % of packets. `stalls`: silent for three seconds
 after the first frame. *: beside no neighbour, since the worker hardly drafts. Lookup and the gateway's own draft go

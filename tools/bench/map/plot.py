@@ -10,6 +10,10 @@ from typing import Any
 from tools.sim.plots import headless, save
 
 
+READABLE = 1.3
+"""A cell above it is too dark for black figures."""
+
+
 def draw(report: Mapping[str, Any], out: Path) -> None:
     """Writes the picture beside OUT."""
     rows = report["rows"]
@@ -21,7 +25,8 @@ def draw(report: Mapping[str, Any], out: Path) -> None:
         shown = axes.imshow(grid, origin="lower", cmap="RdBu", vmin=0.5, vmax=1.5, aspect="auto")
         for y, line in enumerate(grid):
             for x, value in enumerate(line):
-                axes.text(x, y, "" if math.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=7)
+                shown_as, colour = "" if math.isnan(value) else f"{value:.2f}", "white" if value > READABLE else "black"
+                axes.text(x, y, shown_as, ha="center", va="center", fontsize=7, color=colour)
         axes.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
         axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         axes.set_title(f"{clients} client{'s' * (clients > 1)}", fontsize=9)

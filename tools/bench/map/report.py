@@ -11,8 +11,7 @@ Figures = Mapping[str, Any]
 HEAD = """Tokens a second of a client whose request a worker drafts for, beside the best that the same machine reaches
 without workers: plain decoding, chains at their best γ and trees, both with passes batched over all clients, and this
 gateway alone. Engines sleep what accelerators were measured to take; engine, policies, protocol and drafting rule are
-the shipped ones. Each client has a worker of its own. Each figure is a single run, beside other jobs; cells that are
-blank, those of 64 clients among them, were not measured.
+the shipped ones. Each client has a worker of its own. Each figure is a single run, beside other jobs.
 
 The simulated cells run the engine's loop in virtual time, with no host time. The live ones run gateway, proxy and
 workers as processes over sockets, with every time as many times as long as the table says, so that hosts which share
@@ -24,8 +23,7 @@ LAW = """## Capacity
 
 *Speculation at a Distance* (arXiv 2606.25091): a full target serves 1 + γ·t_d/t_v times the clients at the same rate
 for each if others draft. Co-located: chains of γ whose rows fill a pass up to the compute limit. Round trip 20 ms,
-acceptance 0.75. "Same rate": ours ÷ co-located; the goal is 0.9 of the law at 0.95 or more. At e471c75, with clients
-that began one after the other, it was 1.01 simulated and 1.00 live (γ = 4: 1.28 and 1.22).
+acceptance 0.75. "Same rate": ours ÷ co-located; the goal is 0.9 of the law at 0.95 or more.
 """
 LIVE = """## Live and simulated
 
@@ -34,17 +32,13 @@ same two busy cores, is part of every pass of 10 ms. The gateway's own is in the
 """
 WHY = """## What limits it
 
-- With one client and a round trip of two passes or more the worker cost, when these files were made: 0.83 to 0.96 of
-  the same gateway without one. Since then the guard compares with the tree that this gateway would draft alone. The
-  same simulated cells, worker ÷ no worker, acceptance 0.5, 0.75, 0.95: round trip of 1 pass 1.08, 1.17, 1.19; 2 passes
-  1.01, 1.06, 1.15; 4 passes 0.99, 0.99, 1.08; 8 passes 0.99, 0.99, 1.02 (`to_alone` in the rows of
-  `python -m tools.bench map`). Each is one completion; what is left below 1 are the tokens that try the worker again.
-- The best co-located arm for one to four clients is a tree. There the worker adds little from a round trip of two
-  passes on; with more clients rows cost, trees lose to chains, and what the worker takes off the target counts.
-- Far away and in company the gateway's own draft made a pass for each request at this commit, and ours fell towards
-  plain decoding. Since then requests share its passes: [152](../../dev/decisions/152-shared-drafts.md) has the
-  simulated cells again, 1.20 instead of 0.74 for 4 clients and 0.91 instead of 0.82 for 16 at a round trip of eight
-  passes and acceptance 0.75.
+- **One client**, worker ÷ the same gateway without one (`to_alone` in the rows), acceptance 0.5, 0.75, 0.95: round trip
+  of 1 pass 1.03, 1.16, 1.18; 2 passes 1.00, 1.05, 1.16; 4 passes 0.98, 0.99, 1.06; 8 passes 0.98, 1.00, 1.02. What is
+  below 1 are the tokens that try the worker again.
+- **In company and far away** ours is slower than without workers: down to 0.84 for 16 clients at eight passes and
+  acceptance 0.5, and 0.91 for 4 at two. Each request leaves its worker for itself, while a wait delays the pass of all.
+- **64 clients** fill a pass of 74 rows by themselves, so that plain decoding is the best co-located arm. The gateway
+  without workers drafts there all the same, at 0.76 to 0.84 of plain decoding.
 """
 
 
