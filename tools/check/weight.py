@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 42_684,
-    "tools": 17_700,
-    "tests": 42_933,
+    "wheel": 42_682,
+    "tools": 17_698,
+    "tests": 42_931,
     "integrations": 4_703,
     "manual": 150_000,
     "settings": 75,
     "edgespec run": 10_484,
-    "cloud-gateway serve": 25_547,
+    "cloud-gateway serve": 25_545,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}

@@ -9,7 +9,6 @@ from typing import Any
 
 from tools.sim.plots import headless, save
 
-
 READABLE = 1.3
 """A cell above it is too dark for black figures."""
 
