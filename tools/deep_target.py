@@ -96,6 +96,7 @@ def target_model(options: argparse.Namespace, console: Console) -> Path:
     require_memory(memory_bytes(source, options.blocks), "The deep target")
     with contextlib.suppress(ModelError):
         return deepened(options.blocks, gguf=gguf)
+    console.print("Making the deep target and comparing its tokens (a minute)")
     found = make(source, models.model_dir(), options.blocks)
     console.print(f"[green]✓[/] Made the deep target: {found.equal_tokens} of {found.tokens} tokens equal")
     return deepened(options.blocks, gguf=gguf)
