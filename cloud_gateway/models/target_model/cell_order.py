@@ -39,10 +39,10 @@ class CellOrder:
         self.holes += refused
         self.strewn[slot] = self.strewn.get(slot, 0) + rows * company
 
-    def left(self, slot: int) -> None:
-        """Notes that a slot's cells became free."""
+    def left(self, slot: int, start: int = 0) -> None:
+        """Notes that a slot's cells at positions from `start` on became free."""
         self.holes += self.strewn.pop(slot, 0)
-        self.shared.pop(slot, None)
+        self.shared[slot] = min(self.shared.get(slot, 0), start)
 
     def due(self, rows: int, live: int, *, exact: bool, reads: bool) -> bool:
         """Whether to move the `live` cells before `rows` are computed; `reads`: those of a prompt."""

@@ -283,7 +283,7 @@ class LlamaCppTarget:
 
     def _leave(self, slot: int, start: int) -> None:
         """Drops what a slot held at positions from `start` on."""
-        self._order.left(slot)
+        self._order.left(slot, start)
         self._drop(slot, start)
 
     def _drop(self, sequence: int, start: int) -> None:

@@ -22,6 +22,8 @@ def test_a_prompt_waits_for_order_if_free_cells_lie_in_many_blocks() -> None:
     assert not due(order, reads=False) and not due(order, MIN_READ - 1) and not due(CellOrder(1000, skips=False))
     order.shared = {0: 4 * BLOCK, 2: 4 * BLOCK}
     assert not due(order), "they would be there twice"
+    order.left(2, 4 * BLOCK)
+    assert not due(order), "its prompt goes on behind what it shares"
     order.left(2)
     assert due(order)
     order.moved(10 * BLOCK)
