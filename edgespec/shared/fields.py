@@ -44,10 +44,6 @@ def _check_address(address: str) -> None:
         raise ValueError(str(error).rstrip(".")) from None
 
 
-def _check_network(network: str) -> None:
-    ipaddress.ip_network(network)
-
-
 def _check_model(model: str) -> None:
     if model.startswith("auto:") and model not in AUTO_MODELS:
         raise ValueError("no such automatic model")
@@ -83,10 +79,10 @@ GatewayAddress = Annotated[
 ]
 NetworkText = Annotated[
     str,
-    Meta(max_length=43, extra={"allowed": 'a network such as "203.0.113.0/24"', "check": _check_network}),
+    Meta(max_length=43, extra={"allowed": 'a network such as "203.0.113.0/24"', "check": ipaddress.ip_network}),
 ]
 Hours = Annotated[str, Meta(max_length=11, extra={"allowed": 'hours such as "18:00-08:00"', "check": hours})]
-_MODEL_WORDS = '"auto:quantised", "auto:dropped" or a path'
+_MODEL_WORDS = '"auto:quantised", "auto:requantised", "auto:dropped" or a path'
 ModelPath = Annotated[str, Meta(min_length=1, max_length=4000, extra={"allowed": _MODEL_WORDS, "check": _check_model})]
 OptionalModelPath = Annotated[
     str, Meta(max_length=4000, extra={"allowed": f'"" for none, {_MODEL_WORDS}', "check": _check_model})

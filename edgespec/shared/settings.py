@@ -248,18 +248,23 @@ def _part(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -
 
 
 def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -> Any:
-    extra = _extra(inspect.type_info(kind))
-    shown = "(not shown)" if extra.get("hidden") else _shown(value)
+    info = inspect.type_info(kind)
+    shown = "(not shown)" if _extra(info).get("hidden") else _shown(value)
     try:
         result = msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}.")
-    try:
-        if check := extra.get("check"):
-            check(result)
+        _check(info, result)
     except ValueError as error:
-        complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)} ({error}).")
+        why = "" if isinstance(error, msgspec.ValidationError) else f" ({error})"
+        complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}{why}.")
     return result
+
+
+def _check(kind: inspect.Type, value: Any) -> None:
+    """Calls the type's own check, and of a list that of each item. Raises ValueError."""
+    if check := _extra(kind).get("check"):
+        check(value)
+    for item in value if isinstance(kind, inspect.VarTupleType) else ():
+        _check(kind.item_type, item)
 
 
 def _words(kind: inspect.Type) -> str:
@@ -319,10 +324,9 @@ def _dotted(path: Sequence[str]) -> str:
 
 
 def _from_command_line(kind: Any, value: object) -> object:
-    if not isinstance(value, str) or isinstance(inspect.type_info(kind), inspect.StrType | inspect.LiteralType):
-        return value
     info = inspect.type_info(kind)
-    if isinstance(info, inspect.Metadata) and isinstance(info.type, inspect.StrType):
+    plain = info.type if isinstance(info, inspect.Metadata) else info
+    if not isinstance(value, str) or isinstance(plain, inspect.StrType | inspect.LiteralType):
         return value
     try:
         return _toml(f"value = {value}")["value"]
@@ -349,4 +353,5 @@ def _syntax_sentence(message: str, text: str, where: str) -> str:
     what = message[: place.start()] if place else message
     line = place[1] if place and place[1] else text.count("\n") + 1
     column = f" at column {place[2]}" if place and place[2] else ""
-    return f"{where}, line {line}: this is not TOML{column}: {what[:1].lower()}{what[1:]}."
+    hint = " (text stands in quotes)" if column and what == "Invalid value" else ""
+    return f"{where}, line {line}: this is not TOML{column}: {what[:1].lower()}{what[1:]}{hint}."

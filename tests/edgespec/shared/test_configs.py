@@ -16,8 +16,10 @@ from edgespec.worker import config as worker
 from edgespec.worker.config import WorkerSettings
 
 WORKER: list[tuple[str, str]] = [
-    ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:dropped" or a path (no such automatic model)'),
-    ('[draft]\nmodel = ""', '"auto:quantised", "auto:dropped" or a path'),
+    ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:requantised", "auto:dropped" or a path (no'),
+    ('[draft]\nmodel = ""', '"auto:dropped" or a path.'),
+    ('[owner]\nhours = ["09:00-17:00", "18-8"]', 'a list, each item hours such as "18:00-08:00" (both are times of'),
+    ('[gateway]\nnetworks = ["lab"]', 'each item a network such as "203.0.113.0/24" ('),
     ("[owner]\nidle_s = -0.1", "`owner.idle_s` is -0.1, but must be a number from 0 to 86400"),
     ("[owner]\nidle_s = nan", "a number from 0 to 86400"),
     ("[draft]\nrequests = 65", "a whole number from 1 to 64"),

@@ -113,6 +113,7 @@ def test_a_right_file_loads_and_what_it_leaves_out_has_its_default(tmp_path: Pat
         ("[peers]\nname = 1", "line 1: `peers` must be tables, each under [[peers]]."),
         ("[link\nport = 1", "line 1: this is not TOML at column 6: "),
         ("[link]\nport =", "line 2: this is not TOML: invalid value."),
+        ("[link]\npolicy = plain", "line 2: this is not TOML at column 10: invalid value (text stands in quotes)."),
     ],
 )
 def test_each_mistake_names_file_line_key_and_what_is_allowed(text: str, says: str) -> None:
