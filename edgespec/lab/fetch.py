@@ -137,7 +137,7 @@ def fetch_from_hub(name: str, folder: Path, endpoint: str | None = None, revisio
     """
     place = hub_place(name, folder)
     if place is None:
-        raise ModelError(f"`{name}` is no model of a hub: write OWNER/NAME, or OWNER/NAME/FILE.gguf.")
+        raise ModelError(f"`{name}` is no model of a hub: write OWNER/NAME, OWNER/NAME/FILE.gguf, or auto:quantised.")
     if revision is None:
         with suppress(ModelError):
             check_fetched(name, place)

@@ -7,7 +7,7 @@ in order. The parameters and their sources:
 - A loss is repaired by RACK (RFC 8985, section 6.2): it shows when a packet sent later is acknowledged, a round trip
   after that one was sent, plus a quarter of a round trip to allow for reordering. The repair may be lost as well.
 - The packet after a lost one follows within 4 ms: a worker sends a frame each draft step, of 3 to 8 ms on the machines
-  measured (docs/policies.md).
+  measured.
 """
 
 from __future__ import annotations

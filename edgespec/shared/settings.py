@@ -263,8 +263,9 @@ def _check(kind: inspect.Type, value: Any) -> None:
     """Calls the type's own check, and of a list that of each item. Raises ValueError."""
     if check := _extra(kind).get("check"):
         check(value)
-    for item in value if isinstance(kind, inspect.VarTupleType) else ():
-        _check(kind.item_type, item)
+    if isinstance(kind, inspect.VarTupleType):
+        for item in value:
+            _check(kind.item_type, item)
 
 
 def _words(kind: inspect.Type) -> str:
@@ -335,8 +336,7 @@ def _from_command_line(kind: Any, value: object) -> object:
 
 
 def _unknown_sentence(key: str, name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean `{close[0]}`? A" if close else "a"
+    hint = "".join(f"did you mean `{close}`? A" for close in difflib.get_close_matches(name, known, n=1)) or "a"
     return f"unknown key `{key}`; {hint}llowed here: {', '.join(known) or 'no further keys'}."
 
 

@@ -41,7 +41,7 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
 
 
 def test_without_branching_10_ms_gains_6_percent_and_30_ms_nothing(ablation: Any) -> None:
-    """The paper says nearly nothing at 10 ms (docs/policies.md)."""
+    """The paper says nearly nothing at 10 ms (docs/results/papers.md)."""
     assert ablation["b=1", 10]["latency_ratio"] == pytest.approx(0.94, abs=0.01)
     assert ablation["b=1", 20]["latency_ratio"] >= 0.98
     assert ablation["b=1", 30]["latency_ratio"] == pytest.approx(1, abs=0.01)

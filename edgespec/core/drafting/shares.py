@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from edgespec.core.drafting.tree import Node
 
 FOREIGN = 2.0
-"""Nats by which a leaf of another worker's branch counts as less probable. A worker that has drafted all of its own
-that is as probable drafts the others' too: when the target enters a branch, only its owner is ahead there. Without such
-leaves two workers were slower than one in the simulator (docs/policies.md)."""
+"""Nats by which a leaf of another worker's branch counts as less probable (dev/decisions/017-several-workers.md). So a
+worker also drafts likely leaves of others: when the target enters a branch, only its owner is ahead there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`edgespec demo`: gateway and worker on this machine, paired over a delayed link, and a comparison.
 
 The target is SmolLM2-135M in torch; the draft is the same model quantised (match rate about 95 %), quantised again into
-a faster format (75-80 %), or with a layer dropped (60-70 %). They represent a large target and a small draft: the
+a faster format (71-78 %), or with a layer dropped (60-70 %). They represent a large target and a small draft: the
 relative results and the identity of the texts carry over, the milliseconds do not. `--target gemma --draft smollm`, or
 the reverse, is a pair of two tokenizers, of which the drafts are translated.
 

@@ -1,7 +1,7 @@
 """`edgespec replay`: looks at traces that a gateway wrote (docs/traces.md).
 
 Checks who signed a trace, asks its policy everything again, shows the request round by round, and tries other policies
-on it. The policies are the gateway's own; they are loaded by `run`, since a worker does without them.
+on it. Of the text a trace holds a pattern only, unless the gateway wrote it with `traces.salt = false`.
 """
 
 from __future__ import annotations
