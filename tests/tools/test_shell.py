@@ -5,44 +5,59 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import cloud_gateway.__main__ as cloud_gateway
+import edgespec.__main__ as edgespec
 from tools.check.commands import verbs_of
 from tools.check.docs import load_parsers
 
-MODULES = {"edgespec": "edgespec", "cloud-gateway": "cloud_gateway"}
+PROGRAMS = {"edgespec": edgespec.main, "cloud-gateway": cloud_gateway.main}
+Typed = Callable[..., str]
 
 
-def typed(*words: str) -> str:
-    command = [sys.executable, "-m", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
+    """What a command prints."""
+
+    def run(program: str, *words: str) -> str:
+        try:
+            status = PROGRAMS[program](words)
+        except SystemExit as end:  # of --help
+            status = end.code
+        printed = capsys.readouterr()
+        assert status == 0, printed.err
+        return printed.out
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("program", "line", "offered"),
     [("edgespec", "peers in", "invite"), ("edgespec", "conf", "config"), ("cloud-gateway", "workers exp", "expire")],
 )
-def test_bash_completes_the_commands_of_both_programs(program: str, line: str, offered: str, tmp_path: Path) -> None:
+def test_bash_completes_the_commands_of_both_programs(
+    program: str, line: str, offered: str, typed: Typed, tmp_path: Path
+) -> None:
     pytest.importorskip("shtab", reason="`make setup` installs the library")
-    made = typed(MODULES[program], "completion", "bash")
+    made = typed(program, "completion", "bash")
     *before, last = line.split()
     script = f"{made}\nCOMP_WORDS=({program} {line}); COMP_CWORD={len(before) + 1}\n"
-    script += f"_shtab_{MODULES[program]} {program} {last} x\n"
+    script += f"_shtab_{program.replace('-', '_')} {program} {last} x\n"
     script += 'echo "${COMPREPLY[@]}"\n'
     (tmp_path / "typed.sh").write_text(script)
     done = subprocess.run(["bash", str(tmp_path / "typed.sh")], capture_output=True, text=True, check=False)
     assert done.stdout.split() == [offered], done.stderr
 
 
-@pytest.mark.parametrize("program", MODULES)
-def test_a_manual_page_has_every_command_and_is_well_formed(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_manual_page_has_every_command_and_is_well_formed(program: str, typed: Typed, tmp_path: Path) -> None:
     pytest.importorskip("argparse_manpage", reason="pip install argparse-manpage")
     page = tmp_path / f"{program}.1"
-    page.write_text(typed(MODULES[program], "man"))
+    page.write_text(typed(program, "man"))
     plain = page.read_text().replace("\\", "")
     assert all(verb in plain for verb in verbs_of(load_parsers()[0][program]))
     if shutil.which("man"):
@@ -51,6 +66,8 @@ def test_a_manual_page_has_every_command_and_is_well_formed(program: str, tmp_pa
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_operators_need_one_program_only() -> None:
-    assert typed("cloud_gateway", "models", "list") == typed("edgespec", "models", "list")
-    assert typed("cloud_gateway", "tune", "--help") == typed("edgespec", "tune", "--help")
+def test_operators_need_one_program_only(typed: Typed) -> None:
+    for words in (["models", "list"], ["tune", "--help"]):
+        command = [sys.executable, "-m", "cloud_gateway", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout) == (0, typed("edgespec", *words))

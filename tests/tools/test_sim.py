@@ -32,16 +32,12 @@ def cell(arm: Arm, rtt_ms: float = 0.0, *, runs: int = 4, tokens: int = 60, kind
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_the_same_seed_gives_the_same_answer_to_the_last_bit(policy: str) -> None:
-    noisy = cell(arm(policy, TREE), 25, runs=2, jitter_s=0.002, loss=0.05)
-    assert simulate(noisy) == simulate(noisy)
-
-
-@pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("rtt_ms", [0, 40])
-def test_every_policy_emits_the_targets_tokens_and_no_others(policy: str, rtt_ms: float) -> None:
-    for result in simulate(cell(arm(policy, TREE), rtt_ms, runs=2, loss=0.05)):  # run() compares every token
-        assert result.tokens == 60
+def test_every_policy_emits_the_targets_tokens_and_repeats_itself(policy: str, rtt_ms: float) -> None:
+    noisy = cell(arm(policy, TREE), rtt_ms, runs=1, jitter_s=0.002, loss=0.05)
+    (found,) = simulate(noisy)  # run() compares every token
+    assert found.tokens == 60
+    assert simulate(noisy) == [found], "to the last bit"
 
 
 def test_a_gateway_that_emits_a_wrong_token_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,11 +134,12 @@ def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
     assert child(process, 3, process.targets[4]) == 4
 
 
-@pytest.mark.parametrize(("rtt_ms", "prefer"), [(10, "latency"), (10, "offload"), (50, "latency"), (50, "balanced")])
-def test_adaptive_is_no_slower_than_what_the_gateway_drafts_alone(rtt_ms: float, prefer: str) -> None:
+@pytest.mark.parametrize(("rtt_ms", "others"), [(10, "offload"), (50, "balanced")])
+def test_adaptive_is_no_slower_than_what_the_gateway_drafts_alone(rtt_ms: float, others: str) -> None:
     alone = [arm("colocated"), *(arm("colocated-tree", k=k, verify_nodes=16) for k in (3, 4))]
-    mine = arm("adaptive", TREE, verify_nodes=16, prefer=prefer)
-    rows = rows_of([cell(one, rtt_ms) for one in (*alone, mine)], processes=1)
-    assert rows[-1]["latency_ratio"] <= min(row["latency_ratio"] for row in rows[:-1]) + 0.01
-    if prefer == "offload":
+    mine = [arm("adaptive", TREE, verify_nodes=16, prefer=prefer) for prefer in ("latency", others)]
+    rows = rows_of([cell(one, rtt_ms) for one in (*alone, *mine)], processes=1)
+    best = min(row["latency_ratio"] for row in rows[:3])
+    assert all(row["latency_ratio"] <= best + 0.01 for row in rows[3:])
+    if others == "offload":
         assert rows[-1]["draft_ratio"] < 0.1, "a near worker leaves the gateway hardly any drafting"

@@ -114,10 +114,10 @@ class AsPrinted(Arm):
 
 
 def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float, int, int]]]:
-    """Seconds, rounds and gateway passes of six answers with the shipped policy and with Algorithm 1."""
+    """Seconds, rounds and gateway passes of two answers with the shipped policy and with Algorithm 1."""
     options = {"k": 2, "phi": phi, "depth": 2}
     arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)  # type: ignore[arg-type]
-    cells = [Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps_of(CONFIG), 100, 6) for arm in arms]
+    cells = [Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps_of(CONFIG), 100, 2) for arm in arms]
     return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]
 
 
@@ -178,7 +178,7 @@ def test_a_round_here_is_a_thousandth_of_the_posts_bytes() -> None:
 def test_the_posts_drafts_stand_beside_their_formula_and_what_is_simulated() -> None:
     config = load("cluster")
     config["run"] |= {"tokens": 150}
-    found = tables.draft_cells(config, 8)
+    found = tables.draft_cells(config, 4)
     rows = rows_of([cell for _, _, cell in found], processes=1)
     table = {row["draft"]: row for row in tables.draft_table(config, [(name, arm) for name, arm, _ in found], rows)}
     assert table["Llama 7B"]["formula"] == 1.91 and table["Llama 7B"]["printed"] == 2.2

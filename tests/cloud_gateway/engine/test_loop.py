@@ -38,9 +38,9 @@ async def test_the_completion_is_plain_decodings_with_any_drafter(
     make: Make, policy: str, right: float, delay_s: float
 ) -> None:
     engine = make(LoopWorker(delay_s, right), TableDraft(right), policy=policy)
-    tokens, done = await complete(engine, request())
-    assert tokens == twin(60) and done.finish == "length"
-    assert done.usage.completion_tokens == 60 and done.usage.prompt_tokens == len(PROMPT)
+    tokens, done = await complete(engine, request(30))
+    assert tokens == twin(30) and done.finish == "length"
+    assert done.usage.completion_tokens == 30 and done.usage.prompt_tokens == len(PROMPT)
 
 
 @pytest.mark.parametrize("leaves", [1, 4])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
 
 from edgespec.shared.tls import client_context
-from tests.support.links import GatewayUnderTest, client, raw, serving, some_tree
+from tests.support.links import client, raw, serving, some_tree
 from tests.support.sockets import dial
 from tests.support.until import until
 
@@ -32,15 +30,6 @@ async def test_a_linked_worker_stays_through_a_flood_of_connections(
         await linked.send(some_tree())
         await until(lambda: gateway.seen.of("tree"))
         assert not gateway.seen.of("down")
-
-
-@asynccontextmanager
-async def tls(gateway: GatewayUnderTest) -> AsyncIterator[None]:
-    """One TLS handshake, as far as the gateway takes part in it."""
-    with suppress(ConnectionError, ssl.SSLError, EOFError):
-        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=client_context())
-        writer.transport.abort()
-    yield
 
 
 async def test_a_gateway_stops_at_once_though_handshakes_stall(tmp_path: Path) -> None:

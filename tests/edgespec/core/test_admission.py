@@ -108,32 +108,6 @@ class Walk(RuleBasedStateMachine):
 TestWalk = Walk.TestCase
 
 
-@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
-def test_a_source_that_holds_the_whole_pool_keeps_nobody_out() -> None:
-    admission = Admission(limits_of(unproven=64, unproven_per_source=64, rate_per_s=1e9, burst=10**9))
-    flood = [admitted(admission.arrive("flood", 0.0)) for _ in range(64)]
-    verdict = admission.arrive("worker", 0.0)
-    assert isinstance(verdict, Admitted) and verdict.evicted == flood[0]
-    for _ in range(1000):
-        verdict = admission.arrive("flood", 0.0)
-        assert isinstance(verdict, Admitted) and verdict.evicted in flood
-        flood.append(verdict.ticket)
-    assert admission.prove(verdict.ticket)
-
-
-@pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
-def test_strangers_never_take_the_places_of_proven_connections() -> None:
-    admission = Admission(limits_of(total=20, unproven=4, rate_per_s=1e9, burst=10**9))
-    workers = [admitted(admission.arrive(f"w{i}", 0.0)) for i in range(4)]
-    assert all(admission.prove(ticket) for ticket in workers)
-    for i in range(1000):
-        admission.arrive(f"s{i}", 0.0)
-    assert admission.proven == 4 and admission.total == 8
-    for i in range(12):
-        assert admission.prove(admitted(admission.arrive(f"late{i}", 0.0)))
-    assert not admission.prove(admitted(admission.arrive("one too many", 0.0)))
-
-
 def test_a_source_has_a_burst_and_then_its_rate() -> None:
     admission = Admission(limits_of(rate_per_s=20.0, burst=100))
     at_once = [admission.arrive("a", 0.0) for _ in range(500)]
