@@ -320,13 +320,14 @@ class Engine:
         wake = now + IDLE_S
         sharers = sum(map(self.local.decodes, self.requests.active.values())) - 1
         self.local.sharing = 1 + max(sharers, 0)
+        company = {"sharers": sharers, "together": sharers, "beside": 0}
         actions = dict[Active, Action]()
         for active in list(self.requests.active.values()):
             if active.generation.cancelled:
                 self.requests.step(active, Ended("stopped"))
             elif self.local.decodes(active) and active.ready(self._wake.set):
-                actions[active] = self._action(active, sharers, now)
-        self._agree(actions, sharers, now)
+                actions[active] = self._action(active, company, now)
+        self._agree(actions, company, now)
         for active, action in actions.items():
             if isinstance(action, Verify):
                 verifies.append((active, action))
@@ -336,22 +337,25 @@ class Engine:
                 drafts.append((active, action))
         return verifies, drafts, wake
 
-    def _agree(self, actions: dict[Active, Action], sharers: int, now: float) -> None:
+    def _agree(self, actions: dict[Active, Action], company: dict[str, int], now: float) -> None:
         """Asks those that draft again while they are fewer than share the pass by its price. So the most draft to whom
         a pass that they share is worth what each pays of it."""
         drafting = [active for active, action in actions.items() if isinstance(action, Draft)]
         while 0 < len(drafting) < self.local.sharing:
             self.local.sharing = len(drafting)
-            actions |= {active: self._action(active, sharers, now) for active in drafting}
+            rows = sum(one.rows for one in self.requests.active.values()) - sum(one.rows for one in drafting)
+            company |= {"together": len(drafting) - 1, "beside": round(rows)}
+            actions |= {active: self._action(active, company, now) for active in drafting}
             drafting = [active for active in drafting if isinstance(actions[active], Draft)]
 
-    def _action(self, active: Active, sharers: int, now: float) -> Action:
-        """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then."""
+    def _action(self, active: Active, company: Mapping[str, int], now: float) -> Action:
+        """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then.
+        `company`: the costs that others make, by name."""
         with self.requests.isolated(active, "deciding"):
             costs = self.local.costs(active)
             others = round(sum([other.rows for other in self.requests.active.values()]) - active.rows)
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
-            costs = replace(costs, other_rows=others, sharers=sharers, paused_s=read_s, probe=probe)
+            costs = replace(costs, other_rows=others, paused_s=read_s, probe=probe, **company)
             self.local.ask_sources(active)
             action = active.generation.decide(self.offloading.link_of(active), costs, now)
             active.decided(action)

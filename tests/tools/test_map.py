@@ -58,6 +58,14 @@ def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.Mon
     assert waiting > 1.03 * measured()
 
 
+@pytest.mark.parametrize(("clients", "acceptance"), [(64, 0.5), (64, 0.95), (32, 0.75)])
+def test_in_company_the_gateway_alone_drafts_only_what_pays(clients: int, acceptance: float) -> None:
+    """Plain decoding is best for 64, whose roots fill a pass, and a chain of 1 for 32."""
+    place = Place(0.0, acceptance, clients)
+    best, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.chain(theory.best(place)[0]), cells.ALONE))
+    assert alone >= 0.98 * best
+
+
 @pytest.mark.live
 def test_a_cell_over_sockets_is_near_the_simulated_one() -> None:
     place = Place(5.0, 0.75, 2)

@@ -79,6 +79,10 @@ class Costs(Struct, frozen=True):
     """Rows that other requests are expected to put into the same target pass."""
     sharers: int = 0
     """Other requests that decode in the same passes, and wait for whatever this one adds to them."""
+    together: int = 0
+    """Other requests that draft in the same step if this one does, and put as many candidates into the pass."""
+    beside: int = 0
+    """Rows that all further requests are expected to put into it."""
     paused_s: float = 0.0
     """Seconds since the gateway's start in which prompts were read between passes: no policy's doing."""
     probe: tuple[int, float] | None = None

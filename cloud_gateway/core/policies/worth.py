@@ -10,6 +10,7 @@ same pace, one comes n + 1 times as fast, and is worth that much less of everybo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -24,7 +25,7 @@ SPAN = 4
 class Prices:
     """What a token is worth and what a pass over so many candidates takes, in seconds."""
 
-    __slots__ = ("base", "probe", "shared", "token_s", "verify_s")
+    __slots__ = ("base", "beside", "probe", "shared", "together", "token_s", "verify_s")
 
     def __init__(self, costs: Costs, token_s: float) -> None:
         """`token_s`: this request's own seconds per token."""
@@ -32,12 +33,25 @@ class Prices:
         """Rows beside the candidates: the root, and what other requests put into the same pass."""
         self.verify_s: Callable[[int], float] = costs.verify_s
         self.token_s, self.shared = token_s / (1 + costs.sharers), costs.sharers > 0
+        self.together, self.beside = 1 + costs.together, costs.beside
+        """Requests that draft in one step, and the rows of all others."""
         self.probe = None if costs.probe is None else (costs.probe[0] - self.base, costs.probe[1])
         """A number of candidates to try, and the least seconds that their pass can take."""
 
     def pass_s(self, candidates: int) -> float:
         """Seconds of a pass over so many candidates."""
         return self.verify_s(self.base + candidates)
+
+    def rows_s(self, known: int, limit: int) -> list[float]:
+        """What each candidate's row takes, from the first one to the last that a pass may have: its share of what the
+        pass takes longer if all that draft together put one more into it. For one alone: as a row behind those known.
+        """
+        each = self.together
+        if each == 1:
+            return [max((self.pass_s(known + SPAN) - self.pass_s(known)) / SPAN, 0.0)] * limit
+        first = self.beside + each
+        passes = [self.verify_s(rows) for rows in range(first, first + each * (limit + 1), each)]
+        return [(more - less) / each for less, more in itertools.pairwise(passes)]
 
     def best_count(self, survival: Sequence[float]) -> int:
         """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n), where the
@@ -59,13 +73,13 @@ class Level:
     """Value of the candidates that one draft step is expected to find, beside those known already: each pays for its
     row, and only the likeliest `limit` are verified."""
 
-    __slots__ = ("_had_s", "_known", "_limit", "_row_s", "_token_s")
+    __slots__ = ("_alone", "_had_s", "_known", "_limit", "_rows_s", "_token_s")
 
     def __init__(self, prices: Prices, survival: Sequence[float], limit: int) -> None:
         """`survival`: of the candidates known, in falling order."""
         known = self._known = survival[:limit]
-        self._limit, self._token_s = limit, prices.token_s
-        self._row_s = max((prices.pass_s(len(known) + SPAN) - prices.pass_s(len(known))) / SPAN, 0.0)
+        self._limit, self._token_s, self._alone = limit, prices.token_s, prices.together == 1
+        self._rows_s = prices.rows_s(len(known), limit)
         self._had_s = self._paid(known)
 
     def value_s(self, found: Sequence[float]) -> float:
@@ -73,14 +87,15 @@ class Level:
         return self._paid(sorted([*self._known, *found], reverse=True)[: self._limit]) - self._had_s
 
     def _paid(self, falling: Sequence[float]) -> float:
-        """What these are worth beyond their rows, those that pay for them."""
-        token_s, row_s, value = self._token_s, self._row_s, 0.0
-        for chance in falling:
-            net = token_s * chance - row_s
-            if net <= 0:
+        """What the best number of these is worth beyond their rows."""
+        token_s, value, best = self._token_s, 0.0, 0.0
+        for chance, row_s in zip(falling, self._rows_s):
+            value += token_s * chance - row_s
+            if value > best:
+                best = value
+            elif self._alone:  # no further one pays either
                 break
-            value += net
-        return value
+        return best
 
 
 def run_s(first_s: float, fade: float, step_s: float, had_s: Sequence[float] = ()) -> float:

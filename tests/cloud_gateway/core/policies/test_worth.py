@@ -13,6 +13,7 @@ from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.policies.worth import (
     MAX_RUN,
+    Level,
     Prices,
     credit,
     per_pass_s,
@@ -112,6 +113,23 @@ def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> 
     alone, beside = (Prices(Costs(lambda rows: TT + 0.01 * rows, sharers=n), 8 * 0.01) for n in (0, 7))
     assert (alone.best_count([0.5]), beside.best_count([0.5])) == (1, 0)
     assert not alone.shared and beside.shared
+
+
+@given(st.lists(CHANCE, max_size=20), st.lists(CHANCE, min_size=1, max_size=8), st.integers(2, 40))
+def test_those_that_share_a_draft_step_share_rows(known: list[float], found: list[float], clients: int) -> None:
+    """As if each of them had the same candidates, and the best number of these were verified for all."""
+
+    def pass_s(rows: int) -> float:
+        return TT * max(rows / 20, 1.0)
+
+    def worth(candidates: list[float]) -> float:
+        gained = itertools.accumulate(sorted(candidates, reverse=True)[:16], initial=0.0)
+        return max(TT * each - (pass_s(3 + clients * (1 + n)) - pass_s(3 + clients)) / clients
+                   for n, each in enumerate(gained))  # fmt: skip
+
+    costs = Costs(pass_s, sharers=clients - 1, together=clients - 1, beside=3)
+    level = Level(Prices(costs, clients * TT), sorted(known, reverse=True), 16)
+    assert level.value_s(found) == pytest.approx(worth([*known, *found]) - worth(known), abs=1e-9)
 
 
 def test_a_backlog_is_read_where_the_tokens_to_come_pay_for_it() -> None:
