@@ -40,6 +40,7 @@ def test_bodies_over_the_whole_parameter_space_fail_nothing() -> None:
 
 
 @pytest.mark.claim("trees-that-pass-the-shape-checks-fail-no-policy")
+@pytest.mark.claim("no-tree-makes-a-request-fault-or-a-round-endless")
 def test_trees_that_pass_the_shape_checks_fail_no_policy() -> None:
     seen = passed(run.run_piece(piece("tree", 100))).seen
     assert all(seen[policy] >= 5 * tree_cases.ROUNDS for policy in POLICIES)

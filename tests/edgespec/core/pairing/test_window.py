@@ -82,21 +82,6 @@ def test_a_worker_with_the_code_shown_is_paired_and_the_window_closes() -> None:
     assert failure.value.reason is Reason.WINDOW
 
 
-def test_a_failed_attempt_burns_its_code_and_shows_another() -> None:
-    w = window()
-    code = w.open(0.0)
-    with pytest.raises(PairingFailed):
-        attempt(w, wrong(code), 1.0)
-    shown, failed, again = w.events()
-    assert isinstance(shown, Shown) and isinstance(again, Shown)
-    assert failed == Failed(Reason.CODE, MAX_FAILURES - 1)
-    assert again.code.nameplate != code.nameplate
-    with pytest.raises(PairingFailed) as failure:
-        attempt(w, code, 2.0)  # the right words, too late
-    assert failure.value.reason is Reason.NAMEPLATE
-    assert (w.events(), w.failures) == ([], 1)
-
-
 @pytest.mark.claim("five-failures-close-the-window-until-the-operator-asks-again")
 def test_five_failures_close_the_window_until_the_operator_asks_again() -> None:
     w = window()
@@ -133,30 +118,6 @@ def test_the_window_lasts_120_seconds_whatever_happens_in_it() -> None:
     assert w.state is Window.OPEN
 
 
-def test_an_attempt_that_outlives_the_window_fails() -> None:
-    w = window()
-    exchange, worker, reply = parked(w, w.open(0.0), WINDOW_S - 1, "10.0.0.1")
-    confirm = worker.receive(reply)
-    assert confirm is not None
-    with pytest.raises(PairingFailed) as failure:
-        w.receive(exchange, confirm, WINDOW_S + 1)
-    assert failure.value.reason is Reason.EXPIRED
-    assert exchange.state is State.FAILED
-
-
-def test_while_one_worker_is_paired_another_gets_busy_and_burns_nothing() -> None:
-    w = window()
-    code = w.open(0.0)
-    exchange, worker, reply = parked(w, code, 0.0, "10.0.0.1")
-    for source in ("10.0.0.1", "10.0.0.2"):
-        with pytest.raises(PairingFailed) as failure:
-            attempt(w, code, PARKED_S - 0.1, source)
-        assert failure.value.reason is Reason.BUSY
-    assert w.failures == 0
-    confirm = worker.receive(reply)
-    assert confirm is not None and w.receive(exchange, confirm, 2.0) is not None
-
-
 def test_a_parked_attempt_has_to_go_when_another_comes() -> None:
     w = window()
     code = w.open(0.0)
@@ -169,18 +130,6 @@ def test_a_parked_attempt_has_to_go_when_another_comes() -> None:
     assert late is not None
     with pytest.raises(PairingFailed):
         w.receive(old, late, PARKED_S)
-
-
-def test_an_attempt_that_has_shown_the_code_does_not_have_to_go() -> None:
-    w = window()
-    code = w.open(0.0)
-    exchange, worker, reply = parked(w, code, 0.0, "10.0.0.1")
-    confirm = worker.receive(reply)
-    assert confirm is not None and w.receive(exchange, confirm, 1.0) is not None
-    with pytest.raises(PairingFailed) as failure:
-        attempt(w, code, 1.0 + PARKED_S, "10.0.0.2")
-    assert failure.value.reason is Reason.BUSY
-    assert exchange.state is State.CONFIRMED
 
 
 @pytest.mark.claim("wrong-nameplates-cost-nothing-but-make-their-source-wait")
@@ -197,18 +146,6 @@ def test_wrong_nameplates_cost_nothing_but_make_their_source_wait() -> None:
     assert tried == 8  # at 0, 0.1, then after 1, 2, 4 ... s
     assert (w.events(), w.failures) == ([], 0)
     attempt(w, code, 119.9, "10.0.0.2")
-
-
-def test_a_source_that_has_to_wait_cannot_try_the_right_nameplate_either() -> None:
-    w = window()
-    code = w.open(0.0)
-    for _ in range(2):
-        with pytest.raises(PairingFailed):
-            attempt(w, Code(code.nameplate + 1, code.words, code.check), 0.0)
-    with pytest.raises(PairingFailed, match="too many attempts from this address") as failure:
-        attempt(w, code, 0.5)
-    assert failure.value.reason is Reason.DELAYED
-    attempt(w, code, 1.0)
 
 
 def test_a_silent_attempt_ends_and_its_late_messages_reach_no_other() -> None:
@@ -235,37 +172,6 @@ def test_an_attempt_that_ends_after_its_proof_burns_the_code() -> None:
     w.receive(exchange, confirm, 0.0)
     w.abandon(exchange, Reason.ABANDONED, 0.0)
     assert Failed(Reason.ABANDONED, MAX_FAILURES - 1) in w.events()
-
-
-def test_a_worker_that_cannot_be_stored_is_not_paired() -> None:
-    w = window()
-    code = w.open(0.0)
-    worker = WorkerExchange(code, THEM, SPKI, _random.randbytes)
-    exchange = w.begin("10.0.0.1", code.nameplate, 0.0)
-    message: PairingMessage | None = worker.start()
-    while exchange.state is not State.PROVEN:
-        assert message is not None
-        answer = w.receive(exchange, message, 0.0)
-        message = worker.receive(answer) if answer is not None else None
-    w.abandon(exchange, Reason.STORAGE, 0.0)
-    assert Failed(Reason.STORAGE, MAX_FAILURES - 1) in w.events()
-    assert worker.state is State.ACCEPTED
-    with pytest.raises(PairingFailed):
-        w.stored(exchange, THEM.name)
-
-
-def test_the_operator_may_close_the_window_at_any_time() -> None:
-    w = window()
-    w.close()
-    assert w.events() == []
-    code = w.open(0.0)
-    exchange = w.begin("10.0.0.1", code.nameplate, 0.0)
-    w.close()
-    assert w.events()[-1] == Closed(None)
-    assert exchange.state is State.FAILED
-    with pytest.raises(PairingFailed) as failure:
-        attempt(w, code, 1.0)
-    assert failure.value.reason is Reason.WINDOW
 
 
 def test_only_one_window_is_open_at_a_time() -> None:
