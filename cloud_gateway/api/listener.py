@@ -68,12 +68,7 @@ class Listener:
 
 
 async def listen(
-    app: web.Application,
-    host: str,
-    port: int,
-    section: str,
-    limits: AdmissionLimits,
-    times: Times,
+    app: web.Application, host: str, port: int, section: str, limits: AdmissionLimits, times: Times
 ) -> Listener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
     app.on_response_prepare.append(_name_server)

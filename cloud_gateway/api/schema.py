@@ -10,15 +10,16 @@ import difflib
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_calls, offered, parsed
 from cloud_gateway.core.policies.registry import NAMES
-from cloud_gateway.core.policies.settings import PHI, SOURCES, K
+from cloud_gateway.core.policies.settings import PHI, SOURCES, K, Prefer
 from cloud_gateway.core.requests.options import Extension
+from cloud_gateway.core.verify.interface import Method
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
@@ -36,6 +37,15 @@ RANGES: Mapping[str, Range] = {
     "edgespec.phi": PHI,
 }
 """Ranges by parameter, for error messages."""
+CHOICES = {
+    "edgespec.sources": f"a list of {', '.join(SOURCES)}",
+    "edgespec.offload": "auto or never",
+    "edgespec.prefer": " or ".join(get_args(Prefer)),
+    "edgespec.verification": " or ".join(get_args(Method)),
+    "edgespec.phi": f"learnt or a number {PHI}",
+    "tool_choice": "none, auto, required, or an object that names tools",
+}
+"""Values of parameters that take few, for error messages."""
 
 Count = Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
 Penalty = Annotated[float, ranges.PENALTY.meta]
@@ -165,10 +175,7 @@ HARMLESS: Mapping[str, tuple[bytes, ...]] = {
     "best_of": (b"1",),
     "echo": (b"false",),
     "suffix": (b'""',),
-    "audio": (),
-    "moderation": (),
-    "verbosity": (),
-    "web_search_options": (),
+    **dict.fromkeys(("audio", "moderation", "verbosity", "web_search_options"), ()),
 }
 """OpenAI's parameters that are not supported, with the values that request nothing and are accepted, beside null."""
 
@@ -276,8 +283,9 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise _validation(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ClientError("The request body is not valid JSON in UTF-8.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        why = "" if isinstance(error, UnicodeError) else f": {str(error).removeprefix('JSON is malformed: ').lower()}"
+        raise ClientError(f"The request body is not valid JSON in UTF-8{why}.", code="invalid_json") from None
     except RecursionError:
         raise ClientError("The request body is nested too deeply.", code="invalid_json") from None
 
@@ -294,8 +302,8 @@ def _validation(text: str) -> ClientError:
     if not path:
         return ClientError("The request body is not a JSON object.", code="invalid_json")
     param = path.replace("[...]", "")
-    if param.startswith("edgespec.sources["):
-        return refusal("edgespec.sources", f"expected a list of {', '.join(SOURCES)}")
+    if (name := param.partition("[")[0]) in CHOICES:
+        return refusal(name, f"expected {CHOICES[name]}")
     bounds = RANGES.get(param)
     if bounds is not None and _OUTSIDE.match(what) and where and not where["key"]:
         return refusal(param, f"expected a number {bounds}")

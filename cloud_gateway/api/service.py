@@ -179,7 +179,7 @@ class Api:
             return await self._complete(request, _read_response)
         except ClientError as error:
             name = re.split(r"[.\[]", error.param or "")[0]
-            if name not in RENAMED:
+            if name not in RENAMED or error.code == "unknown_parameter":
                 raise
             said = str(error).replace(f"'{name}", f"'{RENAMED[name]}")
             raise ClientError(said, param=RENAMED[name], code=error.code) from error

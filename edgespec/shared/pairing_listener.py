@@ -27,16 +27,7 @@ from edgespec.core.pairing.messages import (
     Start,
     decode_pairing,
 )
-from edgespec.core.pairing.window import (
-    MAX_FAILURES,
-    WINDOW_S,
-    Closed,
-    Event,
-    Failed,
-    Paired,
-    PairingWindow,
-    Shown,
-)
+from edgespec.core.pairing.window import MAX_FAILURES, WINDOW_S, Closed, Event, Failed, Paired, PairingWindow, Shown
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
@@ -73,14 +64,7 @@ class Store(Protocol):
 class PairingListener:
     """Pairs one machine each time that a person opens the window. Everything runs on the event loop."""
 
-    def __init__(
-        self,
-        key: SigningKey,
-        name: str,
-        spki_hash: bytes,
-        workers: Store,
-        purpose: Purpose = "link",
-    ) -> None:
+    def __init__(self, key: SigningKey, name: str, spki_hash: bytes, workers: Store, purpose: Purpose = "link") -> None:
         """`spki_hash`: of the TLS key that this machine serves with; `workers`: the list of paired ones."""
         self._command, self._who = COMMANDS[purpose]
         self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, new_code, os.urandom)

@@ -71,6 +71,7 @@ NOT_SERVED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "conv_1"}, "conversation"),
     ({"background": True}, "background"),
     ({"n": 2}, "n"),
+    ({"messages": []}, "messages"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
     ({"input": "x" * 600}, "input"),

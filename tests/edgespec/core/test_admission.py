@@ -38,12 +38,7 @@ def admitted(verdict: Admitted | Refused) -> int:
 class Walk(RuleBasedStateMachine):
     """Connections come, prove themselves and go; a plain list of (ticket, source, proven) says what must hold."""
 
-    @initialize(
-        unproven=st.integers(1, 8),
-        more=st.integers(0, 6),
-        mine=st.integers(1, 8),
-        burst=st.integers(1, 40),
-    )
+    @initialize(unproven=st.integers(1, 8), more=st.integers(0, 6), mine=st.integers(1, 8), burst=st.integers(1, 40))
     def begin(self, unproven: int, more: int, mine: int, burst: int) -> None:
         self.limits = AdmissionLimits(unproven + more, unproven, mine, rate_per_s=4.0, burst=burst)
         self.admission = Admission(self.limits)
