@@ -30,8 +30,7 @@ from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationReq
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.settings import SourceSettings
-from cloud_gateway.core.verify.at_least import at_least
-from cloud_gateway.core.verify.verification import method_of, verification, worker_sampling_of
+from cloud_gateway.core.verify.verification import at_least, method_of, verification, worker_sampling_of
 from cloud_gateway.engine.exchange import (
     Active,
     Audit,
@@ -289,7 +288,7 @@ class Engine:
     def _apply(self, event: InboxEvent, at: float) -> None:
         match event:
             case FrameArrived():
-                self.offloading.frame_arrived(event, at)
+                self.requests.frame_arrived(event, at)
             case WorkerReady():
                 self.offloading.worker_ready()
             case WorkerGone():

@@ -1,4 +1,4 @@
-"""Who drafts for which request: assignment, frames, commits, and moving on when a worker goes (engine thread)."""
+"""Who drafts for which request: assignment, commits, and moving on when a worker goes (engine thread)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Protocol
 
 from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.accounting import FrameLedger
-from cloud_gateway.core.requests.events import Event, FrameArrived, FrameTaken, Released, Send, WorkerChanged
+from cloud_gateway.core.requests.events import Event, FrameTaken, Released, Send, WorkerChanged
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.engine.exchange import Active, Audit, Declined, NoAudit, WorkerGone
@@ -94,7 +93,6 @@ class Offloading:
     active: Mapping[int, Active]
     post: Callable[[Callable[[], None]], None]
     step: Step
-    frames: FrameLedger
     workers_per_request: int = DEFAULTS.workers_per_request
     audit: Audit = field(default_factory=NoAudit)
     merit: Merit = field(default_factory=Merit)
@@ -188,14 +186,6 @@ class Offloading:
             self.step(active, WorkerChanged(event.worker, "declined"))
         else:
             self.queued.declined(event)
-
-    def frame_arrived(self, event: FrameArrived, at: float) -> None:
-        """Hands a frame to its request; one of a request that has ended is stale."""
-        active = self.active.get(event.frame.request)
-        if active is not None:
-            self.step(active, event, "merging a frame", now=at)
-        elif not self.queued.frame_arrived(event):
-            self.frames.count("stale")
 
     def send(self, message: Send) -> None:
         """Queues a message for a worker, until the end of the turn."""

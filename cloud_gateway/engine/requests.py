@@ -75,9 +75,7 @@ class Requests(Driver[Active]):
         self.target, self.local, self.stats, self.clock = target, local, local.stats, local.clock
         self.active: dict[int, Active] = {}
         """Requests in slots."""
-        self.offloading = Offloading(
-            workers, self.active, post, self.step, self.stats.frames, workers_per_request, audit
-        )
+        self.offloading = Offloading(workers, self.active, post, self.step, workers_per_request, audit)
         self._post, self._finish = post, finish
         self._failed: set[int] = set()
         self._unexplained = 0
@@ -103,6 +101,14 @@ class Requests(Driver[Active]):
         with self.isolated(active, stage or f"handling {type(event).__name__}", fatal=fatal, worker=worker):
             effects = active.generation.handle(event, self.clock() if now is None else now)
         self.carry_out(active, effects)
+
+    def frame_arrived(self, event: FrameArrived, at: float) -> None:
+        """Hands a frame to its request, or to an answer that its worker writes; one of an ended request is stale."""
+        active = self.active.get(event.frame.request)
+        if active is not None:
+            self.step(active, event, "merging a frame", now=at)
+        elif not self.offloading.queued.frame_arrived(event):
+            self.stats.frames.count("stale")
 
     def apply(self, active: Active, effect: Effect) -> None:
         """One effect; a fault stays with the request."""

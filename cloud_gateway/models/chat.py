@@ -13,8 +13,15 @@ from typing import Any
 
 import jinja2
 
-from cloud_gateway.models.chat_template import ROLES, ChatTemplate, Span, own_roles, plain, refuse_reserved
-from cloud_gateway.models.control_tokens import ControlTokens
+from cloud_gateway.models.chat_template import (
+    ROLES,
+    ChatTemplate,
+    ControlTokens,
+    Span,
+    own_roles,
+    plain,
+    refuse_reserved,
+)
 from edgespec.core.errors import ClientError, ModelError
 
 Messages = Sequence[Mapping[str, Any]]

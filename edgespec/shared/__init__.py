@@ -16,7 +16,6 @@ Public, by module:
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `write_private`
-- `flow_limit`: `FlowLimitedClient`, `PinnedClient`
 - `folders`: all
 - `hf_vocabulary`: `hf_tokenizer_digest`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
@@ -41,6 +40,6 @@ Public, by module:
 - `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`,
   `vocabulary_in`
-- `wire`: `WEBSOCKET_OPTIONS`, `Wire`
+- `wire`: `FlowLimitedClient`, `PinnedClient`, `WEBSOCKET_OPTIONS`, `Wire`
 - `words`: `parse_code`
 """

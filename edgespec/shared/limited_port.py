@@ -19,7 +19,7 @@ from edgespec.core.admission import AdmissionLimits
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.shared.acceptor import Acceptor, AdmittedConnection
-from edgespec.shared.flow_limit import FlowLimited
+from edgespec.shared.wire import FlowLimited
 
 Streams = Callable[[AdmittedConnection, asyncio.StreamReader, asyncio.StreamWriter], None]
 """Begins to serve a connection whose TLS handshake has agreed on a protocol by ALPN, in place of WebSocket."""

@@ -13,23 +13,25 @@ from msgspec import Meta
 from edgespec.core.drafting.settings import PREFILL_BATCH, DraftSettings
 from edgespec.core.presence import IDLE_S, OwnerPolicy
 from edgespec.shared import settings
+from edgespec.shared.address import DEFAULT_PEER_PORT
 from edgespec.shared.fields import (
     Cores,
     Folder,
     GatewayAddress,
     GpuLayers,
+    Host,
     Hours,
     LogLevel,
     MachineName,
     ModelPath,
     NetworkText,
     OptionalModelPath,
+    Port,
     Threads,
     hours,
     machine_name,
 )
 from edgespec.shared.settings import Section, override
-from edgespec.worker.peers.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
 
 __all__ = [
     "DaemonSection",
@@ -43,6 +45,27 @@ __all__ = [
     "owner_policy",
     "worker_name",
 ]
+
+
+TUNNELS = 8
+"""Peers relayed at once: a relay serves the machines of one room, of which few lack a way of their own."""
+KIB_PER_S = 1024
+"""KiB forwarded each second, for all peers and both directions together: some hundred workers' frames, and little
+beside what a campus network carries."""
+
+
+class PeersSection(Section, frozen=True):
+    listen: bool = False
+    host: Host = "0.0.0.0"  # noqa: S104  peers are on other machines
+    port: Port = DEFAULT_PEER_PORT
+    discover: bool = True
+
+
+class RelaySection(Section, frozen=True):
+    """[relay]: the way to the gateway through another daemon, and for one."""
+
+    use: bool = True
+    offer: bool = False
 
 
 class DraftSection(DraftSettings, frozen=True, kw_only=True):

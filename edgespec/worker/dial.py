@@ -16,8 +16,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from edgespec.shared.address import Address, Relayed
-from edgespec.shared.flow_limit import FlowLimitedClient
 from edgespec.shared.tls import client_context
+from edgespec.shared.wire import FlowLimitedClient
 
 STAGGER_S = 0.25
 """Between the starts of two attempts (RFC 8305, section 8, recommends 250 ms)."""

@@ -33,10 +33,9 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
 from edgespec.shared.address import FEATURES, LINK_PATH, REQUESTS, Address, Relayed
-from edgespec.shared.flow_limit import PinnedClient
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
-from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
+from edgespec.shared.wire import WEBSOCKET_OPTIONS, PinnedClient, Wire
 from edgespec.worker.dial import Race, TurnTaking, dialled
 
 log = logging.getLogger("edgespec.worker.link")

@@ -14,9 +14,9 @@ from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedPeer, PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
+from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.pair import pair
 from edgespec.worker.peers.call import Caller
-from edgespec.worker.peers.config import PeersSection, RelaySection
 from edgespec.worker.peers.port import PeerPort
 from edgespec.worker.peers.service import desk
 

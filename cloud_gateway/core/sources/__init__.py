@@ -2,8 +2,7 @@
 
 Public, by module:
 
-- `answers`: `Answers`
-- `archive`: `Archive`
+- `answers`: `Answers`, `Archive`
 - `asking`: `HEADS`, `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
 - `interface`: `Suggestion`

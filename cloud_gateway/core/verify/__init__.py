@@ -2,7 +2,6 @@
 
 Public, by module:
 
-- `at_least`: `at_least`
 - `accept`: `at_open_end`, `Walk`, `walk`
 - `candidates`: `CandidateTree`, `COMMITTED_SPAN`, `LOCAL`, `Merged`
 - `flatten`: `flatten`, `FlatTree`
@@ -10,5 +9,5 @@ Public, by module:
 - `interface`: `Constraint`, `ConstraintError`, `Method`, `TokenLogprob`
 - `logprobs`: `walk_logprobs`
 - `shared_noise`: `Rows`
-- `verification`: `method_of`, `Verification`, `verification`, `worker_sampling_of`
+- `verification`: `at_least`, `method_of`, `Verification`, `verification`, `worker_sampling_of`
 """

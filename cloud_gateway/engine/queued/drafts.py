@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from cloud_gateway.core.requests.askings import Askings
 from cloud_gateway.core.requests.events import Spent
 from cloud_gateway.core.requests.local_costs import catch_up_batch
-from cloud_gateway.core.sources.archive import Archive
+from cloud_gateway.core.sources.answers import Archive
 from cloud_gateway.core.sources.settings import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.local_draft import LocalDrafting

@@ -15,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
-from cloud_gateway.models.target_model.cell_order import CellOrder
 from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
 from cloud_gateway.models.target_model.slots import SlotTable
 from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
@@ -32,6 +32,60 @@ from edgespec.core.thread_count import thread_counts
 from edgespec.llamacpp.context import Context, Row, require_gpu
 from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_metadata
+
+BLOCK = 64
+MIN_READ = 32
+"""Tokens of a prompt for which cells are moved: moving one takes about as long as the attention of 22 rows to it."""
+MIN_RETIRED = 512
+"""Retired cells under `exact` before the others are moved; also at least as many as are in use."""
+
+
+@dataclass(slots=True)
+class CellOrder:
+    """What happened since the cells were last in order, and so when it pays to move all to the beginning of the cache.
+
+    On a CPU attention takes BLOCK cells together and skips a block of which no row attends to a cell. Cells that become
+    free among those of other requests lie in many blocks; a prompt fills them first, and the rest of it attends to them
+    there (dev/decisions/154-cells-in-order.md). Under `exact` no cell is used again, and retired ones are passed over
+    in every pass.
+    """
+
+    cells: int
+    """Of the cache."""
+    skips: bool
+    """Whether attention skips blocks."""
+    filled: int = 0
+    """Cells used since then, retired ones included."""
+    holes: int = 0
+    """Cells that became free among those of others."""
+    strewn: dict[int, int] = field(default_factory=dict)
+    """Tokens of each slot that were verified in one pass with other requests."""
+    shared: dict[int, int] = field(default_factory=dict)
+    """Cells that each slot shares with another one: moved, they would be there twice."""
+
+    def kept(self, slot: int, rows: int, refused: int, *, company: bool) -> None:
+        """Notes a pass over a slot's tree, of which `rows` were kept; `company`: over those of others, too."""
+        self.holes += refused
+        self.strewn[slot] = self.strewn.get(slot, 0) + rows * company
+
+    def left(self, slot: int, start: int = 0) -> None:
+        """Notes that a slot's cells at positions from `start` on became free."""
+        self.holes += self.strewn.pop(slot, 0)
+        self.shared[slot] = min(self.shared.get(slot, 0), start)
+
+    def due(self, rows: int, live: int, *, exact: bool, reads: bool) -> bool:
+        """Whether to move the `live` cells before `rows` are computed; `reads`: those of a prompt."""
+        if exact and self.filled + rows > min(live + max(live, MIN_RETIRED), self.cells):
+            return True
+        scattered = self.skips and reads and rows >= MIN_READ and self.holes > live // BLOCK
+        return scattered and sum(self.shared.values()) <= live // 2
+
+    def moved(self, live: int) -> None:
+        """Notes that the cells are in order."""
+        self.filled, self.holes = live, 0
+        self.strewn.clear()
+        self.shared.clear()
+
 
 MAX_SEQUENCES = 256
 """Compiled into llama.cpp."""

@@ -8,11 +8,10 @@ Public, by module:
 - `draft_curve`: `DraftCurve`
 - `proposals`: `Asked`, `best_children`, `largest`, `Rank`, `TokenPath`
 - `ranking`: `Ranker`, `Spread`
-- `reading`: `MAX_BATCH_S`, `Reading`
 - `shares`: `Part`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
 - `starts`: `Starts`
-- `together`: `shared`
+- `together`: `MAX_BATCH_S`, `Reading`, `shared`
 - `translation`: `CommittedText`, `TranslatedDrafting`, `Translator`, `whole_characters`
 - `tree`: `PRUNED`, `Node`, `SpeculationTree`
 """

@@ -3,8 +3,7 @@
 A window is open for 120 s. A `Start` with the nameplate of the code shown is an attempt; one that fails burns the code
 and a new one is shown. Five failed attempts, the end of the 120 s, or a success close the window until the operator
 opens it again. A `Start` with another nameplate is not counted and burns nothing; nor is an exchange that ends before
-its `Confirm`, since the gateway proves nothing before the worker does. Its source has to wait longer after each one
-(pairing_sources.py).
+its `Confirm`, since the gateway proves nothing before the worker does. Its source has to wait longer after each one.
 
 While an attempt runs, others are refused as busy. One that has been silent for `PARKED_S` before its `Confirm` is
 ended when another one starts.
@@ -13,13 +12,48 @@ ended when another one starts.
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgespec.core.errors import LocalProtocolError, PairingError, RemoteProtocolError
 from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, Peer, State
 from edgespec.core.pairing.messages import Accepted, Code, PairingFailed, PairingMessage, Reason
-from edgespec.core.pairing.sources import Delays
+
+FREE_FAILURES = 1
+"""Failures that cost no delay: a person mistypes a code once."""
+FIRST_DELAY_S = 1.0
+MAX_DELAY_S = 60.0
+FORGET_S = 600.0
+"""After this long without a failure a source's count is reset."""
+MAX_SOURCES = 1024
+"""Sources whose failures are stored, about 200 bytes each; an attacker with more can reset its own delays."""
+
+
+class Delays:
+    """How long each source has to wait before its next attempt: 1, 2, 4 … 60 s after failures in a row.
+
+    A source is one IPv4 address or one IPv6 /64 network.
+    """
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Number of failures and time of the last one; the source that failed longest ago comes first."""
+
+    def wait_s(self, source: str, now: float) -> float:
+        """Seconds until this source may try again; 0.0 if it may now."""
+        failures, last = self._failures.get(source, (0, 0.0))
+        if failures <= FREE_FAILURES or now - last >= FORGET_S:
+            return 0.0
+        doublings = min(failures - FREE_FAILURES - 1, 16)  # 2**16 s is far beyond the maximum
+        return max(0.0, last + min(FIRST_DELAY_S * 2.0**doublings, MAX_DELAY_S) - now)
+
+    def failed(self, source: str, now: float) -> None:
+        failures, last = self._failures.pop(source, (0, now))
+        self._failures[source] = (1 if now - last >= FORGET_S else failures + 1), now
+        while len(self._failures) > MAX_SOURCES:
+            self._failures.popitem(last=False)
+
 
 WINDOW_S = 120.0
 ATTEMPT_S = 15.0

@@ -15,7 +15,6 @@ Public, by module:
 - `prefix`: `Prefix`, `prefix_hash`
 - `ranges`: all
 - `redial`: `Redial`, `restart_reason`, `RESTART_S`, `restart_s`, `SETTLED_S`
-- `records`: `Records`
 - `rotation`: `gateway_rotation`, `GatewayRotation`, `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `rotation`,
   `Rotations`, `successor`, `up_to`
 - `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,

@@ -3,7 +3,6 @@
 Public, by module:
 
 - `call`: `Caller`
-- `config`: `KIB_PER_S`, `TUNNELS`, `PeersSection`, `RelaySection`
 - `optional`: `Peers`
 - `service`: `PeerService`
 """

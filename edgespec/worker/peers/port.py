@@ -31,7 +31,7 @@ from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerIdentity
-from edgespec.worker.peers.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
+from edgespec.worker.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
 from edgespec.worker.peers.tunnel import Channel, forward
 
 log = logging.getLogger("edgespec.worker.peers")

@@ -17,8 +17,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import SERVER, Side
 
-from edgespec.core.protocol import records
 from edgespec.core.protocol.inflow import InflowLimits
+from edgespec.shared import acceptor
 from tests.support.floods import FLOOD_FRAMES, closed, count_frames, frame, pour
 from tests.support.links import client, raw, serving, some_tree, worker_identity
 from tests.support.until import until
@@ -112,11 +112,11 @@ async def test_a_connection_that_dies_in_a_flood_leaves_no_lines(
 @pytest.mark.parametrize("proven", [False, True])
 async def test_tiny_tls_records_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proven: bool) -> None:
     """A frame in records of one byte each: few frames and few bytes, and as much work as for full records."""
-    monkeypatch.setattr(records, "RECORDS_PER_S", 1.0)  # a busy machine sends fewer than the shipped rate
+    monkeypatch.setattr(acceptor, "RECORDS_PER_S", 1.0)  # a busy machine sends fewer than the shipped rate
     async with serving(tmp_path) as gateway:
         async with client(gateway) if proven else raw(gateway) as one:
             ws: ClientConnection = getattr(one, "ws", one)
-            count = max(records.MAX_UNPROVEN_RECORDS, proven * records.RECORDS_BURST) + 2000
+            count = max(acceptor.MAX_UNPROVEN_RECORDS, proven * acceptor.RECORDS_BURST) + 2000
             ws.transport.write(bytes([0x82, 0xFE, 0xEA, 0x60]) + bytes(4))
             for sent in range(count):
                 ws.transport.write(b"x")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import serve
 
-from edgespec.core.pairing import sources as pairing_sources
+from edgespec.core.pairing import window
 from edgespec.core.pairing.messages import Code, PairingFailed, Reason
 from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.names import key_id
@@ -36,7 +36,7 @@ def worker(tmp_path: Path) -> Worker:
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures of the one source that a test has cost no time."""
-    monkeypatch.setattr(pairing_sources, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(window, "FIRST_DELAY_S", 0.0)
 
 
 async def test_the_code_shown_pairs_and_both_sides_store_what_they_need(gateway: Gateway, worker: Worker) -> None:

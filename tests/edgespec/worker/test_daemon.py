@@ -13,8 +13,8 @@ import pytest
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.reading import Reading
 from edgespec.core.drafting.starts import Starts
+from edgespec.core.drafting.together import Reading
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, StepTimes, Tree
 from edgespec.core.protocol.prefix import prefix_hash

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_gateway.core.sources.answers import MAX_TOKENS, NONE, REACH, Answers
-from cloud_gateway.core.sources.archive import MAX_FOUND, MAX_SHARE, Archive
+from cloud_gateway.core.sources.answers import MAX_FOUND, MAX_SHARE, MAX_TOKENS, NONE, REACH, Answers, Archive
 
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 PROMPT = [*range(100, 120)]

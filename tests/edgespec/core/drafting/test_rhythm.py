@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
-from edgespec.core.drafting.rhythm import MAX_HOLD, MIN_LEVELS, Rhythm
+from edgespec.core.drafting.algorithm2 import MAX_HOLD, MIN_LEVELS, Drafting, DraftRule, Proposal, Rhythm
 
 PASS_S, RTT_S = 0.1, 0.02
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.core.pairing.sources import FORGET_S, MAX_DELAY_S, MAX_SOURCES, Delays
+from edgespec.core.pairing.window import FORGET_S, MAX_DELAY_S, MAX_SOURCES, Delays
 
 
 @pytest.mark.claim("wrong-nameplates-cost-nothing-but-make-their-source-wait")

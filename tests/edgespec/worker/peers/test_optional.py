@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgespec.shared.paired import PairedPeers
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker.peers.config import PeersSection, RelaySection
+from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.peers.optional import Peers
 from edgespec.worker.peers.service import PeerService
 

@@ -9,7 +9,7 @@ from edgespec.core.protocol.handshake import Pin
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker import report
-from edgespec.worker.peers.config import RelaySection
+from edgespec.worker.config import RelaySection
 from edgespec.worker.peers.service import PeerService
 from tests.support.peers import HOME
 

@@ -19,10 +19,10 @@ from edgespec.core.peers.handshake import MAX_CHUNK_BYTES, CallerHandshake, Peer
 from edgespec.core.protocol.messages import VERSION
 from edgespec.shared.address import PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.worker.config import RelaySection
 from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
-from edgespec.worker.peers.config import RelaySection
 from edgespec.worker.peers.tunnel import Channel
 from tests.support.pairing import Operator
 from tests.support.peers import Peer, echo, peer

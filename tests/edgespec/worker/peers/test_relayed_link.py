@@ -22,7 +22,7 @@ from edgespec.shared.paired import PairedGateways
 from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.link import RELAYED_SETTLED_S
 from edgespec.worker.peer_pairing import pair_through_peers
-from edgespec.worker.peers.routes import Routes
+from edgespec.worker.peers.service import Routes
 from tests.edgespec.worker.test_link import Sleeps, running
 from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving
 from tests.support.pairing import Operator, served, some_code

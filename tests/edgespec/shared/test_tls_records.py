@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.protocol.records import MAX_UNPROVEN_RECORDS, RECORDS_BURST, RECORDS_PER_S, Records
+from edgespec.shared.acceptor import MAX_UNPROVEN_RECORDS, RECORDS_BURST, RECORDS_PER_S, Records
 
 
 def record(size: int) -> bytes:
