@@ -20,7 +20,6 @@ WORKERS = ("worker", "second")
 TOKENS = 160
 PROMPTS = ("the cat sat", "a dog ran on")
 USUAL = LinkModel(rtt_s=0.004)
-START_S = 120.0
 
 
 class Scene:

@@ -11,9 +11,6 @@ WRONG = "llama.llama_decode = lambda context, batch: wrong(batch) or real(contex
 CRASH = "llama.llama_model_load_from_file = lambda *_: signal.raise_signal(signal.SIGILL)"
 HANG = "llama.llama_decode = lambda *_: time.sleep(600)"
 SLOW = "llama.llama_decode = lambda context, batch: time.sleep(0.7) or real(context, batch)"
-PAST_THE_TRIAL = "if 'edgespec.llamacpp.known_answer' not in sys.orig_argv:\n    "
-"""Before a fault: only in the program itself."""
-
 _SITE = """
 import os, signal, sys, time
 import llama_cpp as llama

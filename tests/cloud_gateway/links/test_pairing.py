@@ -111,7 +111,7 @@ async def test_a_connection_that_says_nothing_ends_by_itself(gateway: Gateway, m
 async def test_a_relay_that_ends_tls_cannot_pair_although_it_forwards_everything(
     gateway: Gateway, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even with a key that fits the code by chance, as one in 10,000 does; the others are skipped (test_rogue)."""
+    """Not even with a key that fits the code by chance, as one in 10,000 does; the others are skipped (test_pair)."""
     monkeypatch.setattr(Code, "fits", lambda code, spki: True)
     mallory = ServerKeyStore(tmp_path / "mallory").tls_identity()
 

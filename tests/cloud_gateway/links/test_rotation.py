@@ -1,7 +1,8 @@
-"""Rotated keys and expired pairings over real sockets, with the lists on disk."""
+"""Rotations and expiry of keys over real links, a worker's and the gateway's."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,11 +12,17 @@ from msgspec import json
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.links.paired import PairedWorkers
+from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Timers
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.server_keys import ServerKeyStore
+from edgespec.worker.doctor import network
 from tests.support.links import GatewayUnderTest, client, serving, worker_identity
+from tests.support.services import listed, service_of
+from tests.support.sockets import reserved
 from tests.support.until import until
 
 
@@ -88,3 +95,79 @@ def test_a_rotation_that_stopped_half_way_leaves_the_old_key(tmp_path: Path) -> 
     assert store.rotations() == ()
     made = store.rotate()
     assert store.rotations() == (made,) and made.new_key == store.identity().public
+
+
+def stored(worker: ServerKeyStore) -> PairedGateway:
+    (gateway,) = PairedGateways(worker.folder).all()
+    return gateway
+
+
+@pytest.mark.claim("a-new-identity-that-the-paired-one-signed-is-accepted")
+@pytest.mark.claim("a-worker-does-not-go-back")
+async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
+    me, old = [listed(worker)], keys.identity().public
+    with reserved() as port:
+        async with serving(tmp_path, paired=me, keys=keys, port=port) as gateway:
+            PairedGateways(worker.folder).add(old, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+            async with service_of(tmp_path) as (service, task, _):
+                await until(gateway.links.workers)
+                await gateway.links.stop()
+                stolen = ServerKeyStore(tmp_path / "thief")
+                for name in ("identity.key", "tls.pem"):
+                    shutil.copy(keys.folder / name, stolen.folder / name)
+                new = keys.rotate_gateway().new_key
+                async with serving(tmp_path, paired=me, keys=keys, port=port) as rotated:
+                    await until(lambda: (rotated.links.workers() and service.gateway.key != old) or task.done())
+                    assert stored(worker).key == service.gateway.key == new != old
+                    assert (stored(worker).spki, stored(worker).formerly) == (keys.tls_identity().spki_hash, (old,))
+                    assert f"gw has rotated its identity: ({key_id(old)}) is now ({key_id(new)})" in caplog.text
+                async with serving(tmp_path, paired=me, keys=stolen, port=port) as thief:
+                    await until(lambda: "the TLS key is not the one that was pinned at pairing (pin)" in caplog.text)
+                    assert not thief.links.workers() and not thief.seen.of("up")
+                async with serving(tmp_path, paired=me, keys=keys, port=port) as again:
+                    await until(lambda: again.links.workers() or task.done())
+
+
+@pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
+async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path: Path) -> None:
+    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
+    first = keys.identity().public, keys.tls_identity().spki_hash
+    keys.rotate_gateway()
+    async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
+        gateways = PairedGateways(worker.folder)
+        gateways.add(*first, "gw", str(gateway.address), 1)
+        gateways.update(first[0], paired_at=1)
+        found = await network.address(gateway.address, stored(worker).pin)
+        assert found.exit_code == 77 and "more than 90 days ago" in found.says and "pair again" in found.do
+        assert not gateway.links.workers()
+
+
+def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ServerKeyStore(tmp_path)
+    old = keys.identity().public, keys.tls_identity().spki_hash
+    monkeypatch.setattr(ServerKeyStore, "_finish", lambda self: None)  # killed before it replaced a file
+    new = keys.rotate_gateway().new_key
+    assert (keys.identity().public, keys.tls_identity().spki_hash) == old
+    monkeypatch.undo()
+    again = ServerKeyStore(tmp_path)
+    assert again.identity().public == new
+    assert again.tls_identity().spki_hash != old[1] and again.tls_identity().context()
+    assert not (keys.folder / "rotated.json").exists()
+
+
+def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyStoreError, match="does not exist, so there is nothing to rotate"):
+        ServerKeyStore(tmp_path / "none").rotate_gateway()
+    given = ServerKeyStore(tmp_path / "given")
+    given.identity()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
+    with pytest.raises(ConfigError, match="identity.key is a credential, which is never written"):
+        ServerKeyStore(tmp_path / "gateway").rotate_gateway()

@@ -1,4 +1,4 @@
-"""Constrained completions: always valid, and the same with any draft."""
+"""Constrained completions, by a schema or a tool: always valid, and the same with any draft."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from cloud_gateway.api.tools import CLOSING, OPENING, Tool, ToolChoice, offered, read_calls
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
@@ -308,3 +310,38 @@ def test_a_schema_that_cannot_be_kept_is_refused(grammars: Grammars, schema: dic
 @pytest.mark.parametrize("schema", [LIST, {"type": "object"}, {"anyOf": [False, {"type": "null"}]}, {"const": 1}])
 def test_a_schema_that_can_is_taken(grammars: Grammars, schema: dict[str, Any]) -> None:
     assert grammars.compile(schema).constraint()([]).any()
+
+
+FLAG = {"properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+TOOLS = msgspec.convert(
+    [{"type": "function", "function": {"name": name, "parameters": FLAG, "strict": True}} for name in "fg"], list[Tool]
+)
+OFFERS = {
+    "required": offered(TOOLS, "required"),
+    "one": offered(TOOLS, msgspec.convert({"type": "function", "function": {"name": "g"}}, ToolChoice)),
+    "auto": offered(TOOLS, "auto"),
+}
+
+
+@pytest.mark.claim("a-completion-with-tools-is-the-same-with-any-draft")
+@pytest.mark.parametrize("name", OFFERS)
+@pytest.mark.parametrize("schema", [None, NESTED], ids=["text", "json"])
+async def test_a_completion_with_tools_is_the_same_with_any_draft(
+    grammars: Grammars, tokenizer: Any, name: str, schema: Any
+) -> None:
+    offer = OFFERS[name]
+    wanted = offer.grammar(schema)
+    assert wanted is not None
+    compiled, found = grammars.compile(wanted.schema, b"", wanted.param, wanted.lark), list[Any]()
+    for seed in range(2):
+        sampling, answers = Sampling(temperature=1.0, seed=seed), []
+        for worker, local in ((None, None), (LoopWorker(model=Letters()), None), (LoopWorker(0.001), draft())):
+            request = GenerationRequest([*PROMPT, seed], 200, sampling, constraint=compiled.beside())
+            answers.append((await answer(request, worker, local))[0])
+        assert answers[0] == answers[1] == answers[2]
+        found.append((text_of(tokenizer, answers[0]), read_calls(text_of(tokenizer, answers[0]), {"f", "g"})))
+    if offer.must:
+        assert all(calls or text.count(CLOSING) for text, calls in found), found
+        assert name != "one" or {call.name for _, calls in found for call in calls} == {"g"}
+    if schema and not offer.must:
+        assert all(text.startswith(("{", OPENING)) for text, _ in found), found

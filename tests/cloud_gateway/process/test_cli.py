@@ -35,12 +35,6 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path
 
 
-def run(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """The command as a process."""
-    command = [sys.executable, "-m", "cloud_gateway", *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)  # type: ignore[call-overload]
-
-
 def test_a_key_is_made_shown_once_listed_and_revoked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "list"]) == 0
     assert "no API keys yet" in capsys.readouterr().out

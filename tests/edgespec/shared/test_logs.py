@@ -17,7 +17,7 @@ import pytest
 
 from edgespec.core.errors import ClientError, ModelError
 from edgespec.shared import logs
-from edgespec.shared.log_text import Throttle
+from edgespec.shared.log_text import LimitedLog, Throttle
 
 CANARY = "canary-7f3a"
 ROOT = Path(logs.__file__).parents[2]
@@ -31,6 +31,14 @@ def planted(source: str, *, ours: bool = True, of: str = "edgespec", **names: ob
     function = scope["f"]
     assert callable(function)
     return function
+
+
+def ran(*command: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """A process that ends with this status."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    return done
 
 
 @pytest.fixture
@@ -152,6 +160,20 @@ def test_throttled_kinds_are_counted_and_bounded() -> None:
     assert throttle.admit("another", 120.5) is None, "two kinds are remembered, and the third line is shared"
 
 
+@pytest.mark.claim("each-kind-has-one-line-a-minute-and-the-rest-is-counted")
+def test_each_kind_has_one_line_a_minute_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    lines = LimitedLog(logging.getLogger("tests.logs"), clock=lambda: now[0])
+    for now[0] in (0.0, 1.0, 59.9, 60.1):
+        lines.warning("stale", "an old frame")
+    lines.warning("padding", "bad padding")
+    assert [record.getMessage() for record in caplog.records] == [
+        "an old frame",
+        "an old frame (and 2 more like it)",
+        "bad padding",
+    ]
+
+
 async def test_the_event_loops_failures_are_types_and_places(out: io.StringIO) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(logs.loop_failed)
@@ -223,10 +245,7 @@ def test_the_latest_warnings_are_kept_as_they_were_printed(out: io.StringIO) -> 
 
 @pytest.mark.claim("of-a-library-only-level-logger-and-place-are-printed")
 def test_what_libraries_write_to_standard_error_is_withheld_while_serving() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVING], capture_output=True, text=True, env=environment, timeout=60, check=True
-    )
+    done = ran(sys.executable, "-c", SERVING)
     lines = done.stderr.splitlines()
     assert (lines[0], lines[-1]) == ("loading", "the end")
     assert any("a library wrote" in line for line in lines)
@@ -246,10 +265,7 @@ with logs.policy():
 
 
 def test_a_daemon_can_say_why_it_ends() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", DAEMON], capture_output=True, text=True, env=environment, timeout=60, check=True
-    )
+    done = ran(sys.executable, "-c", DAEMON)
     assert done.stderr.splitlines()[-1] == "this worker was revoked"
     assert "CANARY" not in done.stderr
 
@@ -266,10 +282,7 @@ kept = Broken()
 
 
 def test_what_fails_while_the_process_ends_prints_no_text_either() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", ENDING], capture_output=True, text=True, env=environment, timeout=60, check=True
-    )
+    done = ran(sys.executable, "-c", ENDING)
     assert "an exception had nowhere to go (ValueError; ValueError at " in done.stderr
     assert "CANARY" not in done.stderr
 
@@ -278,10 +291,7 @@ def test_what_fails_while_the_process_ends_prints_no_text_either() -> None:
 def test_a_standard_error_that_takes_nothing_ends_nothing(close: str) -> None:
     work = "import logging\nfrom edgespec.shared import logs\nwith logs.policy():\n    logs.serving()\n"
     work += "    logging.getLogger('edgespec').error('%d', 'x')\n    print('done')"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = ["/bin/sh", "-c", f'"{sys.executable}" -c "$1" {close}', "sh", work]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert ran("/bin/sh", "-c", f'"{sys.executable}" -c "$1" {close}', "sh", work).stdout == "done\n"
 
 
 COMMAND = """
@@ -299,9 +309,5 @@ command.run(parser, [])
 @pytest.mark.claim("a-native-crash-shows-its-places")
 @pytest.mark.parametrize("before", ["'it loads its models'", "with logs.policy(): logs.serving()  # and has ended"])
 def test_a_native_crash_of_a_command_names_the_place(before: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND.replace("BEFORE", before)],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == -6
+    done = ran(sys.executable, "-c", COMMAND.replace("BEFORE", before), status=-6)
     assert 'File "<string>", line 6 in verb' in done.stderr

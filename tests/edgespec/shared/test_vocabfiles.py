@@ -12,18 +12,11 @@ from edgespec.core.errors import ModelError
 from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_tokenizer import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=300)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    tiny_tokenizer(300).save(tmp_path)
-    return tmp_path
 
 
 def test_metadata_equals_what_the_gguf_package_reads(tiny: Path) -> None:

@@ -1,4 +1,4 @@
-"""The worker's end of the link, against the real gateway's end over TLS: connect, close, reconnect, final errors."""
+"""A worker's link over real TLS: messages, returns, impostors, and gateways that flood."""
 
 from __future__ import annotations
 
@@ -6,21 +6,38 @@ import asyncio
 import contextlib
 import random
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import CLIENT, Side
 
+from cloud_gateway.engine.exchange import LinkEvent, WorkerReady
+from cloud_gateway.links.server import Links
 from edgespec.core.errors import NoGatewayError, PairingError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import Pin
+from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.worker.link import Addresses, keep_linked
-from tests.support.links import HASH, Daemon, GatewayUnderTest, make_certificate, serving, some_tree, worker_identity
+from tests.support.floods import count_frames, frame, pour
+from tests.support.links import (
+    HASH,
+    Daemon,
+    GatewayUnderTest,
+    Seen,
+    make_certificate,
+    serving,
+    some_tree,
+    worker_identity,
+)
 from tests.support.until import until
 
 ID = key_id(worker_identity().key.public)
@@ -253,3 +270,71 @@ async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) 
             await until(lambda: len(daemon.of("writable")) == calls + 1)
             assert link.writable and daemon.busy_calls == 0
             await until(lambda: len(gateway.seen.of("tree")) == sent)
+
+
+PING = frame(9, masked=False)
+BEGIN, CONTINUE = frame(2, b"x", end=False, masked=False), frame(0, end=False, masked=False)
+
+
+@pytest.fixture
+def processed(monkeypatch: pytest.MonkeyPatch) -> Counter[Side]:
+    return count_frames(monkeypatch)
+
+
+async def flood(ws: ServerConnection) -> None:
+    """A gateway that answers the upgrade and then only floods."""
+    with contextlib.suppress(ConnectionClosed):
+        ws.transport.write(BEGIN)
+        await pour(ws, CONTINUE)
+        await ws.wait_closed()
+
+
+async def linking(gateway: GatewayUnderTest, daemon: Daemon, *addresses: Address) -> None:
+    async def where() -> list[Address]:
+        return [*addresses, gateway.address]
+
+    await keep_linked(
+        where, worker_identity(), gateway.pin, daemon, rng=random.Random(1), sleep=lambda s: asyncio.sleep(0)
+    )
+
+
+class Eager(Seen):
+    """An engine that has long prompts for a worker in the moment in which it is linked."""
+
+    links: Links
+
+    def post(self, event: LinkEvent) -> None:
+        super().post(event)
+        if isinstance(event, WorkerReady):
+            for number in (1, 2, 3):
+                self.links.send(event.worker, [Open(number, 1, 8192, [100_000] * 8192, Sampling())])
+
+
+async def test_long_prompts_that_come_together_with_the_welcome_are_no_flood(tmp_path: Path) -> None:
+    """They are more than an unproven peer may send; a busy worker, or one after a lost packet, reads all at once."""
+    daemon, seen = Daemon(), Eager()
+    async with serving(tmp_path, seen=seen) as gateway:
+        seen.links = gateway.links
+        task = asyncio.create_task(linking(gateway, daemon))
+        await until(lambda: len(daemon.of("message")) == 3)
+        assert daemon.of("down") == [] and len(seen.of("up")) == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.claim("a-flood-before-the-welcome-ends-that-attempt")
+async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: Counter[Side]) -> None:
+    daemon = Daemon()
+    async with serving(tmp_path) as gateway:
+        task = asyncio.create_task(linking(gateway, daemon))
+        await until(lambda: daemon.link)
+        ws, before = gateway.links.workers()[0].wire.ws, processed[CLIENT]
+        await pour(ws, PING)
+        await until(lambda: daemon.of("down"))
+        assert daemon.of("down")[0] == ("flood",) and processed[CLIENT] - before < 200
+        await until(lambda: daemon.link)
+        assert daemon.link is not None
+        daemon.link.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
