@@ -40,8 +40,10 @@ class LocalDrafting:
     """Heads over the target's hidden states, by the name of their source."""
     sharing: int = 1
     """Requests whose leaves are expected to share a step."""
+    company: int = 1
+    """Requests in slots: all wait while the draft reads a prompt."""
     _shares: tuple[tuple[int, int], tuple[float, Points]] = field(default=((-1, 0), (0.0, ())))
-    """What a step costs each of them, and when that was computed: passes so far, and `sharing`."""
+    """What a step costs each of them, and when that was computed: passes so far, and those that share."""
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -115,7 +117,8 @@ class LocalDrafting:
         generation = active.generation
         if not active.local or generation.first_token is not None or self._backlog(active) <= 1:
             return False
-        costs = replace(self.costs(active), remaining=generation.remaining)
+        costs = self._costs(active, self.company)
+        costs = replace(costs, sharers=self.company - 1, remaining=generation.remaining)
         return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
 
     def prefill(self, active: Active, chunk: int, kind: Literal["reading", "draft"] = "reading") -> None:
@@ -173,14 +176,18 @@ class LocalDrafting:
                 self._draft(model, [one])
 
     def costs(self, active: Active) -> Costs:
+        return self._costs(active, self.sharing)
+
+    def _costs(self, active: Active, sharing: int) -> Costs:
+        """Those of a step that so many requests share."""
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)
         backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
-        if self._shares[0] != (now := (model.passes, self.sharing)):
-            self._shares = now, shared(model.step_s, model.points, self.sharing, model.leaves)
+        if self._shares[0] != (now := (model.passes, sharing)):
+            self._shares = now, shared(model.step_s, model.points, sharing, model.leaves)
         step_s, points = self._shares[1]
         return draft_costs(self.verify_s, step_s, backlog, model.token_s, model.leaves, points)
 

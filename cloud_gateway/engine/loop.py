@@ -317,11 +317,12 @@ class Engine:
         verifies: list[tuple[Active, Verify]] = []
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
-        sharers = sum(map(self.local.decodes, self.requests.active.values())) - 1
-        self.local.sharing = 1 + max(sharers, 0)
-        company = {"sharers": sharers, "together": sharers, "beside": 0}
+        local, slots = self.local, self.requests.active
+        local.company, local.sharing = len(slots), max(sum(map(local.decodes, slots.values())), 1)
+        sharers = local.sharing - 1
+        company = {"sharers": sharers, "waiting": local.company - 1 - sharers, "together": sharers, "beside": 0}
         actions = dict[Active, Action]()
-        for active in list(self.requests.active.values()):
+        for active in list(slots.values()):
             if active.generation.cancelled:
                 self.requests.step(active, Ended("stopped"))
             elif self.local.decodes(active) and active.ready(self._wake.set):

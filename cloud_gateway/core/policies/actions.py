@@ -79,6 +79,8 @@ class Costs(Struct, frozen=True):
     """Rows that other requests are expected to put into the same target pass."""
     sharers: int = 0
     """Other requests that decode in the same passes, and wait for whatever this one adds to them."""
+    waiting: int = 0
+    """Other requests whose prompts are being read: they wait as well while the local draft reads for this one."""
     together: int = 0
     """Other requests that draft in the same step if this one does, and put as many candidates into the pass."""
     beside: int = 0
@@ -101,6 +103,11 @@ class Costs(Struct, frozen=True):
         if self.local_step_s is None:
             return float("inf")
         return at(self.local_points, leaves) if self.local_points else self.local_step_s
+
+    @property
+    def reading_s(self) -> float:
+        """Time to read the backlog, in that of those that share passes: all others wait for it."""
+        return self.local_backlog_s * (1 + self.sharers + self.waiting) / (1 + self.sharers)
 
     @property
     def local_s(self) -> float:

@@ -115,10 +115,11 @@ class Adaptive(Policy):
         }
 
     def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
-        """No, while a worker drafts; else whether reading pays over the tokens that remain."""
+        """No, while a worker drafts; else whether reading pays over the tokens that remain, if all in company read."""
         reference = Reference.of(costs, self.surveyor.match)
         saved_s = reference.plain_s - reference.together_s
-        return not worker and reading_pays(saved_s, self.completion.remaining(costs) - 1, costs.local_backlog_s)
+        backlog_s = costs.local_backlog_s * (1 + costs.sharers)
+        return not worker and reading_pays(saved_s, self.completion.remaining(costs) - 1, backlog_s)
 
     def report(self, *, drafted: bool) -> PolicyReport:
         """The reasons of the latest round that had a use for a local pass."""
@@ -236,8 +237,8 @@ class Adaptive(Policy):
             self._refuse("candidates", costs, run.above_s, run.worth_s)
         elif limited and not self.budget.open:
             self._refuse("budget", costs)
-        elif not reading_pays(saved, uses, costs.local_backlog_s):
-            self._refuse("backlog", costs, costs.local_backlog_s, saved * (1 + uses))
+        elif not reading_pays(saved, uses, costs.reading_s):
+            self._refuse("backlog", costs, costs.reading_s, saved * (1 + uses))
         elif costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
             completion.read_last = not completion.read_last
             self._refuse("reading", costs)

@@ -157,14 +157,15 @@ def test_a_chunk_takes_what_is_allowed_by_the_speed_of_those_before(token_s: flo
     assert Pace(5, 0.250).tokens() == 5 and Pace(5, 0.250).fitting(1.0) == 5
 
 
-def alone(tokens: int, prompt: Sequence[int] = PROMPT[:800]) -> tuple[Timed, float]:
-    """A completion of `adaptive` without a worker, and the seconds that it took."""
+def alone(tokens: int, prompt: Sequence[int] = PROMPT[:800], requests: int = 1) -> tuple[Timed, float]:
+    """Completions of `adaptive` without a worker, at once, and the seconds that they took."""
     target = Timed()
     engine = Engine(
         target, TimedDraft(target), engine_settings(policy="adaptive"), None, target.time,
         curve={1: PASS_S, 32: PASS_S},
     )  # fmt: skip
-    submit(engine, prompt, tokens)
+    for _ in range(requests):
+        submit(engine, prompt, tokens)
     while engine.active or engine.queued:
         turn(engine, target, 1)
     return target, target.now
@@ -183,8 +184,9 @@ def test_without_a_worker_the_draft_reads_first_where_that_pays(monkeypatch: pyt
     assert seconds < 0.95 * alone(120)[1], "while it reads between rounds these are plain"
 
 
-def test_for_a_short_completion_the_draft_does_not_read_first() -> None:
-    target, _ = alone(10)
+@pytest.mark.parametrize(("tokens", "requests"), [(10, 1), (120, 6)])
+def test_the_draft_does_not_read_first_for_few_tokens_or_for_many_requests(tokens: int, requests: int) -> None:
+    target, _ = alone(tokens, requests=requests)
     assert not any(call[0] == "reading" for call in target.calls[: first_round(target)])
 
 

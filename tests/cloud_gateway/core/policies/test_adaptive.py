@@ -212,13 +212,14 @@ def test_without_a_worker_offload_drafts_here_unless_there_is_no_draft() -> None
 
 
 def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> None:
-    def ahead(backlog_s: float, tokens: int, *, worker: bool = False) -> bool:
-        costs = Costs(lambda rows: TT, TT / 30, local_backlog_s=backlog_s, remaining=tokens)
+    def ahead(backlog_s: float, tokens: int, *, worker: bool = False, sharers: int = 0) -> bool:
+        costs = Costs(lambda rows: TT, TT / 30, local_backlog_s=backlog_s, remaining=tokens, sharers=sharers)
         return Adaptive().reads_prompt(costs, worker=worker)
 
     assert ahead(10 * TT, 60) and not ahead(10 * TT, 8), "over few tokens it costs more than it saves"
     assert ahead(2 * TT, 8) and not ahead(200 * TT, 200)
     assert not ahead(2 * TT, 60, worker=True), "waits for the worker are free time to read"
+    assert ahead(2 * TT, 60, sharers=3) and not ahead(10 * TT, 60, sharers=3), "each waits while the others' are read"
     assert not Adaptive().reads_prompt(Costs(lambda rows: TT, 2 * TT, local_backlog_s=TT), worker=False)
 
 
