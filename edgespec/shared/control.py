@@ -69,7 +69,7 @@ class ControlServer:
             self._unlock()
             if isinstance(error, BlockingIOError):
                 raise AddressError(
-                    f"A {self._path.stem} is running already with the control socket {self._path}."
+                    f"A {self._path.stem} is running already at {self._path}: stop it, or change `daemon.state_dir`."
                 ) from None
             raise AddressError(f"The control socket {self._path} cannot be made ({error.strerror or error}).") from None
         self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=MAX_LINE_BYTES)
