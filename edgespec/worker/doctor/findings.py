@@ -22,7 +22,7 @@ WARNINGS = 3
 """Latest different ones that are shown."""
 DO = {
     65: "set `draft.model` to a model with the target's vocabulary",
-    66: "correct `draft.model` in worker.toml; `make setup` makes the demo's models",
+    66: "correct `draft.model` in worker.toml; `edgespec models fetch auto:quantised` fetches the demo's",
     73: "restore the state folder from a backup, or pair again",
     77: "ask the operator for a code (`cloud-gateway pair`) and run `edgespec pair CODE`",
     78: "correct the file that is named; `edgespec config` explains every key",
