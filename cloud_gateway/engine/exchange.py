@@ -214,19 +214,15 @@ class Audit(Protocol):
 
     def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
         """A prompt is sent to a worker."""
+        return
 
     def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
         """Nothing more of the request is sent to the worker."""
+        return
 
 
-class NoAudit:
-    """Where the audit log is off."""
-
-    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """Not written."""
-
-    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """Not written."""
+class NoAudit(Audit):
+    """Where the audit log is off: nothing is written."""
 
 
 class Recording(Protocol):

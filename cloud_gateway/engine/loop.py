@@ -46,7 +46,7 @@ from cloud_gateway.engine.exchange import (
     WorkerReady,
 )
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.offloading import NoWorkers, Offloading, Workers
+from cloud_gateway.engine.offloading import Offloading, Workers
 from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
 from cloud_gateway.engine.queued.drafts import QueueDrafts
 from cloud_gateway.engine.requests import Requests
@@ -108,7 +108,7 @@ class Engine:
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
         self.requests = Requests(
-            target, drafting, workers or NoWorkers(), audit or NoAudit(), settings.policy.workers_per_request,
+            target, drafting, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
             self._outbox.add, self._finish,
         )  # fmt: skip
         self.queue_drafts = QueueDrafts(drafting, settings.sources, target.eos, self.offloading.queued)

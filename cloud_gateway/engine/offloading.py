@@ -20,14 +20,19 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker
 
 
-class Workers(Protocol):
-    """The link layer as the engine sees it: `linked` and `view` on the engine's thread, the rest on the event loop."""
+class Workers:
+    """The link layer as the engine sees it: `linked` and `view` on the engine's thread, the rest on the event loop.
+
+    This one is that of a gateway without links, which decodes everything itself.
+    """
 
     def linked(self) -> Mapping[str, LinkedWorker]:
         """Workers by id, the paused ones included; the mapping is live, so that asking costs nothing."""
+        return {}
 
     def view(self, worker: str) -> LinkedWorker | None:
         """One of them, asked for at every decision: the same object as long as nothing about it has changed."""
+        return None
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         """Sends messages, in one frame if they fit; those to a worker that has gone are dropped."""
@@ -43,31 +48,6 @@ class Workers(Protocol):
 
     def note(self, worker: str, reason: str, text: str) -> None:
         """Counts and logs something that was dropped but does not end the link."""
-
-
-class NoWorkers:
-    """A gateway without links: everything is decoded here."""
-
-    def linked(self) -> Mapping[str, LinkedWorker]:
-        return {}
-
-    def view(self, worker: str) -> LinkedWorker | None:
-        return None
-
-    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
-        """Nobody to tell."""
-
-    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
-        """Nobody to punish."""
-
-    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
-        """Nobody to judge."""
-
-    def diverged(self, worker: str) -> None:
-        """Nobody drafts."""
-
-    def note(self, worker: str, reason: str, text: str) -> None:
-        """Nothing to note."""
 
 
 def why_none(linked: Collection[LinkedWorker], groups: frozenset[str], load: Mapping[str, int]) -> str:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cloud_gateway.core.policies.actions import Verify
-from cloud_gateway.core.requests.driver import Driver
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
@@ -58,7 +57,7 @@ class Finisher(Protocol):
     def __call__(self, active: Active, finish: Finish, error: str | None) -> None: ...
 
 
-class Requests(Driver[Active]):
+class Requests:
     """Every event of a request goes through `step`. Lives on the engine's thread."""
 
     def __init__(
@@ -110,39 +109,42 @@ class Requests(Driver[Active]):
         elif not self.offloading.queued.frame_arrived(event):
             self.stats.frames.count("stale")
 
-    def apply(self, active: Active, effect: Effect) -> None:
-        """One effect; a fault stays with the request."""
-        if isinstance(effect, FrameTaken) and effect.error is None:  # the most frequent one
-            self.offloading.note(effect)
-            return
-        with self.isolated(active, "carrying out a step"):
-            super().apply(active, effect)
+    def carry_out(self, active: Active, effects: Sequence[Effect]) -> None:
+        """All that followed from one event, in its order; a fault stays with the request."""
+        for effect in effects:
+            if isinstance(effect, FrameTaken) and effect.error is None:  # the most frequent one
+                self.offloading.note(effect)
+                continue
+            with self.isolated(active, "carrying out a step"):
+                self._apply(active, effect)
 
-    def frame_taken(self, active: Active, taken: FrameTaken) -> None:
-        self.offloading.note(taken)
-        if taken.error is not None:
-            self.offloading.punish(taken.worker, taken.error, active.id)
+    def _apply(self, active: Active, effect: Effect) -> None:
+        match effect:
+            case FrameTaken(worker=worker, error=error):
+                self.offloading.note(effect)
+                assert error is not None
+                self.offloading.punish(worker, error, active.id)
+            case Send():
+                self.offloading.send(effect)
+            case Chosen():
+                self._chosen(active, effect)
+            case Released():
+                self.offloading.released(active, effect)
+            case WorkerWanted(useless):
+                self.offloading.assign(active, useless)
+            case Drop(slot):
+                self._drop(active, slot)
+            case Finished(finish, error):
+                self._finish(active, finish, error)
 
-    def send(self, active: Active, message: Send) -> None:
-        self.offloading.send(message)
-
-    def released(self, active: Active, released: Released) -> None:
-        self.offloading.released(active, released)
-
-    def worker_wanted(self, active: Active, wanted: WorkerWanted) -> None:
-        self.offloading.assign(active, wanted.useless)
-
-    def drop(self, active: Active, drop: Drop) -> None:
+    def _drop(self, active: Active, slot: bool) -> None:
         self.local.close(active)
-        if drop.slot:  # it goes on in a fresh one, with what it has emitted as part of its prompt
+        if slot:  # it goes on in a fresh one, with what it has emitted as part of its prompt
             self.stats.retries += 1
             self.close_slot(active)
             self.open(active)
 
-    def finished(self, active: Active, finished: Finished) -> None:
-        self._finish(active, finished.finish, finished.error)
-
-    def chosen(self, active: Active, chosen: Chosen) -> None:
+    def _chosen(self, active: Active, chosen: Chosen) -> None:
         """Keeps the keys and values of the path taken, and sends its tokens."""
         self.stats.tokens += len(chosen.tokens)
         with Contained() as kept:

@@ -19,6 +19,7 @@ from cloud_gateway.core.limits.conduct import Conduct, Probation
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
+from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.links.offer import Offer, Sending
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.port import LinkLimits
@@ -59,7 +60,7 @@ FAULTS = frozenset(
 """Ends of a link that are the worker's own doing."""
 
 
-class Links:
+class Links(Workers):
     def __init__(
         self,
         me: GatewayIdentity,
@@ -181,7 +182,7 @@ class Links:
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 
     def diverged(self, worker: str) -> None:
-        """The target left the worker's tree: the time until its next frame is no measure of its step time."""
+        """The time until its next frame is no measure of its step time."""
         info = self.registry.workers.get(worker)
         if info is not None:
             info.step.broken()

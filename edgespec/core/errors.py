@@ -23,11 +23,10 @@ Exit codes follow sysexits.h, so that systemd and scripts can distinguish them.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import msgspec
 
-Fault = Literal["ours", "peer", "operator", "client"]
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that it cannot decode; the last two for bad UTF-8 and for values nested too deeply."""
 
@@ -36,84 +35,72 @@ class EdgespecError(Exception):
     """Base of all errors that edgespec raises on purpose."""
 
     exit_code: ClassVar[int] = 75
-    fault: ClassVar[Fault] = "ours"
 
 
 class ConfigError(EdgespecError):
     """A configuration value is missing or wrong; the text names the key, the line and the allowed values."""
 
     exit_code = 78
-    fault = "operator"
 
 
 class ModelError(EdgespecError):
     """A model file is missing, corrupt or cannot be used for this purpose."""
 
     exit_code = 66
-    fault = "operator"
 
 
 class LibraryError(EdgespecError):
     """llama.cpp crashes, hangs or computes wrongly on this machine; it has to be compiled again."""
 
     exit_code = 70
-    fault = "operator"
 
 
 class TokenizerMismatch(EdgespecError):
     """Draft and target use different tokenizers; the text names both digests."""
 
     exit_code = 65
-    fault = "operator"
 
 
 class TraceError(EdgespecError):
     """A trace was altered after it was signed, by another gateway than asked for, or is no trace (docs/traces.md)."""
 
     exit_code = 65
-    fault = "operator"
 
 
 class AddressError(EdgespecError):
     """An address is in use, cannot be bound, or cannot be parsed."""
 
     exit_code = 71
-    fault = "operator"
 
 
 class NoGatewayError(EdgespecError):
     """No gateway was found by mDNS and none is configured, or the configured one is not reachable."""
 
     exit_code = 69
-    fault = "operator"
 
 
 class MissingPackageError(EdgespecError):
     """A package that an extra of edgespec brings is not installed; the text has the command that installs it."""
 
     exit_code = 69
-    fault = "operator"
 
 
 class PairingError(EdgespecError):
     """Pairing failed, or a key is not (or no longer) paired."""
 
     exit_code = 77
-    fault = "operator"
 
 
 class KeyStoreError(EdgespecError):
     """Keys cannot be read, are too widely readable, or cannot be written."""
 
     exit_code = 73
-    fault = "operator"
 
 
 class ClientError(EdgespecError):
     """An API request that cannot be served as asked; carries what OpenAI's error object needs."""
 
     exit_code = 64
-    fault = "client"
 
     def __init__(
         self,
@@ -145,7 +132,6 @@ class RemoteProtocolError(EdgespecError):
     """
 
     exit_code = 76
-    fault = "peer"
 
     def __init__(self, reason: str, message: str, *, close_code: int = 4400) -> None:
         super().__init__(message)

@@ -42,7 +42,6 @@ class DraftMemoryError(EdgespecError):
     """No memory for a request: too many at once, or too long for the context. Other requests are unaffected."""
 
     exit_code = 71
-    fault = "operator"
 
 
 class DraftTokenError(EdgespecError, ValueError):

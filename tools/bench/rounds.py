@@ -40,6 +40,7 @@ from cloud_gateway.core.trace.record import InputLog
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.links.registry import Registry, WorkerInfo
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.process.collector import spare_rounds
@@ -119,7 +120,7 @@ class InstantRows:
         return self._row
 
 
-class BenchLink:
+class BenchLink(Workers):
     """The engine's link layer over sessions; the workers' own work is done between rounds and not timed."""
 
     def __init__(self, target: InstantTarget, setup: Setup) -> None:
@@ -146,12 +147,6 @@ class BenchLink:
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         raise error
-
-    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
-        """Nobody is judged here."""
-
-    def diverged(self, worker: str) -> None:
-        """Its frames come when the bench says so."""
 
     def note(self, worker: str, reason: str, text: str) -> None:
         raise AssertionError(text)

@@ -11,6 +11,7 @@ from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import WorkerGone
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.offloading import Workers
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.proposals import best_children
 from edgespec.core.drafting.shares import Part
@@ -21,8 +22,8 @@ from tools.doubles.model import HashModel
 NEAR = LinkedWorker("w", 0.0, 0.0, 0.002, paused=False)
 
 
-class OneWorker:
-    """Implements `Workers` with one worker, `w`, which stays silent; keeps what it is sent and what it did wrong."""
+class OneWorker(Workers):
+    """One worker, `w`, which stays silent; keeps what it is sent and what it did wrong."""
 
     def __init__(self, view: LinkedWorker = NEAR, *, returns: bool = False) -> None:
         """`returns`: it is linked again at once after it was punished."""
@@ -138,8 +139,8 @@ class LoopWorker(OneWorker):
                 loop.call_later(self.delay_s, self.engine.post, FrameArrived(self.worker.id, frame))
 
 
-class Team:
-    """Implements `Workers` with several of the above, each under an id of its own."""
+class Team(Workers):
+    """Several of the above, each under an id of its own."""
 
     def __init__(self, *members: OneWorker) -> None:
         self.members = {one.worker.id: one for one in members}

@@ -27,7 +27,6 @@ class NoAnswerError(EdgespecError):
     """A survey ended without one answer; every request is in the file with what came instead."""
 
     exit_code = 69
-    fault = "operator"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

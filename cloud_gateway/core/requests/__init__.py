@@ -4,7 +4,6 @@ Public, by module:
 
 - `accounting`: `Account`, `FrameLedger`
 - `askings`: `Askings`, `patience`
-- `driver`: `Driver`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`, `shared`

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies import actions, registry
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests import events
-from cloud_gateway.core.requests.driver import Driver
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.sources.asking import put
@@ -110,7 +109,7 @@ class Recorded:
         raise NotImplementedError("a trace has no logits")
 
 
-class Player(Driver[Generation]):
+class Player:
     """The request as it was: `generation`, `link` and `costs` are those of the moment played last."""
 
     def __init__(self, recorded: Trace, controller: Policy | None = None) -> None:
@@ -152,15 +151,12 @@ class Player(Driver[Generation]):
                 return Moment(now, event)
         before = len(self.tree.tree)
         effects = self.generation.handle(self._input(event), now)
-        self.carry_out(self.generation, effects)
+        for effect in effects:
+            if isinstance(effect, events.Finished) and effect.finish != self.recorded.header.finish:
+                raise ValueError(f"it ends by {effect.finish} where it ended by {self.recorded.header.finish}")
         self._outside.to_force = ()
         self.tree = self.generation.tree
         return Moment(now, event, effects, len(self.tree.tree) - before)
-
-    def finished(self, request: Generation, finished: events.Finished) -> None:
-        """Raises ValueError where the end is another one."""
-        if finished.finish != self.recorded.header.finish:
-            raise ValueError(f"it ends by {finished.finish} where it ended by {self.recorded.header.finish}")
 
     def node(self, number: int) -> Node:
         """A node by its id. Raises KeyError."""

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from cloud_gateway.core.policies.actions import CatchUp, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.requests.driver import Driver
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
@@ -159,7 +158,7 @@ class Worker:
             self.deliver(frame, self.up.send(clock.now, size))
 
 
-class Gateway(Driver[Generation]):
+class Gateway:
     """Drives the engine's own request machine, one request alone on the accelerator."""
 
     def __init__(
@@ -245,7 +244,18 @@ class Gateway(Driver[Generation]):
         self._inbox.clear()
 
     def _step(self, event: Event, now: float) -> None:
-        self.carry_out(self.generation, self.generation.handle(event, now))
+        for effect in self.generation.handle(event, now):
+            match effect:
+                case FrameTaken():
+                    self.result.frames += 1
+                    self.result.useful_frames += effect.useful
+                case Send():
+                    self._send(effect)
+                case Chosen(tokens=tokens):
+                    self.result.tokens += len(tokens)
+                    self.local.committed(self._on_path[: len(tokens)], self.tree)
+                case Finished():
+                    self.done, self.result.seconds = True, self.clock.now
 
     def _begin(self, took: float, then: Callable[[], None]) -> None:
         self._busy = True
@@ -277,24 +287,13 @@ class Gateway(Driver[Generation]):
         self.result.rounds += 1
         self._step(Verified(flat, rows), self.clock.now)
 
-    def frame_taken(self, request: Generation, taken: FrameTaken) -> None:
-        self.result.frames += 1
-        self.result.useful_frames += taken.useful
-
-    def send(self, request: Generation, message: Send) -> None:
+    def _send(self, message: Send) -> None:
         """Commits and shares; nothing is sent any more when all tokens are there."""
         body = message.body
-        if isinstance(body, Commit | Share) and request.status is not Status.FINISHED:
+        if isinstance(body, Commit | Share) and self.generation.status is not Status.FINISHED:
             if message.diverged:
                 self._workers[message.worker][1].broken()
             self._workers[message.worker][2](body)
-
-    def chosen(self, request: Generation, chosen: Chosen) -> None:
-        self.result.tokens += len(chosen.tokens)
-        self.local.committed(self._on_path[: len(chosen.tokens)], self.tree)
-
-    def finished(self, request: Generation, finished: Finished) -> None:
-        self.done, self.result.seconds = True, self.clock.now
 
     def _link(self) -> LinkView | None:
         given = self.generation.assignment

@@ -16,7 +16,7 @@ from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.offloading import NoWorkers
+from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
@@ -46,7 +46,7 @@ class Jumps:
         return {}
 
 
-class VirtualWorkers(NoWorkers):
+class VirtualWorkers(Workers):
     """The link layer: a worker for each of so many requests, each behind a link of its own."""
 
     arrived: Callable[[FrameArrived], None]
