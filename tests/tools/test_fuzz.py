@@ -18,7 +18,7 @@ from edgespec.core.drafting import ranking
 from edgespec.core.sampling import logits as processing
 from tools.fuzz import __main__ as command
 from tools.fuzz import api_cases, decoders, run, tree_cases
-from tools.fuzz.finite import check_finite
+from tools.fuzz.tree_cases import check_finite
 
 SEED = 20261120
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -15,8 +15,7 @@ from tests.support.family_gguf import write_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools.deep_check import _llama_logits
 from tools.train import eagle
-from tools.train.draft import loss, pruned, right, trained
-from tools.train.export import export
+from tools.train.draft import export, loss, pruned, right, trained
 from tools.train.medusa import IGNORED, fresh, labels
 from tools.train.text import Pairs, lesson, write
 

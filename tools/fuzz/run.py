@@ -5,16 +5,43 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
+import resource
+import signal
 import tempfile
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from tools.fuzz import api_cases, decoders, served, tree_cases
-from tools.fuzz.bounds import bounded
+
+CPU_S = 60.0
+"""Processor time of the process; a case takes some milliseconds."""
+MEMORY_MB = 512
+"""By which the process may grow."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Raises AssertionError if what is done inside takes too much time or memory, as only an input does that decoders
+    should have refused. In the main thread only.
+    """
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    former = signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown_mb < MEMORY_MB, f"it took {grown_mb:.0f} MB of memory"
+
+
+def _stop(*_: object) -> None:
+    raise AssertionError(f"it took {CPU_S:g} s of processor time")
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures until the schedule or a signal ends it; returns the exit status. Raises EdgespecError."""
     from edgespec.shared.settings import load, overridden
     from tools.survey import config
-    from tools.survey.progress import watched
-    from tools.survey.runner import Survey
+    from tools.survey.runner import Survey, watched
     from tools.survey.sample import SampleFile
 
     values = {key: getattr(args, name) for name, key in _OVERRIDES.items()}

@@ -21,7 +21,7 @@ from edgespec.llamacpp.tokenizer import translation
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.text_tokenizers import text_tokenizer
 from tests.support.tiny_gguf import make_tiny_gguf
-from tools.doubles.permuted import permute_tokens
+from tools.translation import permute_tokens
 
 VOCAB = 300
 
