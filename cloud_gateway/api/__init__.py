@@ -11,7 +11,7 @@ Public, by module:
 - `errors`: `unavailable`
 - `limits`: `ServedModel`
 - `listener`: `CONNECTIONS`, `api_admission`, `check_free`, `listen`, `Listener`, `METRICS_LIMITS`
-- `request_id`: `TRACE_PARENT`
+- `report`: `TRACE_PARENT`
 - `routes`: `Route`
 - `service`: `Api`, `KEY`
 - `sse`: `EventStream`, `KEEPALIVE_S`

@@ -19,7 +19,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from cloud_gateway.api.errors import error_response, internal
-from cloud_gateway.api.request_id import HEADER, new_id
+from cloud_gateway.api.report import HEADER, new_id
 from edgespec.core.errors import ClientError
 from edgespec.shared.acceptor import AdmittedConnection
 from edgespec.shared.log_text import LimitedLog

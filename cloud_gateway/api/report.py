@@ -1,20 +1,43 @@
-"""One log line for each API request: key, tokens, time, outcome. No text of request or completion."""
+"""One log line for each API request: id, key, tokens, time, outcome. No text of request or completion.
+
+The id is also in the response's header and in the audit log.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from aiohttp import web
 
 from cloud_gateway.api.answer import Answer
-from cloud_gateway.api.request_id import ID
 from cloud_gateway.auth import Key
 from edgespec.core.errors import ClientError
 from edgespec.shared.log_text import LimitedLog
+
+HEADER = "x-request-id"
+"""OpenAI's name for it; the official client shows it as `_request_id`."""
+ID = web.RequestKey("id", str)
+"""The guard (routes.py) stores the id in the request under it."""
+
+TRACE_PARENT: ContextVar[str] = ContextVar("traceparent", default="")
+"""The client's header of that name (W3C Trace Context), while its request is handled."""
+
+
+def new_id() -> str:
+    """A new id. A client's own is not used, since it could contain anything, also a secret."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+async def show(request: web.Request, response: web.StreamResponse) -> None:
+    """Puts the id into the response's headers; a signal of the application, called before they are sent."""
+    response.headers[HEADER] = request.get(ID) or new_id()
+
 
 log = logging.getLogger("cloud_gateway.api")
 

@@ -12,9 +12,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from cloud_gateway.api.answer import Answer
 from cloud_gateway.api.completions import Form, Piece
-from cloud_gateway.api.frames import FRAME_BYTES, LOGPROBS_FRAMES
 from cloud_gateway.api.limits import Limits
-from cloud_gateway.api.sse import ClientGoneError, EvenStream, EventStream, event, merged
+from cloud_gateway.api.sse import FRAME_BYTES, LOGPROBS_FRAMES, ClientGoneError, EvenStream, EventStream, event, merged
 from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
 from edgespec.core.errors import ClientError
 

@@ -15,7 +15,7 @@ from cloud_gateway.api import report
 from cloud_gateway.api.connection import Connection
 from cloud_gateway.api.errors import as_client_error, error_response, unavailable
 from cloud_gateway.api.openapi import OPERATIONS
-from cloud_gateway.api.request_id import ID, TRACE_PARENT, new_id, show
+from cloud_gateway.api.report import ID, TRACE_PARENT, new_id, show
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
 from cloud_gateway.auth import KeyRing

@@ -22,7 +22,7 @@ from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.generation import check_served, check_size, check_structure, generations
 from cloud_gateway.api.limits import Limits, ServedModel
 from cloud_gateway.api.openapi import document
-from cloud_gateway.api.request_id import ID
+from cloud_gateway.api.report import ID
 from cloud_gateway.api.respond import Job, streamed, whole
 from cloud_gateway.api.responses import ResponseForm, ResponsesBody
 from cloud_gateway.api.schema import (

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from cloud_gateway.api import frames
-from cloud_gateway.api.frames import FRAME_BYTES, TICK_S, Frames
-from cloud_gateway.api.sse import DONE, event
+from cloud_gateway.api import sse
+from cloud_gateway.api.sse import DONE, FRAME_BYTES, TICK_S, Frames, event
 from cloud_gateway.core.requests.request import DoneEvent, TokensEvent, Usage
 from cloud_gateway.core.verify.interface import TokenLogprob
 from cloud_gateway.engine.exchange import Stream
@@ -104,7 +103,7 @@ async def test_chunks_of_an_even_stream_have_one_size(tmp_path: Path, form: str)
 
 @pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
 async def test_frames_go_on_while_the_engine_ends_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "TICK_S", 0.02)
+    monkeypatch.setattr(sse, "TICK_S", 0.02)
     async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(step_s=1.0, per_event=9)) as echo:
         sizes, text = await observed(echo, stop="hel")
     assert text == "user: "

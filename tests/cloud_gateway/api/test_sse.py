@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.api import frames, sse
+from cloud_gateway.api import sse
 from tests.support.echo import CHAT, ECHOED, EchoEngine, echo_gateway, exposition, post, request_head
 from tests.support.until import until
 from tools.doubles.limits import request_limits
@@ -57,7 +57,7 @@ async def test_a_client_that_leaves_ends_its_answer_at_once(tmp_path: Path, stre
 async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "TICK_S", 0.0001)  # so that frames fill the buffers of the kernel, too
+    monkeypatch.setattr(sse, "TICK_S", 0.0001)  # so that frames fill the buffers of the kernel, too
     engine, limits = EchoEngine(per_event=1), request_limits(write_timeout_s=0.5, max_tokens_limit=10**6, stream=form)
     async with echo_gateway(tmp_path, limits, engine) as echo:
         slow = socket.socket()
