@@ -73,22 +73,6 @@ async def test_with_any_two_workers_the_text_is_that_of_none(hostile: int) -> No
         assert sum(one["accepted"] for one in counts.values()) == done.usage.accepted["worker"] > 0
 
 
-@pytest.mark.parametrize("leaver", ["a", "b"])
-async def test_when_one_dies_the_other_goes_on_with_the_same_text(leaver: str) -> None:
-    a, b = member("a", 0.001), member("b", 0.002)
-    stays = b if leaver == "a" else a
-    with engines() as make:
-        engine = make(Team(a, b), None, TableTarget(pass_s=0.004), policy="wanspec", workers_per_request=2)
-        task = asyncio.ensure_future(complete(engine, request()))
-        await until(lambda: any(isinstance(body, Share) for body in stays.seen))
-        (a if leaver == "a" else b).die()
-        tokens, done = await task
-    assert tokens == await alone()
-    assert Share(1, next(body.epoch for body in stays.seen if isinstance(body, Open)), 0, 1) in stays.seen
-    assert opened(stays) == 1, "it keeps what it has drafted: no second prompt"
-    assert done.usage.by_worker[stays.worker.id]["accepted"] > 0
-
-
 async def test_another_requests_need_of_a_worker_comes_first() -> None:
     a, b = member("a", 0.001), member("b", 0.001)
     with engines() as make:

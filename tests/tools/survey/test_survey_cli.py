@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.until import until
 from tools.doubles.chat_endpoint import ChatEndpoint, Reply, serving
+from tools.survey.__main__ import main
 from tools.survey.sample import read
 
 SECRET = "sk-very-secret"
@@ -42,7 +43,9 @@ async def started(*argv: str, **variables: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=there)
 
 
-async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(home: Path) -> None:
+async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     servers = [ChatEndpoint(lambda: Reply(wait_s=0.02)) for _ in range(2)] + [ChatEndpoint(lambda: Reply(status=500))]
     async with serving(*servers):
         config, out = configuration(home, *servers, key="MY_KEY"), home / "s.jsonl"
@@ -64,9 +67,7 @@ async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(h
     for text in (*shown, printed, out.read_bytes()):
         assert SECRET.encode() not in text
         assert b"Count from" not in text
-    process = await started("report", str(out), "--json")
-    printed, errors = await process.communicate()
-    assert (process.returncode, errors) == (0, b"")
-    figures = json.loads(printed)
+    assert main(["report", str(out), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
     assert [one["failure_rate"] for one in figures["endpoints"]] == [0.0, 0.0, 1.0]
     assert [Path(path).name for path in figures["plots"]] == ["s-heatmap.png"]
