@@ -58,6 +58,12 @@ def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.Mon
     assert waiting > 1.03 * measured()
 
 
+def test_in_company_far_workers_cost_little() -> None:
+    place = Place(8 * TARGET_MS, 0.5, 16)
+    ours, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.OURS, cells.ALONE))
+    assert ours >= 0.98 * alone
+
+
 @pytest.mark.parametrize(("clients", "acceptance"), [(64, 0.5), (64, 0.95), (32, 0.75)])
 def test_in_company_the_gateway_alone_drafts_only_what_pays(clients: int, acceptance: float) -> None:
     """Plain decoding is best for 64, whose roots fill a pass, and a chain of 1 for 32."""

@@ -135,7 +135,8 @@ class Adaptive(Policy):
         self._tree, self._link, self.change = tree, link, None
         leaves = self.tuning.worker_leaves if costs.local_step_s is None else costs.local_leaves
         outlook = self.surveyor.look(tree, leaves, WIDTH, root.position + costs.remaining - 1, limit)
-        reference = self._reference = Reference.of(costs, self.surveyor.match)
+        if (reference := self._reference) is None or costs.together == costs.sharers:
+            reference = self._reference = Reference.of(costs, self.surveyor.match)
         prices = Prices(costs, completion.token_s(reference))
         verify = Verify(outlook.nodes[: prices.best_count(outlook.survival[:limit])])
         if link is not None and not self._with_worker(link, costs):
@@ -158,7 +159,7 @@ class Adaptive(Policy):
 
     def _with_worker(self, link: LinkView, costs: Costs) -> bool:
         """Whether the worker counts in this round, which the guard decides where it begins."""
-        if not self.completion.run:
+        if not self.completion.run and costs.together == costs.sharers:
             remaining, limit = self.completion.remaining(costs), self.settings.verify_nodes
             self.guard.choose(costs, self.surveyor.shares, limit, remaining, ready=link.ready)
             self.change = self.guard.change
@@ -227,7 +228,7 @@ class Adaptive(Policy):
         `limited`: whether `prefer` counts."""
         completion, instead_s = self.completion, max(wait_s, 0.0)
         if completion.run:
-            return self._draft(run.leaves) if run.again or run.first_s > run.step_s + completion.pass_s else None
+            return self._draft(run.leaves, costs) if run.again or run.first_s > run.step_s + completion.pass_s else None
         saved = run.worth_s - instead_s - run.above_s
         completion.wants |= saved > 0
         uses = completion.uses(costs, run.tokens)
@@ -246,22 +247,22 @@ class Adaptive(Policy):
         else:
             counted = limited and self.budget.limited
             completion.pass_s = per_pass_s(run.first_s, run.fade, run.step_s, instead_s) if counted else 0.0
-            return self._draft(run.leaves)
+            return self._draft(run.leaves, costs)
         return None
 
-    def _draft(self, leaves: Sequence[Node]) -> Action:
+    def _draft(self, leaves: Sequence[Node], costs: Costs) -> Action:
         if not self.completion.run:
             self.fallbacks += self._link is not None
             self.why, self._refused = self._reason(self._link), None
         self.completion.run += 1
-        self.budget.spend()
+        self.budget.spend(1 / (1 + costs.together))
         return Draft(tuple(leaves), WIDTH)
 
     def withdrawn(self) -> None:
         if not self.completion.run:
             return
         self.completion.run -= 1
-        self.budget.spend(-1)
+        self.budget.give_back()
         self.fallbacks -= not self.completion.run and self._link is not None
 
     def _wait(self, due: Expected, costs: Costs, now: float) -> Action:

@@ -13,7 +13,7 @@ class Budget:
     def __init__(self, prefer: Prefer, tuning: Tuning) -> None:
         self.limited = prefer != "latency"
         self._share = tuning.share if prefer == "balanced" else 0.0
-        self._credit = 0.0
+        self._credit = self._latest = 0.0
 
     @property
     def open(self) -> bool:
@@ -24,6 +24,10 @@ class Budget:
         """Tokens were emitted, for which co-located k = 2 makes so many passes."""
         self._credit += self._share * passes
 
-    def spend(self, passes: int = 1) -> None:
-        """A local pass is made."""
-        self._credit -= passes
+    def spend(self, share: float = 1.0) -> None:
+        """A local pass is to be made, of which this is the request's share."""
+        self._credit, self._latest = self._credit - share, share
+
+    def give_back(self) -> None:
+        """The latest pass is not made."""
+        self._credit += self._latest

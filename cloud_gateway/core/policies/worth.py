@@ -168,7 +168,10 @@ def tree_s(costs: Costs, shares: Sequence[float], limit: int) -> float:
             drafted_s += step_s
             ends = sorted([mass * share for mass in ends[:width] for share in shares], reverse=True)
             found = sorted([*found, *ends], reverse=True)[:limit]
-            now_s = (drafted_s + costs.verify_s(all_of * (1 + len(found)))) / (1 + sum(found))
+            now_s = min(
+                (drafted_s + costs.verify_s(all_of * (1 + count))) / (1 + sum(found[:count]))
+                for count in range(1 if costs.sharers else len(found), len(found) + 1)
+            )
             if now_s >= before_s:
                 break
             before_s = now_s

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.guard import Guard, Reference
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
@@ -131,6 +132,18 @@ def test_a_reason_is_given_where_the_local_draft_is_not_asked(
     given = why_not_local(policy)
     assert given is not None and given.startswith(why)
     assert given.endswith("(other requests in the same passes: 3)") is (costs.sharers == 3)
+
+
+def test_asked_again_it_judges_what_is_possible_alone_as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step would cost fewer requests is not what it costs where all draft."""
+    policy, tree, judged = Adaptive(), CandidateTree([1, 2]), list[Costs]()
+    monkeypatch.setattr(Guard, "choose", lambda guard, costs, *_, **__: judged.append(costs))
+    costs = Costs(lambda rows: TT, TD / 4, sharers=3, together=3)
+    decide(policy, tree, 0.1, costs=costs)
+    at_first = policy._reference
+    decide(policy, tree, 0.1, costs=replace(costs, local_step_s=TD, together=0))
+    assert policy._reference == at_first == Reference.of(costs, policy.surveyor.match)
+    assert judged == [costs]
 
 
 def test_the_reason_follows_the_rounds() -> None:

@@ -38,3 +38,14 @@ def test_runs_may_overdraw_and_passes_keep_to_the_share(run: int) -> None:
             made += 1
         budget.earn(0.8)
     assert made == pytest.approx(TUNING.share * 0.8 * 400, abs=run)
+
+
+def test_a_shared_pass_counts_by_its_share_and_one_not_made_not_at_all() -> None:
+    budget = Budget("balanced", TUNING)
+    budget.earn(1 / TUNING.share)
+    for _ in range(4):
+        assert budget.open
+        budget.spend()
+        budget.give_back()
+        budget.spend(1 / 4)
+    assert not budget.open

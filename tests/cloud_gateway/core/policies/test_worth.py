@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.actions import Costs
@@ -160,8 +160,15 @@ def test_a_tree_alone_takes_the_width_that_pays() -> None:
     assert tree_s(free, [0.5, 0.4], 2) > wide, "a pass takes so many candidates only"
 
 
+def test_a_tree_in_company_has_only_candidates_that_pay_for_rows() -> None:
+    """Eight rows are free, two for each of four: of four children the best one is verified."""
+    costs = Costs(lambda rows: TT * max(rows / 8, 1.0), TD / 4, local_leaves=1, sharers=3)
+    assert tree_s(costs, [0.5, 0.2, 0.1, 0.1], 16) == pytest.approx((TD + TT) / 1.5)
+
+
 @given(st.floats(0.001, 0.1), st.floats(0.05, 0.99), st.floats(0.001, 0.05))
 def test_a_runs_tokens_are_those_of_its_best_number_of_levels(first: float, fade: float, step: float) -> None:
+    assume(not any(math.isclose(first * fade**level, step) for level in range(MAX_RUN)))  # then two numbers are best
     worth = {count: sum(first * fade**level - step for level in range(count)) for count in range(MAX_RUN + 1)}
     best = max(worth, key=lambda count: worth[count])
     brought = sum(first * fade**level for level in range(best)) / 0.02
