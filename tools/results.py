@@ -65,7 +65,8 @@ def name_of(figures: Figures) -> str:
     kind, setting = kind_of(figures), figures.get("setting", {})
     if kind == "map":
         return "map.json"
-    return f"{kind}-{setting['target']}-{setting['draft']}.json"
+    only = "".join(f"-{rtt_ms:g}ms" for rtt_ms in setting["rtt_ms"]) if len(setting.get("rtt_ms", ())) == 1 else ""
+    return f"{kind}-{setting['target']}-{setting['draft']}{only}.json"
 
 
 def ratio(figures: Figures, of: str) -> str:
@@ -96,10 +97,10 @@ def places(every: Sequence[Figures]) -> str:
 
 
 def summary(every: Sequence[Figures]) -> str:
-    """A row for each draft and round trip of the deep target, preference `balanced`."""
+    """A row for each draft and round trip of the deep target, preference `balanced`; of two, that of more prompts."""
     head = ("draft", "right", "round trip", "time ÷ k = 2 (interval)", "÷ best k", "÷ no worker", "draft passes")
-    lines = markdown(head, [])
-    for figures in every:
+    found = dict[tuple[str, float], str]()
+    for figures in sorted(every, key=lambda one: int(one["prompts"])):
         draft = figures["setting"]["draft"]
         for row in figures["rows"]:
             if figures["setting"]["target"] == "deep" and row["prefer"] == "balanced" and row["rtt_ms"] in SUMMARY_MS:
@@ -108,13 +109,18 @@ def summary(every: Sequence[Figures]) -> str:
                 cells = (
                     ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", alone, f"{row['passes_to_k2']:.2f}",
                 )  # fmt: skip
-                lines.append(line((draft, RIGHT.get(draft, ""), f"{row['rtt_ms']:g} ms", *cells)))
-    return "\n".join(lines)
+                shown = (draft, RIGHT.get(draft, ""), f"{row['rtt_ms']:g} ms", *cells)
+                found[draft, row["rtt_ms"]] = line(shown)
+    return "\n".join([*markdown(head, []), *(found[key] for key in sorted(found))])
 
 
 def _by_target(every: Sequence[Figures]) -> list[list[Figures]]:
-    targets = dict.fromkeys(figures["setting"]["target"] for figures in every)
-    return [[figures for figures in every if figures["setting"]["target"] == target] for target in targets]
+    """Results of the same target and round trips."""
+    groups: dict[tuple[str, tuple[float, ...]], list[Figures]] = {}
+    for figures in every:
+        setting = figures["setting"]
+        groups.setdefault((setting["target"], tuple(setting["rtt_ms"])), []).append(figures)
+    return list(groups.values())
 
 
 def _conditions(group: Sequence[Figures]) -> str:

@@ -21,6 +21,19 @@ def figures() -> dict[str, Any]:
     return found | {"runs": [{"plain": "many lines"}]}
 
 
+def only_20ms() -> dict[str, Any]:
+    found = figures()
+    rows = [row | {"rtt_ms": 20.0} for row in found["rows"]]
+    return found | {"setting": found["setting"] | {"rtt_ms": [20.0]}, "rows": rows, "prompts": 99}
+
+
+def test_the_table_of_the_readme_takes_the_row_of_more_prompts() -> None:
+    many, few = only_20ms(), only_20ms() | {"prompts": 2}
+    few["rows"] = [row | {"passes_to_k2": 0.77} for row in few["rows"]]
+    assert results.summary([many, few]) == results.summary([few, many]) == results.summary([many])
+    assert results.summary([few]) != results.summary([many])
+
+
 def worst_cases() -> dict[str, Any]:
     table: Table = test_worst.table()
     row = worst.row(table, "adaptive") | {"base": "plain"}
@@ -50,6 +63,7 @@ def test_every_page_has_results_with_their_commit_and_machine() -> None:
     ("made", "name"),
     [
         (figures(), "places-deep-quantised.json"),
+        (only_20ms(), "places-deep-quantised-20ms.json"),
         (worst_cases(), "worst-plain-quantised.json"),
         (simulated(), "simulator-deep-dropped.json"),
     ],
