@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 42_515,
+    "wheel": 42_514,
     "tools": 17_635,
     "tests": 42_598,
     "integrations": 4_703,

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import verify
+from edgespec.shared.files import read_private
 from edgespec.shared.server_keys import ServerKeyStore
 
 NOBODY = 65534
@@ -99,13 +100,10 @@ def test_keys_from_systemd_are_used_and_nothing_is_written(tmp_path: Path, monke
         store.tls_identity()
 
 
-def test_credentials_that_are_hidden_from_the_daemon_are_a_sentence(
-    short_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hidden_credentials_and_keys_are_a_sentence(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (short_folder / "given").mkdir(mode=0)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(short_folder / "given"))
-    root = os.geteuid() == 0
-    if root:  # it may read everything
+    if root := os.geteuid() == 0:  # it may read everything
         os.chown(short_folder, NOBODY, -1)
         os.seteuid(NOBODY)
     try:
@@ -113,6 +111,8 @@ def test_credentials_that_are_hidden_from_the_daemon_are_a_sentence(
         store.note_credentials()
         with pytest.raises(KeyStoreError, match="credential .* cannot be read .Permission denied"):
             store.identity()
+        with pytest.raises(KeyStoreError, match="Permission denied.; run this command as the user who owns it"):
+            read_private(short_folder / "given" / "key")
     finally:
         if root:
             os.seteuid(0)
