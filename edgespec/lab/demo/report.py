@@ -87,9 +87,9 @@ TITLES = {
 }
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
     "ms per token": lambda figures, arm: f"{figures['ms_per_token'][arm]:.1f}",
-    "to k=2": lambda figures, arm: _ratio(figures["ms_per_token"], arm),
-    "whole to k=2": lambda figures, arm: _ratio(figures["total_ms_per_token"], arm),
-    "each pass": lambda figures, arm: f"{figures['tokens_per_round_by_arm'][arm]:.2f}",
+    "÷ k=2": lambda figures, arm: _ratio(figures["ms_per_token"], arm),
+    "with prompt ÷ k=2": lambda figures, arm: _ratio(figures["total_ms_per_token"], arm),
+    "tokens a pass": lambda figures, arm: f"{figures['tokens_per_round_by_arm'][arm]:.2f}",
     "drafts": lambda figures, arm: str(figures["draft_passes_by_arm"][arm]),
 }
 
