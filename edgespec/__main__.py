@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec import __version__
@@ -102,14 +103,32 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _pair(args: argparse.Namespace) -> int:
+def _store(args: argparse.Namespace) -> KeyStore:
+    from edgespec.shared.keystore import KeyStore  # cryptography
+
+    return KeyStore(folders.state_dir("worker", config.given(args).daemon.state_dir))
+
+
+def _socket(args: argparse.Namespace) -> Path:
+    return folders.find_socket("worker", config.given(args).daemon.state_dir)
+
+
+def _say(args: argparse.Namespace, found: object, text: str) -> int:
+    """Prints what was found, with `--json` as that, else as this text."""
+    print(json.dumps(found) if args.json else text, flush=True)
+    return 0
+
+
+def _id(key: bytes) -> str:
     from edgespec.core.protocol.names import key_id
-    from edgespec.shared.keystore import KeyStore
+
+    return key_id(key)
+
+
+def _pair(args: argparse.Namespace) -> int:
     from edgespec.shared.words import parse_code
 
-    settings = config.given(args)
-    code = parse_code(args.code)
-    store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
+    settings, code, store = config.given(args), parse_code(args.code), _store(args)
     where = args.address or settings.gateway.address
     if args.relay:
         from edgespec.worker.peer_pairing import pair_through_peers
@@ -117,16 +136,11 @@ def _pair(args: argparse.Namespace) -> int:
         gateway = asyncio.run(pair_through_peers(store, config.worker_name(settings), code))
     else:
         gateway = asyncio.run(_paired(settings, store, code, parse_address(where) if where else None))
-    me = key_id(store.identity().public)
-    if args.json:
-        paired = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
-        print(json.dumps(paired))
-    else:
-        print(
-            f"Paired with {gateway.name} at {gateway.address or 'the other end of a relay'}, which lists this machine "
-            f"as {me}. Start drafting with `edgespec run`."
-        )
-    return 0
+    me = _id(store.identity().public)
+    paired = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
+    at = gateway.address or "the other end of a relay"
+    text = f"Paired with {gateway.name} at {at}, which lists this machine as {me}. Start drafting with `edgespec run`."
+    return _say(args, paired, text)
 
 
 async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address: Address | None) -> PairedGateway:
@@ -147,27 +161,20 @@ def _peers(args: argparse.Namespace) -> int:
 def _invite(args: argparse.Namespace) -> int:
     from edgespec.shared import control_client as control
 
-    settings = config.given(args)
-    for event in control.stream(folders.find_socket("worker", settings.daemon.state_dir), "invite"):
-        print(json.dumps(event) if args.json else report.invitation(event), flush=True)
+    for event in control.stream(_socket(args), "invite"):
+        _say(args, event, report.invitation(event))
     return 0
 
 
 def _pair_peer(args: argparse.Namespace) -> int:
-    from edgespec.core.protocol.names import key_id
-    from edgespec.shared.keystore import KeyStore
     from edgespec.shared.words import parse_code
-
-    settings = config.given(args)
-    code = parse_code(args.code)
-    store = KeyStore(folders.state_dir("worker", settings.daemon.state_dir))
     from edgespec.worker.peer_pairing import pair_peer
 
+    code, name = parse_code(args.code), config.worker_name(config.given(args))
     address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
-    peer = asyncio.run(pair_peer(store, config.worker_name(settings), code, address))
-    paired = {"peer": peer.name, "address": peer.address, "id": key_id(peer.key)}
-    print(json.dumps(paired) if args.json else f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")
-    return 0
+    peer = asyncio.run(pair_peer(_store(args), name, code, address))
+    paired = {"peer": peer.name, "address": peer.address, "id": _id(peer.key)}
+    return _say(args, paired, f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")
 
 
 def _forget(args: argparse.Namespace) -> int:
@@ -184,29 +191,21 @@ def _unpair(args: argparse.Namespace) -> int:
 
 
 def _end_pairing(args: argparse.Namespace, store: type[PairedMachines[Any]], name: str, what: str) -> int:
-    from edgespec.core.protocol.names import key_id
-    from edgespec.shared.keystore import KeyStore
-
-    paired = store(KeyStore(folders.state_dir("worker", config.given(args).daemon.state_dir)).folder)
+    paired = store(_store(args).folder)
     machine = paired.find(name)
     paired.forget(machine.key)
-    gone = {"forgotten": machine.name, "id": key_id(machine.key)}
-    print(json.dumps(gone) if args.json else f"{machine.name} ({gone['id']}) {what}")
-    return 0
+    gone = {"forgotten": machine.name, "id": _id(machine.key)}
+    return _say(args, gone, f"{machine.name} ({gone['id']}) {what}")
 
 
 def _rotate(args: argparse.Namespace) -> int:
-    from edgespec.core.protocol.names import key_id
-    from edgespec.shared.keystore import KeyStore
-
-    made = KeyStore(folders.state_dir("worker", config.given(args).daemon.state_dir)).rotate()
-    old, new = key_id(made.old_key), key_id(made.new_key)
+    made = _store(args).rotate()
+    keys = {"old": _id(made.old_key), "new": _id(made.new_key)}
     text = (
-        f"This machine's key {old} is replaced by {new}. Restart `edgespec run`: its gateway then takes the new key in "
+        "This machine's key {old} is replaced by {new}. Restart `edgespec run`: its gateway then takes the new key in "
+        "the old one's place. Peers have to be paired again (`edgespec peers pair`)."
     )
-    text += "the old one's place. Peers have to be paired again (`edgespec peers pair`)."
-    print(json.dumps({"old": old, "new": new}) if args.json else text)
-    return 0
+    return _say(args, keys, text.format(**keys))
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -214,8 +213,7 @@ def _status(args: argparse.Namespace) -> int:
         return _ask(args, "status")
     from edgespec.shared import control_client as control
 
-    settings = config.given(args)
-    states = control.stream(folders.find_socket("worker", settings.daemon.state_dir), "watch")
+    states = control.stream(_socket(args), "watch")
     if args.json:
         for state in states:
             print(json.dumps(state), flush=True)
@@ -272,13 +270,8 @@ def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str] = rep
     """Calls the running worker over its control socket and prints the result."""
     from edgespec.shared import control_client as control
 
-    settings = config.given(args)
-    answer = control.call(folders.find_socket("worker", settings.daemon.state_dir), method, timeout_s=10.0, **params)
-    if args.json:
-        print(json.dumps(answer))
-    else:
-        print(show(answer))
-    return 0
+    answer = control.call(_socket(args), method, timeout_s=10.0, **params)
+    return _say(args, answer, show(answer))
 
 
 def _version(args: argparse.Namespace) -> int:

@@ -17,10 +17,10 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.handshake import NO_TOKENIZER, Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Fetch, Piece, ToWorker
 from edgespec.llamacpp.vocabulary_file import keep, kept
-from edgespec.worker.link import Addresses, Link, keep_linked
+from edgespec.worker.link import Addresses, Handler, Link, keep_linked
 
 
-class _Fetching:
+class _Fetching(Handler):
     """The handler of links that fetch."""
 
     def __init__(self, followed: Callable[[Link], None]) -> None:
@@ -57,10 +57,6 @@ class _Fetching:
 
     def on_message(self, message: ToWorker) -> None:
         raise RemoteProtocolError("unexpected", "a request for a worker without a tokenizer")
-
-    def on_round_trip(self, rtt_s: float) -> None: ...
-    def on_writable(self) -> None: ...
-    def on_down(self, why: str) -> None: ...
 
 
 async def fetch_tokenizer(

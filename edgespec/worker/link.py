@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from websockets.exceptions import WebSocketException
 
@@ -59,8 +59,8 @@ MAX_ADDRESSES = 4
 """Dialled in one round. With more, a flood of announcements would make workers dial many and delay each round."""
 
 
-class Handler(Protocol):
-    """Callbacks of a link. All are called on the event loop and must not block."""
+class Handler:
+    """Callbacks of a link; these do nothing. All are called on the event loop and must not block."""
 
     def on_up(self, link: Link) -> None:
         """The link is authenticated. A paused worker sends `Pause` again here."""
@@ -69,7 +69,8 @@ class Handler(Protocol):
         """A message of the gateway. A RemoteProtocolError raised here ends the link."""
 
     def on_piece(self, piece: Piece) -> None:
-        """A piece of the target's tokenizer."""
+        """A piece of the target's tokenizer; refused if none was asked for."""
+        raise RemoteProtocolError("unexpected", "a piece of a tokenizer that was not asked for")
 
     def on_round_trip(self, rtt_s: float) -> None:
         """A ping was answered after so many seconds."""

@@ -24,7 +24,7 @@ from edgespec.core.drafting.starts import Starts
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.messages import VERSION, Decline, Pause, Piece, Resume, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import VERSION, Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
@@ -37,7 +37,7 @@ from edgespec.worker.addresses import GatewayAddresses
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.discovery import Browser
-from edgespec.worker.link import Link, keep_linked
+from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import fetched_translation, identity, load_drafter, load_translation, translated
 from edgespec.worker.peers.optional import Peers
 from edgespec.worker.presence.source import Source
@@ -54,8 +54,8 @@ WATCH_S = 1.0
 """Between two states of `edgespec status --watch` without a change."""
 
 
-class Service:
-    """One worker process. Lives on the event loop; implements the link's `Handler`."""
+class Service(Handler):
+    """One worker process. Lives on the event loop."""
 
     def __init__(
         self,
@@ -212,9 +212,6 @@ class Service:
         if link.pin.gateway_key != self.gateway.key:
             self._follow(link.pin)
         self._addresses.reached(link.address)
-
-    def on_piece(self, piece: Piece) -> None:
-        raise RemoteProtocolError("unexpected", "a piece of a tokenizer that was not asked for")
 
     def on_round_trip(self, rtt_s: float) -> None:
         self.daemon.round_trip(rtt_s)

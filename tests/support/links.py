@@ -30,7 +30,7 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.server_keys import ServerIdentity, ServerKeyStore, certificate_spki, new_identity
 from edgespec.shared.tls import client_context, peer_spki_hash
-from edgespec.worker.link import Link
+from edgespec.worker.link import Handler, Link
 from tools.doubles.limits import link_limits
 
 VOCAB = 1000
@@ -254,7 +254,7 @@ async def client(gateway: GatewayUnderTest, me: WorkerIdentity | None = None, **
 
 
 @dataclass
-class Daemon:
+class Daemon(Handler):
     """A worker's handler that records its calls."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
@@ -272,9 +272,6 @@ class Daemon:
 
     def on_piece(self, piece: m.Piece) -> None:
         self.calls.append(("piece", piece))
-
-    def on_round_trip(self, rtt_s: float) -> None:
-        pass
 
     def on_writable(self) -> None:
         self.calls.append(("writable",))

@@ -25,13 +25,13 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 42_514,
-    "tools": 17_635,
-    "tests": 42_598,
+    "wheel": 42_494,
+    "tools": 17_626,
+    "tests": 42_595,
     "integrations": 4_703,
     "manual": 150_000,
     "settings": 75,
-    "edgespec run": 10_431,
+    "edgespec run": 10_429,
     "cloud-gateway serve": 25_420,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""

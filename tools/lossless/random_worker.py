@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.core.protocol.handshake import WorkerIdentity
-from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, Piece, ToWorker, Tree
+from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
 from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
@@ -27,7 +27,7 @@ from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from edgespec.worker import config
-from edgespec.worker.link import Link, keep_linked
+from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.service import paired_gateway
 from tools import verbs
 
@@ -77,7 +77,7 @@ def _unused(rng: random.Random, vocab_size: int, tokens: Sequence[int]) -> int:
     return token
 
 
-class RandomWorker:
+class RandomWorker(Handler):
     """The link's `Handler`: sends a random tree for every message."""
 
     def __init__(self, rng: random.Random, vocab_size: int) -> None:
@@ -101,15 +101,6 @@ class RandomWorker:
                 self._answer(request)
             case Close():
                 self._requests.pop(message.request, None)
-
-    def on_piece(self, piece: Piece) -> None:
-        """It fetches nothing."""
-
-    def on_round_trip(self, rtt_s: float) -> None:
-        """Its random trees need no time."""
-
-    def on_writable(self) -> None:
-        """Nothing waits."""
 
     def on_down(self, why: str) -> None:
         """The link is gone."""

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 
 from edgespec.core.errors import EdgespecError, NoGatewayError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Pin, WorkerIdentity
-from edgespec.core.protocol.messages import Piece, ToWorker
 from edgespec.shared.address import Address
 from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.discovery import Browser
 from edgespec.worker.doctor.findings import DO, Finding
-from edgespec.worker.link import Link, keep_linked
+from edgespec.worker.link import Handler, Link, keep_linked
 
 CONNECT_S = 3.0
 """A TCP connection on a campus takes milliseconds; a packet that is lost twice, 3 s (RFC 6298)."""
@@ -81,19 +80,13 @@ async def multicast(browser: Browser, needed: bool, wait_s: float = MDNS_S) -> F
 
 
 @dataclass(slots=True)
-class _Once:
+class _Once(Handler):
     """A link's handler that ends the link as soon as it is authenticated."""
 
     up: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_up(self, link: Link) -> None:
         self.up.set()
-
-    def on_message(self, message: ToWorker) -> None: ...
-    def on_piece(self, piece: Piece) -> None: ...
-    def on_round_trip(self, rtt_s: float) -> None: ...
-    def on_writable(self) -> None: ...
-    def on_down(self, why: str) -> None: ...
 
 
 async def handshake(me: WorkerIdentity, pin: Pin, addresses: Sequence[Address]) -> Finding:
