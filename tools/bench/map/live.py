@@ -44,7 +44,7 @@ def measured(arm: Arm, place: Place, scale: float, counts: tuple[int, int] | Non
             spki = gateway.tls_identity().spki_hash
             for worker in made:
                 PairedGateways(worker.folder).add(gateway.identity().public, spki, "map", address, 1)
-            command = [*module("tools.bench.map.workers"), str(folder / "setting.json"), address]
+            command = [*module("tools.sim.live.worker"), str(folder / "setting.json"), address]
             for number in range(GROUPS):  # threads of one process take turns
                 if own := [str(state) for state in states[number::GROUPS]]:
                     processes.start(f"workers-{number}", [*command, *own], piped=True)

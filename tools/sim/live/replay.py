@@ -75,7 +75,7 @@ class Stage:
         spki = gateway.tls_identity().spki_hash
         for name, worker in zip(self._workers, workers, strict=True):
             PairedGateways(worker.folder).add(gateway.identity().public, spki, "replay", address, 1)
-            self._start(name, ["tools.sim.live.worker", written, str(self._folder / name), address], wait=False)
+            self._start(name, ["tools.sim.live.worker", written, address, str(self._folder / name)], wait=False)
 
     def ask(self, seed: int, policy: str, *, worker: bool) -> Reported:
         """One answer. Raises RigError, also where its tokens are not the process's."""

@@ -1,19 +1,22 @@
-"""The worker's process of a live replay: `python -m tools.sim.live.worker SETTING STATE ADDRESS`.
+"""Workers of a live replay: `python -m tools.sim.live.worker SETTING ADDRESS STATE...`, one of each STATE.
 
-Service, daemon, link and keys are the product's; only the draft model is not. After SIGTERM it prints what its steps
-took.
+Services, daemons, links and keys are the product's, a thread drafts for each; only the draft model is not. After
+SIGTERM it prints what their steps took, and the processor seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
 from edgespec.worker.service import Service
 from tools.sim.live.engines import SleepingDrafter
@@ -39,15 +42,23 @@ def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
     )
 
 
-def main(setting: Setting, state: Path, address: str) -> None:
-    drafter = SleepingDrafter(setting)
-    settings = settings_of(setting, state, address)
-    service = Service(settings, lambda _: cast("Drafter", drafter))
-    asyncio.run(start.run(settings, make=lambda *_: service))
-    given = service.daemon.stats
-    host_us = given.host_s / max(given.steps, 1) * 1e6
-    print(json.dumps({"steps": given.steps, "host_us_per_step": round(host_us, 1), **drafter.sleeper.summary()}))
+async def main(setting: Setting, address: str, states: Sequence[Path]) -> None:
+    """Drafts until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    drafters = [SleepingDrafter(setting) for _ in states]
+
+    def made(state: Path, drafter: SleepingDrafter) -> Service:
+        return Service(settings_of(setting, state, address), lambda _: cast("Drafter", drafter))
+
+    with ThreadPoolExecutor(len(states)) as pool:  # each times its steps, which sleep
+        services = list(pool.map(made, states, drafters))
+    await asyncio.gather(*(service.run(stop) for service in services))
+    stats = [service.daemon.stats for service in services]
+    steps, host_s = (sum(getattr(one, name) for one in stats) for name in ("steps", "host_s"))
+    found = {"cpu_s": time.process_time(), "steps": steps, "host_us_per_step": round(host_s / max(steps, 1) * 1e6, 1)}
+    print(json.dumps(found | drafters[0].sleeper.summary()))
 
 
 if __name__ == "__main__":
-    main(read(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
+    asyncio.run(main(read(Path(sys.argv[1])), sys.argv[2], [Path(one) for one in sys.argv[3:]]))
