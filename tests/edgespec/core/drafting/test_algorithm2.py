@@ -69,32 +69,6 @@ def test_a_commit_along_the_tree_re_roots_it_with_its_unsent_nodes() -> None:
     assert delta.prefix_hash == prefix_hash([1, 2, 3, 7])
 
 
-def test_a_node_that_was_committed_before_it_was_sent_is_not_sent() -> None:
-    machine = drafting(branching=2, theta=0.5)
-    machine.record(machine.candidates(), [SURE])
-    machine.record(machine.candidates(), [UNSURE])
-    machine.commit(3, [7])
-    delta = machine.delta()
-    assert delta is not None and (delta.first, delta.parents, delta.tokens) == (1, [ROOT, ROOT], [7, 8])
-
-
-def test_a_commit_off_the_tree_prunes_what_was_not_sent() -> None:
-    machine = drafting()
-    machine.record(machine.candidates(), [UNSURE])
-    assert machine.commit(3, [5]) == 0
-    assert machine.delta() is None
-    assert machine.candidates() == [machine.tree.root]
-
-
-def test_results_of_leaves_that_were_pruned_meanwhile_are_dropped() -> None:
-    machine = drafting()
-    machine.record(machine.candidates(), [UNSURE])
-    leaves = machine.candidates()
-    machine.commit(3, [5])
-    machine.record(leaves, [SURE] * len(leaves))
-    assert len(machine.tree) == 0
-
-
 def test_it_stops_at_the_protocols_depth_and_at_its_own_size() -> None:
     machine = drafting(max_depth=2)
     for _ in range(2):

@@ -55,14 +55,6 @@ def test_exactly_the_paths_that_continue_the_committed_tokens_are_kept(steps) ->
             assert paths_of(tree)[path].cost - base == pytest.approx(cost)
 
 
-def test_advance_returns_the_tokens_matched_and_resets_after_a_miss() -> None:
-    tree = SpeculationTree(0)
-    a = tree.append(tree.root, 1, 0.1, 0.0)
-    tree.append(a, 2, 0.1, 0.0)
-    assert tree.advance([1, 3]) == 1
-    assert (tree.root.token, tree.root.position, len(tree), tree.root.expanded) == (3, 2, 0, False)
-
-
 def test_most_probable_gives_the_cheapest_unexpanded_nodes_within_reach() -> None:
     tree = SpeculationTree(0)
     tree.root.expanded = True

@@ -76,15 +76,6 @@ def test_the_right_code_pairs_and_each_side_gets_the_others_key_and_name() -> No
     assert (g.peer.key, g.peer.name, g.peer.version) == (WORKER.key.public, "lab-7", 1)
 
 
-def test_the_gateway_detects_a_wrong_code_before_it_sends_a_proof() -> None:
-    w, g = worker(WRONG), gateway()
-    confirm = until_confirm(w, g)
-    with pytest.raises(PairingFailed) as failure:
-        g.receive(confirm)
-    assert failure.value.reason is Reason.CODE
-    assert g.state is State.FAILED
-
-
 def test_the_worker_finds_a_gateway_that_does_not_know_the_code() -> None:
     """A false gateway cannot check the worker's proof, so it makes one up or reflects it."""
     for forge in (lambda c: c, lambda c: Confirm(bytes(32), c.signature)):
