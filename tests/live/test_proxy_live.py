@@ -121,13 +121,18 @@ async def test_a_client_that_leaves_the_proxy_ends_its_completion(name: str, tmp
             assert refused.status == 401
 
 
+async def test_nginx_refuses_a_body_that_is_too_large_in_the_apis_shape(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path) as echo, proxied("nginx", echo, tmp_path) as session:
+        async with session.post("/v1/chat/completions", data=bytes(5 * 2**20)) as refused:
+            assert (refused.status, (await refused.json())["error"]["code"]) == (413, "request_too_large")
+
+
 async def test_two_gateways_stand_behind_one_name(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path / "small") as small, echo_gateway(tmp_path / "large") as large:
         async with proxied("caddy", small, tmp_path, large) as session:
             asked = ("/small", small.key, 200), ("/large", large.key, 200), ("/small", large.key, 401)
             for path, key, status in asked:
-                async with session.post(
-                    f"{path}/v1/chat/completions", json=CHAT, headers={"Authorization": f"Bearer {key}"}
-                ) as response:
+                headers = {"Authorization": f"Bearer {key}"}
+                async with session.post(f"{path}/v1/chat/completions", json=CHAT, headers=headers) as response:
                     assert response.status == status, path
                     assert ("chatcmpl-" in await response.text()) == (status == 200)
