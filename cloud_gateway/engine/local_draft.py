@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, Points
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
-from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs, shared
+from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs, shared, shared_rows
 from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
@@ -34,6 +35,8 @@ class LocalDrafting:
     verify_s: StepCurve
     stats: Stats
     clock: Callable[[], float]
+    candidates: int = DEFAULTS.verify_nodes
+    """Most of a request in a pass."""
     spread: Spread = field(default_factory=Spread)
     """How far this draft and the target disagree, learned from all requests."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
@@ -44,6 +47,11 @@ class LocalDrafting:
     """Requests in slots: all wait while the draft reads a prompt."""
     _shares: tuple[tuple[int, int], tuple[float, Points]] = field(default=((-1, 0), (0.0, ())))
     """What a step costs each of them, and when that was computed: passes so far, and those that share."""
+
+    def share(self, sharing: int, beside: int) -> dict[str, Any]:
+        """So many requests are to share the next step, beside so many rows of others; their `Costs` by name."""
+        self.sharing = sharing
+        return {"together": sharing - 1, "rows_s": shared_rows(self.verify_s, sharing, beside, self.candidates)}
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -103,7 +104,7 @@ class Engine:
         self.recorder, self.on_failure, self.on_idle = recorder, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
-        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, heads=heads or {})
+        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, settings.policy.verify_nodes, heads=heads or {})
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
@@ -318,9 +319,8 @@ class Engine:
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
         local, slots = self.local, self.requests.active
-        local.company, local.sharing = len(slots), max(sum(map(local.decodes, slots.values())), 1)
-        sharers = local.sharing - 1
-        company = {"sharers": sharers, "waiting": local.company - 1 - sharers, "together": sharers, "beside": 0}
+        local.company, sharers = len(slots), max(sum(map(local.decodes, slots.values())), 1) - 1
+        company = {"sharers": sharers, "waiting": local.company - 1 - sharers, **local.share(1 + sharers, 0)}
         actions = dict[Active, Action]()
         for active in list(slots.values()):
             if active.generation.cancelled:
@@ -337,18 +337,17 @@ class Engine:
                 drafts.append((active, action))
         return verifies, drafts, wake
 
-    def _agree(self, actions: dict[Active, Action], company: dict[str, int], now: float) -> None:
+    def _agree(self, actions: dict[Active, Action], company: dict[str, Any], now: float) -> None:
         """Asks those that draft again while they are fewer than share the pass by its price. So the most draft to whom
         a pass that they share is worth what each pays of it."""
         drafting = [active for active, action in actions.items() if isinstance(action, Draft)]
         while 0 < len(drafting) < self.local.sharing:
-            self.local.sharing = len(drafting)
             rows = sum(one.rows for one in self.requests.active.values()) - sum(one.rows for one in drafting)
-            company |= {"together": len(drafting) - 1, "beside": round(rows)}
+            company |= self.local.share(len(drafting), round(rows))
             actions |= {active: self._action(active, company, now) for active in drafting}
             drafting = [active for active in drafting if isinstance(actions[active], Draft)]
 
-    def _action(self, active: Active, company: Mapping[str, int], now: float) -> Action:
+    def _action(self, active: Active, company: Mapping[str, Any], now: float) -> Action:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then.
         `company`: the costs that others make, by name."""
         with self.requests.isolated(active, "deciding"):

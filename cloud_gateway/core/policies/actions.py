@@ -83,8 +83,8 @@ class Costs(Struct, frozen=True):
     """Other requests whose prompts are being read: they wait as well while the local draft reads for this one."""
     together: int = 0
     """Other requests that draft in the same step if this one does, and put as many candidates into the pass."""
-    beside: int = 0
-    """Rows that all further requests are expected to put into it."""
+    rows_s: tuple[float, ...] = ()
+    """What a first, second, … candidate of each of them adds to the pass, divided by their number; empty: alone."""
     paused_s: float = 0.0
     """Seconds since the gateway's start in which prompts were read between passes: no policy's doing."""
     probe: tuple[int, float] | None = None

@@ -10,7 +10,6 @@ same pace, one comes n + 1 times as fast, and is worth that much less of everybo
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -25,7 +24,7 @@ SPAN = 4
 class Prices:
     """What a token is worth and what a pass over so many candidates takes, in seconds."""
 
-    __slots__ = ("base", "beside", "probe", "shared", "together", "token_s", "verify_s")
+    __slots__ = ("_rows_s", "alone", "base", "probe", "shared", "token_s", "verify_s")
 
     def __init__(self, costs: Costs, token_s: float) -> None:
         """`token_s`: this request's own seconds per token."""
@@ -33,8 +32,7 @@ class Prices:
         """Rows beside the candidates: the root, and what other requests put into the same pass."""
         self.verify_s: Callable[[int], float] = costs.verify_s
         self.token_s, self.shared = token_s / (1 + costs.sharers), costs.sharers > 0
-        self.together, self.beside = 1 + costs.together, costs.beside
-        """Requests that draft in one step, and the rows of all others."""
+        self._rows_s, self.alone = costs.rows_s, not costs.rows_s
         self.probe = None if costs.probe is None else (costs.probe[0] - self.base, costs.probe[1])
         """A number of candidates to try, and the least seconds that their pass can take."""
 
@@ -42,16 +40,10 @@ class Prices:
         """Seconds of a pass over so many candidates."""
         return self.verify_s(self.base + candidates)
 
-    def rows_s(self, known: int, limit: int) -> list[float]:
-        """What each candidate's row takes, from the first one to the last that a pass may have: its share of what the
-        pass takes longer if all that draft together put one more into it. For one alone: as a row behind those known.
-        """
-        each = self.together
-        if each == 1:
-            return [max((self.pass_s(known + SPAN) - self.pass_s(known)) / SPAN, 0.0)] * limit
-        first = self.beside + each
-        passes = [self.verify_s(rows) for rows in range(first, first + each * (limit + 1), each)]
-        return [(more - less) / each for less, more in itertools.pairwise(passes)]
+    def rows_s(self, known: int, limit: int) -> Sequence[float]:
+        """What each candidate's row takes, from the first one to the last that a pass may have (`Costs.rows_s`). For
+        one alone: as a row behind those known."""
+        return self._rows_s or [max((self.pass_s(known + SPAN) - self.pass_s(known)) / SPAN, 0.0)] * limit
 
     def best_count(self, survival: Sequence[float]) -> int:
         """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n), where the
@@ -78,7 +70,7 @@ class Level:
     def __init__(self, prices: Prices, survival: Sequence[float], limit: int) -> None:
         """`survival`: of the candidates known, in falling order."""
         known = self._known = survival[:limit]
-        self._limit, self._token_s, self._alone = limit, prices.token_s, prices.together == 1
+        self._limit, self._token_s, self._alone = limit, prices.token_s, prices.alone
         self._rows_s = prices.rows_s(len(known), limit)
         self._had_s = self._paid(known)
 

@@ -6,7 +6,7 @@ Public, by module:
 - `askings`: `Askings`, `patience`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
-- `local_costs`: `catch_up_batch`, `draft_costs`, `shared`
+- `local_costs`: `catch_up_batch`, `draft_costs`, `shared`, `shared_rows`
 - `merit`: `Merit`, `Record`
 - `options`: `Extension`, `RequestBounds`
 - `remote_answer`: `RemoteAnswer`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from cloud_gateway.core.policies.actions import Costs, Points, at
 
@@ -43,3 +44,11 @@ def shared(step_s: float, points: Points, sharing: float, leaves: int) -> tuple[
     return share_s(1), tuple(
         (each, share_s(each)) for each in sorted({*(one for one in WIDTHS if one < leaves), leaves})
     )
+
+
+def shared_rows(verify_s: Callable[[int], float], sharing: int, beside: int, most: int) -> tuple[float, ...]:
+    """What each further candidate, up to `most`, of each of so many requests adds to a pass, divided by their number;
+    `beside`: rows of all others. Empty for one alone."""
+    first = beside + sharing
+    passes = [verify_s(rows) for rows in range(first, first + sharing * (most + 1), sharing)] if sharing > 1 else []
+    return tuple([(more - less) / sharing for less, more in pairwise(passes)])

@@ -23,6 +23,7 @@ from cloud_gateway.core.policies.worth import (
     tree_s,
     wait_value,
 )
+from cloud_gateway.core.requests.local_costs import shared_rows
 from cloud_gateway.core.verify.candidates import CandidateTree
 
 TT, TD = 0.030, 0.004
@@ -127,7 +128,7 @@ def test_those_that_share_a_draft_step_share_rows(known: list[float], found: lis
         return max(TT * each - (pass_s(3 + clients * (1 + n)) - pass_s(3 + clients)) / clients
                    for n, each in enumerate(gained))  # fmt: skip
 
-    costs = Costs(pass_s, sharers=clients - 1, together=clients - 1, beside=3)
+    costs = Costs(pass_s, sharers=clients - 1, rows_s=shared_rows(pass_s, clients, 3, 16))
     level = Level(Prices(costs, clients * TT), sorted(known, reverse=True), 16)
     assert level.value_s(found) == pytest.approx(worth([*known, *found]) - worth(known), abs=1e-9)
 
