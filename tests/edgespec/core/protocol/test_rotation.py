@@ -44,13 +44,6 @@ def link(listed: Listed, key: SigningKey, *rotations: m.Rotation) -> str:
     return "linked" if Linked() in events else "nothing"
 
 
-def test_a_new_key_that_the_old_one_signed_takes_its_place_at_once() -> None:
-    listed = Listed({A.public: "paired"})
-    assert link(listed, B, A_TO_B) == "linked" and listed == {B.public: "paired"}
-    assert link(listed, A) == "unpaired"
-    assert link(listed, B, A_TO_B) == link(listed, B) == "linked"
-
-
 def test_a_gateway_that_missed_a_rotation_follows_both() -> None:
     listed = Listed({A.public: "paired"})
     assert link(listed, C, A_TO_B, B_TO_C) == "linked" and listed == {C.public: "paired"}
