@@ -319,7 +319,8 @@ class Engine:
         drafts: list[tuple[Active, Draft | CatchUp]] = []
         wake = now + IDLE_S
         local, slots = self.local, self.requests.active
-        local.company, sharers = len(slots), max(sum(map(local.decodes, slots.values())), 1) - 1
+        local.company = len(slots)  # which `decodes` reads
+        sharers = max(sum(map(local.decodes, slots.values())), 1) - 1
         company = {"sharers": sharers, "waiting": local.company - 1 - sharers, **local.share(1 + sharers, 0)}
         actions = dict[Active, Action]()
         for active in list(slots.values()):
