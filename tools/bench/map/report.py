@@ -11,7 +11,7 @@ Figures = Mapping[str, Any]
 HEAD = """Tokens a second of a client whose request a worker drafts for, beside the best that the same machine reaches
 without workers: plain decoding, chains at their best γ and trees, both with passes batched over all clients, and this
 gateway alone. Engines sleep what accelerators were measured to take; engine, policies, protocol and drafting rule are
-the shipped ones. Each client has a worker of its own. Each figure is a single run, beside other jobs.
+the shipped ones. Each client has a worker of its own. Each figure is a single run.
 
 The simulated cells run the engine's loop in virtual time, with no host time. The live ones run gateway, proxy and
 workers as processes over sockets, with every time as many times as long as the table says, so that hosts which share
@@ -35,10 +35,10 @@ WHY = """## What limits it
 - **One client**, worker ÷ the same gateway without one (`to_alone` in the rows), acceptance 0.5, 0.75, 0.95: round trip
   of 1 pass 1.03, 1.16, 1.18; 2 passes 1.00, 1.05, 1.16; 4 passes 0.98, 0.99, 1.06; 8 passes 0.98, 1.00, 1.02. What is
   below 1 are the tokens that try the worker again.
-- **In company and far away** ours is slower than without workers: down to 0.84 for 16 clients at eight passes and
-  acceptance 0.5, and 0.91 for 4 at two. Each request leaves its worker for itself, while a wait delays the pass of all.
+- **In company and far away** four cells are below 0.98 of the best co-located arm: 0.96 and twice 0.97 with 4 clients,
+  0.91 with 16 at eight passes and 0.95, of which the tokens before a worker so far away was tried are counted, too.
 - **64 clients** fill a pass of 74 rows by themselves, so that plain decoding is the best co-located arm. The gateway
-  without workers drafts there all the same, at 0.76 to 0.84 of plain decoding.
+  without workers decodes plainly there, too ([155](../../dev/decisions/155-shared-rows.md)).
 """
 
 
