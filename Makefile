@@ -52,7 +52,7 @@ demo: setup
 	@$(BIN)/edgespec demo
 
 test: setup
-	@$(PYTEST) -m "not live" -n $(CORES) --dist worksteal
+	@$(PYTEST) -m "not live" -n $$(($(CORES) + 1)) --dist worksteal  # some tests wait
 
 # Ten runs of `make test` beside a busy loop on each core: no test may depend on how fast the machine is.
 test-busy: setup
