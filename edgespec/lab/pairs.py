@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
@@ -41,29 +41,20 @@ class Agreement:
     """Along the likeliest chain, for each level that was reached: tokens that were right, and tokens."""
     in_tree: int = 0
     """Tokens accepted among the likeliest `NODES` nodes."""
-    drafted: int = 0
-    """Rounds that had a draft at all."""
     host_s: float = 0.0
     """Processor time of drafting without the models' passes."""
-    draft_s: float = 0.0
-    """Processor time of drafting with the draft model's passes, after the prompt."""
 
     @contextmanager
-    def timed(self, figure: Literal["host_s", "draft_s"]) -> Iterator[None]:
-        """Adds the processor time of what is done in it to this figure."""
+    def host(self) -> Iterator[None]:
+        """Adds the processor time of what is done in it to `host_s`."""
         began = time.thread_time()
         yield
-        setattr(self, figure, getattr(self, figure) + time.thread_time() - began)
+        self.host_s += time.thread_time() - began
 
     @property
     def right(self) -> float:
         """How often a token of the likeliest chain is the target's, as long as those before it are."""
         return sum(one[0] for one in self.by_position) / max(sum(one[1] for one in self.by_position), 1)
-
-    @property
-    def in_chain(self) -> float:
-        """Tokens accepted of a round's likeliest chain."""
-        return sum(one[0] for one in self.by_position) / max(self.rounds, 1)
 
 
 def together(
@@ -147,23 +138,21 @@ def _rounds(
     while draft.catch_up(1, draft.prefill_batch):
         pass
     while at < len(completion):
-        with found.timed("draft_s"):
-            for _ in range(STEPS):
-                with found.timed("host_s"):
-                    leaves = drafting.candidates()
-                    paths = drafting.paths(leaves)
-                if not leaves:
-                    break
-                proposals = draft.step(1, paths, drafting.rule.branching, ranker)
-                with found.timed("host_s"):
-                    drafting.record(leaves, proposals)
+        for _ in range(STEPS):
+            with found.host():
+                leaves = drafting.candidates()
+                paths = drafting.paths(leaves)
+            if not leaves:
+                break
+            proposals = draft.step(1, paths, drafting.rule.branching, ranker)
+            with found.host():
+                drafting.record(leaves, proposals)
         accepted = _compare(found, drafting, completion[at:])
         fresh = completion[at : at + accepted + 1]
-        with found.timed("draft_s"):
-            with found.timed("host_s"):
-                drafting.commit(len(prompt) + at, fresh)
-            draft.commit(1, drafting.to_read)
-            ranker.committed(drafting.to_read)
+        with found.host():
+            drafting.commit(len(prompt) + at, fresh)
+        draft.commit(1, drafting.to_read)
+        ranker.committed(drafting.to_read)
         at += len(fresh)
         found.tokens += len(fresh)
         found.rounds += 1
@@ -191,5 +180,4 @@ def _compare(found: Agreement, drafting: Drafting, rest: Sequence[int]) -> int:
             break
         node, accepted = child, accepted + 1
     found.in_tree += accepted
-    found.drafted += bool(tree.nodes)
     return accepted

@@ -24,7 +24,7 @@ from edgespec.shared.folders import cache_dir
 from edgespec.shared.models import model_dir
 from edgespec.shared.vocabfiles import gguf_metadata
 from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
-from tools.translation import permute_tokens
+from tests.support.permuted import permute_tokens
 
 pytestmark = pytest.mark.live
 COUNT = int(os.environ.get("EDGESPEC_PROMPTS", "1"))

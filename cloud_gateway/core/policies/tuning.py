@@ -1,5 +1,5 @@
 """The tuned numbers of policy `adaptive`. Half or one and a half of any changes the median over places by about 1 % at
-most (`python -m tools.sim tuning`; docs/results/controller.md)."""
+most (docs/results/controller.md)."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from edgespec.core.drafting.translation import CommittedText, Translator
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.tokenizer import translation
 from edgespec.shared.vocabfiles import gguf_vocabulary
+from tests.support.permuted import permute_tokens
 from tests.support.text_tokenizers import text_tokenizer
 from tests.support.tiny_gguf import make_tiny_gguf
-from tools.translation import permute_tokens
 
 VOCAB = 300
 
