@@ -38,10 +38,6 @@ class LinkModel:
         """Whether round trips differ."""
         return self.jitter_s > 0 or self.loss > 0
 
-    def at(self, now: float) -> LinkModel:
-        """The path as it is at this time; one that drifts overrides this."""
-        return self
-
     @property
     def repair_s(self) -> float:
         """Delay of a packet that was lost once."""
@@ -74,9 +70,9 @@ class OneWay:
     def arrival(self, now: float, size: int) -> float:
         """When `size` bytes sent now have arrived."""
         self._free_at = max(now, self._free_at) + size * 8 / self.model.bandwidth_bps
-        self._last_arrival = max(self._last_arrival, self._free_at + self.delay(now))
+        self._last_arrival = max(self._last_arrival, self._free_at + self.delay())
         return self._last_arrival
 
-    def delay(self, now: float = 0.0) -> float:
+    def delay(self) -> float:
         """One draw of the one-way delay, of a message that waits for no other."""
-        return self.model.at(now).delay(self._rng)
+        return self.model.delay(self._rng)

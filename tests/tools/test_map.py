@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,6 @@ def test_the_law_of_capacity_is_the_papers() -> None:
     assert theory.capacity(HERE, 2) == pytest.approx(1.72, abs=0.005)
     assert theory.capacity(HERE, 4) == pytest.approx(2.44, abs=0.005)
     assert theory.saturated(HERE, 2) == 24 and theory.saturated(HERE, 4) == 14
-
-
-def test_a_synchronous_worker_serves_more_clients_and_is_never_faster() -> None:
-    """The law is what the two closed forms say of a target that is full, where nobody waits for a round trip."""
-    near = Place(0.0, 0.75, 1)
-    full = theory.saturated(near, 2)
-    more = round(full * theory.capacity(near, 2))
-    rate = theory.colocated(replace(near, clients=full), 2)
-    assert theory.synchronous(replace(near, clients=more), 2) == pytest.approx(rate, rel=0.03)
-    assert theory.synchronous(HERE, 2) < theory.colocated(HERE, 2)
-    assert not theory.wins_in_latency(HERE, 2) and theory.wins_in_latency(Place(7.0, 0.75, 1), 2)
 
 
 @pytest.mark.parametrize(("clients", "gamma"), [(1, 2), (4, 3), (30, 2)])

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from tools import verbs
 from tools.options import number
-from tools.sim import figures, from_demo, record, sweep, tables, workers
+from tools.sim import figures, from_demo, record, sweep, tables
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -25,7 +25,6 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "tables": (tables.tables, "the cluster post's tables and the overview's formula"),
     "amusd": (tables.amusd, "AMUSD's table I"),
     "sweep": (sweep.sweep, "policy adaptive over ratios of steps, curves, match rates, round trips and faults"),
-    "workers": (workers.workers, "several workers that share a request's branches, against one"),
 }
 
 

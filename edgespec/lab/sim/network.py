@@ -40,6 +40,6 @@ class Pipe:
         self.messages += 1
         return self._way.arrival(now, size)
 
-    def delay(self, now: float = 0.0) -> float:
+    def delay(self) -> float:
         """One draw of the one-way delay."""
-        return self._way.delay(now)
+        return self._way.delay()

@@ -378,17 +378,16 @@ def _connect(clock: Clock, gateway: Gateway, worker: Worker, net: LinkModel, see
         clock.at(down.send(clock.now, size), lambda: worker.take(body))
 
     estimator = RttEstimator()
-    for _ in range(PRIMING_PINGS):
-        estimator.sample(probe.delay() + probe.delay())
-    gateway.link(worker.name, estimator, send)
 
     def ping() -> None:
-        estimator.sample(probe.delay(clock.now) + probe.delay(clock.now))
+        estimator.sample(probe.delay() + probe.delay())
 
+    def ping_again() -> None:
+        ping()
+        clock.at(clock.now + PING_EVERY_S, ping_again)
+
+    for _ in range(PRIMING_PINGS):
+        ping()
+    gateway.link(worker.name, estimator, send)
     if net.varies:
-
-        def again() -> None:
-            ping()
-            clock.at(clock.now + PING_EVERY_S, again)
-
-        clock.at(PING_EVERY_S, again)
+        clock.at(PING_EVERY_S, ping_again)

@@ -5,7 +5,7 @@
 | target pass, draft step | 10.34, 3.73 ms | SwiftSpec, table 7, serial: Qwen2-72B, 1.5B, 8 H800; WANSpec 5.1 |
 | rows of a pass at the compute limit | 74 | H800 data sheet: 989 TFLOP/s (bf16, dense) ÷ 3.35 TB/s; weights of 4 bits |
 | the same, weights of 16 bits | 295 | likewise |
-| leaves of a worker's step | 16, at the time of one | assumed, as in configs/sim/workers.toml |
+| leaves of a worker's step | 16, at the time of one | assumed, as of a small model on a GPU |
 
 A pass takes the same time up to the compute limit and grows with its rows beyond it, of the target as of the draft.
 Left out: the KV cache that a pass reads, prompts, sampling.
@@ -25,7 +25,7 @@ LIMIT_ROWS, LIMIT_ROWS_16_BITS = 74, 295
 MAX_ROWS = 4096
 LEAVES = 16
 SPREAD: dict[str, Any] = {"spread": 2.2, "entropy_match": 0.3, "entropy_miss": 1.2}
-"""Of the synthetic tokens, as in configs/sim/workers.toml."""
+"""Of the synthetic tokens."""
 RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Round trip ÷ target pass."""
 ACCEPTANCE = (0.5, 0.75, 0.95)

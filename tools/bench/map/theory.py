@@ -1,12 +1,10 @@
 """The closed forms of *Speculation at a Distance* (arXiv 2606.25091), with passes that are batched over clients.
 
-One client's tokens a second, for acceptance a, chains of γ, a target pass t_v, a draft step t_d and a round trip R;
+One client's tokens a second, for acceptance a, chains of γ, a target pass t_v and a draft step t_d;
 E(γ) = (1 - a^(γ+1)) / (1 - a) tokens a round. Hosts take no time.
 
     plain          1 / t_v
     co-located     E(γ) / (γ t_d + t_v)
-    synchronous    E(γ) / (γ t_d + t_v + R)              at most clients / t_v passes a second for all
-    pipelined      at most E(γ) / max(t_v, γ t_d, R)      no path is ever left, which bounds any worker
     capacity       1 + γ t_d / t_v                        clients of a saturated target, at the same rate for each
 """
 
@@ -24,7 +22,8 @@ def plain(place: Place) -> float:
 def colocated(place: Place, gamma: int) -> float:
     """The same with γ draft steps, all clients in one batch."""
     n = place.clients
-    return expected_tokens(place.acceptance, gamma) * 1e3 / _window_ms(place, gamma, n)
+    window_ms = gamma * place.step_ms(n) + place.pass_ms(n * (gamma + 1))
+    return expected_tokens(place.acceptance, gamma) * 1e3 / window_ms
 
 
 def best(place: Place) -> tuple[int, float]:
@@ -32,12 +31,6 @@ def best(place: Place) -> tuple[int, float]:
     every = {gamma: colocated(place, gamma) for gamma in GAMMAS} | {0: plain(place)}
     gamma = max(every, key=lambda one: every[one])
     return gamma, every[gamma]
-
-
-def synchronous(place: Place, gamma: int) -> float:
-    """A worker drafts γ tokens, sends them, and waits for the verdict; the target verifies others meanwhile."""
-    round_ms = gamma * place.draft_ms + place.pass_ms(gamma + 1) + place.rtt_ms
-    return expected_tokens(place.acceptance, gamma) * 1e3 / max(round_ms, place.pass_ms(place.clients * (gamma + 1)))
 
 
 def capacity(place: Place, gamma: int) -> float:
@@ -48,12 +41,3 @@ def capacity(place: Place, gamma: int) -> float:
 def saturated(place: Place, gamma: int) -> int:
     """Clients whose chains fill a pass up to the compute limit."""
     return place.limit // (gamma + 1)
-
-
-def wins_in_latency(place: Place, gamma: int) -> bool:
-    """The paper's condition for pipelining: the round trip is shorter than the window in which the draft works."""
-    return place.rtt_ms < gamma * place.draft_ms
-
-
-def _window_ms(place: Place, gamma: int, clients: int) -> float:
-    return gamma * place.step_ms(clients) + place.pass_ms(clients * (gamma + 1))

@@ -123,7 +123,7 @@ def measure(setting: Setting, workers: int, clients: int, skipped: int, counted:
     each in the mean. Further: passes of the target, the gateway's draft passes, rows and bytes a token."""
     clock = Clock()
     jumps = Jumps(clock)
-    target, draft = SleepingTarget(setting, 0.0, jumps), SleepingDraft(setting, jumps)
+    target, draft = SleepingTarget(setting, jumps), SleepingDraft(setting, jumps)
     links = VirtualWorkers(clock, setting, workers)
     settings = replace(engine_settings(GatewaySettings(policy=setting.policy)), queue_limit=clients)
     engine = Engine(

@@ -124,9 +124,8 @@ class SleepingTarget:
 
     vocab_size, context, slots, eos, kv_tokens = VOCABULARY, CONTEXT, 256, frozenset[int](), sys.maxsize
 
-    def __init__(self, setting: Setting, prefill_s: float = 0.0, sleeper: Sleeps | None = None) -> None:
-        """`prefill_s`: what reading a prompt takes, however long it is."""
-        self._verify, self._prefill_s, self._answers = setting.steps.verify, prefill_s, Answers(setting)
+    def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
+        self._verify, self._prefill_s, self._answers = setting.steps.verify, setting.prefill_ms / 1e3, Answers(setting)
         self.sleeper = sleeper or Sleeper()
         self.passes: Sequence[Pass] = ()
         self.rows = 0

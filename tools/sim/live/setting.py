@@ -43,8 +43,8 @@ class Setting(msgspec.Struct, frozen=True):
     sequences: int = 1
     workers: int = 1
     """Workers that share each answer."""
-    local: bool = True
-    """Whether the gateway has a draft of its own; the reference always has."""
+    prefill_ms: float = 0.0
+    """What reading a prompt takes, however long it is."""
 
     @property
     def kind(self) -> Kind:
@@ -73,15 +73,18 @@ class Setting(msgspec.Struct, frozen=True):
         return [seed, self.process(seed).targets[0]]
 
     def of_arm(self, arm: Arm, rtt_ms: float, jitter_ms: float) -> Setting:
-        """The same engines under another policy, at another round trip."""
+        """The same engines under another policy, at another round trip.
+
+        The worker receives the prompt half a round trip after the request came. Reading it takes the target as long, so
+        that both begin at the same moment, as in the simulator.
+        """
         worker = arm.worker
         if worker is None:
             raise ConfigError(f"Policy {arm.policy} uses no worker; `replay-live` measures those that do.")
         return msgspec.structs.replace(
             self,
-            rtt_ms=rtt_ms, jitter_ms=jitter_ms, policy=arm.settings,
+            rtt_ms=rtt_ms, jitter_ms=jitter_ms, prefill_ms=rtt_ms / 2, policy=arm.settings,
             rule=worker.rule, branching=worker.branching, theta=worker.theta, sequences=worker.sequences,
-            workers=worker.count, local=arm.local,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
