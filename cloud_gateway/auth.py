@@ -25,6 +25,8 @@ from edgespec.shared.records import RecordFile
 ALPHABET = string.digits + string.ascii_letters
 ID_LENGTH, SECRET_LENGTH, NAME_LENGTH = 8, 43, 100
 FILE_NAME = "api-keys.json"
+SCOPE_BYTES = 16
+"""Two keys of one gateway get the same cache scope with a probability of 2^-128."""
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,6 +157,22 @@ class KeyRing:
             return keys[key_id]
 
         return self.file.change(change)
+
+
+class CacheScopes:
+    """Requests reuse cached prefixes of their own scope only, which differs between gateways and between workers.
+
+    The secret is never stored: the caches of the target and the local draft end with the process, and prefixes that
+    workers still hold are not reused after a restart. So no worker can link a key's requests over restarts.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def of(self, key: Key) -> bytes:
+        """The scope of a key: its own, or that of its cache group."""
+        name = f"group {key.cache_group}" if key.cache_group else f"key {key.id}"
+        return hmac.digest(self._secret, name.encode(), "sha256")[:SCOPE_BYTES]
 
 
 def _denied(message: str) -> ClientError:

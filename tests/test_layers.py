@@ -42,9 +42,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "edgespec/__init__.py": (),
     "cloud_gateway/core": ("edgespec.core",),
     "cloud_gateway/models": (*LIBRARY, "edgespec.llamacpp", "cloud_gateway.core"),
-    "cloud_gateway/engine": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.models", "cloud_gateway.scope"),
+    "cloud_gateway/engine": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.models"),
     "cloud_gateway/links": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.engine"),
-    "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth", "metrics", "scope"))),
+    "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth", "metrics"))),
     "cloud_gateway/ui": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "engine", "api", "auth", "metrics"))),
     "cloud_gateway": (*LIBRARY, "cloud_gateway"),
 }

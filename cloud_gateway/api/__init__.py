@@ -6,18 +6,16 @@ the client reads).
 
 Public, by module:
 
-- `answer`: `Detokeniser`
-- `connection`: `Times`
-- `errors`: `unavailable`
-- `limits`: `ServedModel`
-- `listener`: `CONNECTIONS`, `api_admission`, `check_free`, `listen`, `Listener`, `METRICS_LIMITS`
-- `report`: `TRACE_PARENT`
+- `errors`: `TRACE_PARENT`, `unavailable`
+- `generation`: `ServedModel`
+- `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `listen`, `Listener`, `METRICS_LIMITS`, `Times`
+- `respond`: `Detokeniser`
 - `routes`: `Route`
 - `service`: `Api`, `KEY`
 - `sse`: `EventStream`, `KEEPALIVE_S`
 """
 
-from cloud_gateway.api.limits import Limits, ServedModel
+from cloud_gateway.api.generation import Limits, ServedModel
 from cloud_gateway.api.routes import ROUTES, make_app
 from cloud_gateway.api.service import Api, Backend
 

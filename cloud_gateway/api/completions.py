@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from cloud_gateway.api.errors import error_object
-from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.api.tools import Call
 from cloud_gateway.api.usage import Counts, Timings
 from cloud_gateway.core.verify.interface import TokenLogprob as Scored

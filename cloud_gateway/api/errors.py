@@ -1,4 +1,7 @@
-"""Errors in OpenAI's shape, so that its clients raise their own classes of errors (docs/api.md)."""
+"""Errors in OpenAI's shape, so that its clients raise their own classes of errors (docs/api.md).
+
+A request has an id, which its line in the log, the response's header and the audit log show.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ import logging
 import math
 import secrets
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Literal
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from cloud_gateway.auth import Key
 from edgespec.core.errors import ClientError, EdgespecError
-from edgespec.shared.log_text import places
+from edgespec.shared.log_text import LimitedLog, places
 
 log = logging.getLogger(__name__)
-
+requests_log = logging.getLogger("cloud_gateway.api")
 RETRY_S = 5.0
 """After which a client is to try again."""
 ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
@@ -95,3 +100,42 @@ def error_response(error: ClientError, allow: str | None = None) -> web.Response
         headers["Allow"] = allow
     body = msgspec.json.encode(error_object(error))
     return web.Response(body=body, status=error.status, content_type="application/json", headers=headers)
+
+
+HEADER = "x-request-id"
+"""OpenAI's name for it; the official client shows it as `_request_id`."""
+ID = web.RequestKey("id", str)
+"""The guard (routes.py) stores the id in the request under it."""
+
+TRACE_PARENT: ContextVar[str] = ContextVar("traceparent", default="")
+"""The client's header of that name (W3C Trace Context), while its request is handled."""
+
+
+def new_id() -> str:
+    """A new id. A client's own is not used, since it could contain anything, also a secret."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+async def show(request: web.Request, response: web.StreamResponse) -> None:
+    """Puts the id into the response's headers; a signal of the application, called before they are sent."""
+    response.headers[HEADER] = request.get(ID) or new_id()
+
+
+lines = LimitedLog(requests_log)
+COMPLETED = web.RequestKey("completed", bool)
+"""Set once the line of a request is written (`respond.completed`)."""
+
+
+def refused(request: web.Request, key: Key | None, error: ClientError) -> None:
+    """A request got an error instead. One line a minute for each key and kind; without a key for each kind."""
+    if request.get(COMPLETED):
+        return  # `respond.completed` has logged it
+    level = logging.WARNING if error.status >= 500 else logging.INFO
+    who = f"API key {named(key)}" if key is not None else "no API key"
+    text = f"{request[ID]} of {who} from {request.remote}: refused with {error.status} {error.code}"
+    lines.line(level, (key and key.id, error.status, error.code), text)
+
+
+def named(key: Key) -> str:
+    """An API key by its name and public id."""
+    return f"{key.name or '-'} ({key.id})"

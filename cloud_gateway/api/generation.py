@@ -1,24 +1,69 @@
 """From a validated body to the engine's requests: the bounds of its sizes, then one request for each completion.
 
-Sizes are checked before anything is tokenised, in linear time; a prompt that is too long is refused here only.
+Sizes are checked before anything is tokenised, in linear time; a prompt that is too long is refused here only. What
+takes too long for the event loop, such as tokenising, runs in threads, in fair turns between API keys.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from cloud_gateway.api.limits import Limits, ServedModel
+from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
-from cloud_gateway.core.requests.options import Extension
+from cloud_gateway.core.limits.quota import KeyLimits
+from cloud_gateway.core.limits.settings import ClientBounds
+from cloud_gateway.core.limits.turns import Turns
+from cloud_gateway.core.requests.options import Extension, RequestBounds
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol.messages import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model in `/v1/models`. `context` and `vocab_size` in tokens, `created` in Unix seconds."""
+
+    id: str
+    created: int
+    context: int
+    vocab_size: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one request, and on the time that the gateway waits for its client."""
+
+    api: RequestBounds
+    key: KeyLimits
+    """Limits of each API key."""
+    key_running: int | None
+    """Slots that one API key may hold while other keys exist; None for all."""
+    max_choices: int = 8
+    """Maximum completions of one request: its `n` times its prompts."""
+    max_request_tokens: int = 16384
+    """Maximum tokens of all completions of one request together, where `max_tokens` alone does not allow more."""
+    max_body_bytes: int = 4 * 2**20
+    read_timeout_s: float = 30.0
+    """For the whole request body to arrive."""
+    write_timeout_s: float = 20.0
+    """After which a client that does not read its stream is disconnected."""
+
+    @staticmethod
+    def of(api: RequestBounds, clients: ClientBounds, slots: int) -> Limits:
+        """The configured limits. One key may hold all slots but one."""
+        return Limits(api, KeyLimits.of(clients, slots), max(1, slots - 1))
+
 
 SEED_SPAN = 2**63
 """Seeds of the engine are 63 bits wide; the API accepts signed 64-bit ones and maps the negative half onto them."""
@@ -193,3 +238,61 @@ def _bytes(text: str) -> int:
 def _check_bytes(size: int, model: ServedModel, param: str) -> None:
     if size > MAX_BYTES_PER_TOKEN * model.context:
         raise too_long(f"{size} bytes, more than {MAX_BYTES_PER_TOKEN} for each token", model, param)
+
+
+T = TypeVar("T")
+
+
+class _Job:
+    def __init__(self, key: str, work: Callable[[], Any]) -> None:
+        self.key, self.work = key, work
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class TurnedThreads:
+    """A few threads; each key has one piece of work running at a time, and keys take turns. For one event loop."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._free, self._closed = threads, False
+        self._turns: Turns[_Job] = Turns()
+
+    async def run(self, key: str, work: Callable[[], T]) -> T:
+        """The result of `work`. If the caller is cancelled, work that has not begun is dropped."""
+        job = _Job(key, work)
+        self._turns.add(key, job, most=1)
+        self._begin()
+        try:
+            result: T = await job.result
+        finally:
+            self._turns.remove(key, job)
+        return result
+
+    def close(self) -> None:
+        """Begins no more work; callers that wait get a 503."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for job in self._turns:
+            if not job.result.done():
+                job.result.set_exception(_shutting_down())
+
+    def _begin(self) -> None:
+        while self._free and not self._closed and (job := self._turns.take()) is not None:
+            self._free -= 1
+            running = asyncio.get_running_loop().run_in_executor(self._pool, job.work)
+            running.add_done_callback(partial(self._ended, job))
+
+    def _ended(self, job: _Job, done: asyncio.Future[Any]) -> None:
+        self._free += 1
+        self._turns.ended(job.key)
+        error = _shutting_down() if done.cancelled() else done.exception()
+        if not job.result.done():
+            if error is not None:
+                job.result.set_exception(error)
+            else:
+                job.result.set_result(done.result())
+        self._begin()
+
+
+def _shutting_down() -> Exception:
+    return unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")

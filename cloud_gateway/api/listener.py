@@ -1,19 +1,256 @@
-"""A bound HTTP listener: the API's, and the one for metrics."""
+"""A bound HTTP listener, the API's or the one for metrics, with bounds on what a client without a key can cost.
+
+The head of a request must arrive in time. A body that was not read is never parsed or decompressed: after the response
+a little of it is discarded, so that the client reads the response before its own writing fails, and the connection
+ends. What is not HTTP is answered with an error of the usual shape, and neither response nor log repeats a byte of it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import logging
 import socket
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
+from aiohttp.http_exceptions import BadStatusLine
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from cloud_gateway.api.connection import SERVER, Connection, IdleConnections, Times
+from cloud_gateway.api.errors import HEADER, error_response, internal, lines, new_id, requests_log
 from edgespec.core.admission import AdmissionLimits
-from edgespec.core.errors import AddressError
-from edgespec.shared.acceptor import Acceptor
+from edgespec.core.errors import AddressError, ClientError
+from edgespec.shared.acceptor import Acceptor, AdmittedConnection
+
+MAX_DROPPED_BYTES = 64 * 1024
+"""Of an unread body, discarded after the response; an ordinary chat request is shorter."""
+DROP_S = 1.0
+"""For that body to arrive: a round trip and a little more."""
+MAX_HEAD_LINE = 8190
+"""Bytes of the request line, and of one header; the limit of nginx and Apache."""
+VERSIONS = HttpVersion10, HttpVersion11
+"""Of HTTP that are spoken here; aiohttp's parser also passes 0.9 and 2.0, and answers in the request's version."""
+SERVER = "edgespec"
+"""The header `Server` of every response; aiohttp's names the versions of Python and aiohttp."""
+MAX_IDLE_PER_KEY = 64
+"""Pools of HTTP clients keep 10 to 20; without a bound one key could hold every connection of the port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Maximum times for which the gateway waits for a client, in seconds."""
+
+    head_s: float = 10.0
+    """From the first byte of a request, or from the connection's beginning, to the end of the headers."""
+    idle_s: float = 75.0
+    """Between two requests; longer than the 60 s of common proxies, so that they close first."""
+    unread_s: float = 20.0
+    """For a client that does not read its response to take any of it, once the buffers are full."""
+
+
+class IdleConnections:
+    """The idle connections of one listener. Beyond the bound, the oldest of a key is closed."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, OrderedDict[Connection, None]] = {}
+        """Only keys with idle connections."""
+
+    def add(self, key: str, connection: Connection) -> None:
+        """A request has ended. Closes the oldest connection of this key where there are too many."""
+        mine = self._by_key.setdefault(key, OrderedDict())
+        mine[connection] = None
+        if len(mine) > MAX_IDLE_PER_KEY:
+            oldest, _ = mine.popitem(last=False)
+            oldest.close_idle()
+
+    def discard(self, key: str, connection: Connection) -> None:
+        """A request has begun, or the connection has ended."""
+        mine = self._by_key.get(key, OrderedDict())
+        mine.pop(connection, None)
+        if not mine:
+            self._by_key.pop(key, None)
+
+
+class Connection(RequestHandler):
+    """The protocol of one connection: aiohttp's handler with these bounds."""
+
+    __slots__ = (
+        "_admitted",
+        "_droppable",
+        "_dropped",
+        "_head_late",
+        "_idle",
+        "_key",
+        "_times",
+        "_unread",
+        "_unread_bytes",
+        "_wire",
+    )
+
+    def __init__(self, server: web.Server, admitted: AdmittedConnection, times: Times, idle: IdleConnections) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=times.idle_s,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's own way to have none
+            lingering_time=0,
+            auto_decompress=False,
+            max_line_size=MAX_HEAD_LINE,
+            max_field_size=MAX_HEAD_LINE,
+        )
+        self._admitted, self._times, self._idle = admitted, times, idle
+        self._key: str | None = None
+        """The API key of the last request, while the connection waits for the next one."""
+        self._head_late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
+        self._wire: asyncio.Transport | None = None
+        """Until it is lost; aiohttp's `transport` is None from a forced close on."""
+        self._droppable: int | None = None
+        self._dropped: asyncio.Event | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
+        super().connection_made(transport)
+        self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
+
+    async def start(self) -> None:
+        """aiohttp's loop over requests. It closes the transport at its end, which then still sends what is unsent."""
+        try:
+            await super().start()
+        finally:
+            if self._wire is not None and self._wire.get_write_buffer_size():
+                self._wait_for_reader()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._wire = None
+        self._stop_waiting()
+        self._leave_idle()
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._dropped is not None:
+            self._dropped.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._droppable is not None:
+            self._droppable -= len(data)
+            if self._droppable < 0 and self._dropped is not None:
+                self._dropped.set()
+            return
+        before = self._request_count
+        super().data_received(data)
+        if self._request_count > before:
+            self._refuse_other_versions()
+            self._stop_waiting()
+            self._leave_idle()
+        elif data and self._head_late is None and self._between_requests():
+            self._head_late = self._loop.call_later(self._times.head_s, self._give_up)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+
+    def proven(self) -> bool:
+        """A valid key came over this connection: it is not dropped for newer ones. False where the port is full."""
+        return self._admitted.proven()
+
+    def wait_for_next(self, key: str) -> None:
+        """A request of this key has been answered, and the connection stays open."""
+        self._key = key
+        self._idle.add(key, self)
+
+    def close_idle(self) -> None:
+        """Closes the connection for a newer one of the same key."""
+        self._key = None
+        if self._between_requests():
+            self.force_close()
+        else:
+            self.close()  # its last response is still going out
+
+    async def drop_body(self) -> None:
+        """Ends the connection after a response to a request whose body was not read."""
+        transport = self.transport
+        if transport is None:
+            return
+        self.close()
+        self._droppable, self._dropped = MAX_DROPPED_BYTES, asyncio.Event()
+        transport.write_eof()
+        transport.resume_reading()
+        try:
+            async with asyncio.timeout(DROP_S):
+                await self._dropped.wait()
+        except TimeoutError:
+            pass
+        self.force_close()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The response to invalid HTTP, or to a request that failed outside the application; the connection ends."""
+        if request.writer.output_size > 0:
+            raise ConnectionError  # a response has begun: aiohttp closes the connection
+        if status < 500:
+            lines.warning(status, f"refused what is not HTTP from {request.remote} with {status}")
+            error = ClientError("The request is not valid HTTP/1.1.", status=status, code="malformed_http")
+        else:
+            error = internal(exc or "a request outlived its time")
+        response = error_response(error)
+        response.headers[HEADER], response.headers[hdrs.SERVER] = new_id(), SERVER
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Logs the type only: texts of HTTP errors quote the request."""
+        error = kw.get("exc_info")
+        lines.warning(("lost", type(error).__name__), f"a connection ended by {type(error).__name__}")
+
+    def _refuse_other_versions(self) -> None:
+        for place, (message, _) in enumerate(self._messages):
+            if not isinstance(message, _ErrInfo) and message.version not in VERSIONS:
+                self._messages[place] = _ErrInfo(400, BadStatusLine(), "version"), EMPTY_PAYLOAD
+
+    def _wait_for_reader(self) -> None:
+        """Disconnects the client if it has read nothing by the end of `unread_s`, else waits again."""
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._wire is not None:
+            self._unread_bytes = self._wire.get_write_buffer_size()
+            self._unread = self._loop.call_later(self._times.unread_s, self._check_reader)
+
+    def _check_reader(self) -> None:
+        if self._wire is not None and self._wire.get_write_buffer_size() >= self._unread_bytes:
+            self._wire.abort()
+        else:
+            self._wait_for_reader()
+
+    def _between_requests(self) -> bool:
+        return self._waiter is not None and not self._messages
+
+    def _leave_idle(self) -> None:
+        if self._key is not None:
+            self._idle.discard(self._key, self)
+            self._key = None
+
+    def _stop_waiting(self) -> None:
+        if self._head_late is not None:
+            self._head_late.cancel()
+            self._head_late = None
+
+    def _give_up(self) -> None:
+        self._head_late = None
+        if self.transport is not None:
+            self.transport.abort()
+
 
 REASONS: Mapping[int, str] = {
     errno.EADDRINUSE: "is in use, perhaps by another gateway ('ss -ltnp' names the process): stop that one, or change "
@@ -22,8 +259,6 @@ REASONS: Mapping[int, str] = {
     errno.EADDRNOTAVAIL: "is no address of this machine: change `{section}.host`",
 }
 
-
-log = logging.getLogger("cloud_gateway.api")
 CONNECTIONS = 1024
 """At once, fewer where the limit of open files does not suffice: a gateway serves some tens of streams."""
 UNPROVEN = 256
@@ -77,7 +312,7 @@ async def listen(
     server = runner.server
     assert server is not None
     idle = IdleConnections()
-    acceptor = Acceptor(f"`{section}` port", limits, log)
+    acceptor = Acceptor(f"`{section}` port", limits, requests_log)
     try:
         bound = await acceptor.start(host, port, lambda admitted: Connection(server, admitted, times, idle))
     except OSError as error:

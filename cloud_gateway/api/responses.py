@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from cloud_gateway.api.completions import Closed, End, Form, Piece
-from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat
 from cloud_gateway.api.tools import AllowedTools, Function, Name, Named, Tool, ToolChoice, ToolNamed
 from cloud_gateway.api.usage import Counts, Speculated, Timings

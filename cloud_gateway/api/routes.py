@@ -11,11 +11,18 @@ from typing import Literal
 
 from aiohttp import web
 
-from cloud_gateway.api import report
-from cloud_gateway.api.connection import Connection
-from cloud_gateway.api.errors import as_client_error, error_response, unavailable
+from cloud_gateway.api.errors import (
+    ID,
+    TRACE_PARENT,
+    as_client_error,
+    error_response,
+    new_id,
+    refused,
+    show,
+    unavailable,
+)
+from cloud_gateway.api.listener import Connection
 from cloud_gateway.api.openapi import OPERATIONS
-from cloud_gateway.api.report import ID, TRACE_PARENT, new_id, show
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
 from cloud_gateway.auth import KeyRing
@@ -71,7 +78,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
         except Exception as error:  # noqa: BLE001 - the last place where a failure can become a response
             allow = error.headers.get("Allow") if isinstance(error, web.HTTPException) else None
             shown = as_client_error(error, request)
-            report.refused(request, request.get(KEY), shown)
+            refused(request, request.get(KEY), shown)
             response = error_response(shown, allow)
             status = response.status
         finally:

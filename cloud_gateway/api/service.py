@@ -14,16 +14,19 @@ from typing import Any, Literal, Protocol
 import msgspec
 from aiohttp import web
 
-from cloud_gateway.api import report
-from cloud_gateway.api.answer import Answer, Detokeniser, Engine, Stops
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
-from cloud_gateway.api.encoding import TurnedThreads
-from cloud_gateway.api.errors import unavailable
-from cloud_gateway.api.generation import check_served, check_size, check_structure, generations
-from cloud_gateway.api.limits import Limits, ServedModel
+from cloud_gateway.api.errors import ID, unavailable
+from cloud_gateway.api.generation import (
+    Limits,
+    ServedModel,
+    TurnedThreads,
+    check_served,
+    check_size,
+    check_structure,
+    generations,
+)
 from cloud_gateway.api.openapi import document
-from cloud_gateway.api.report import ID
-from cloud_gateway.api.respond import Job, streamed, whole
+from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, Stops, completed, outcome, streamed, whole
 from cloud_gateway.api.responses import ResponseForm, ResponsesBody
 from cloud_gateway.api.schema import (
     ChatBody,
@@ -37,12 +40,11 @@ from cloud_gateway.api.schema import (
     wanted_of,
 )
 from cloud_gateway.api.tools import CallText
-from cloud_gateway.auth import Key
+from cloud_gateway.auth import CacheScopes, Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
 from cloud_gateway.core.requests.options import Extension
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.metrics import Metrics
-from cloud_gateway.scope import CacheScopes
 from edgespec import __version__
 from edgespec.core.errors import ClientError, refusal
 
@@ -271,7 +273,7 @@ class Api:
                 answer.cancel()
                 self._running.discard(answer)
                 self._count(answer, began)
-            report.completed(request, request[KEY], backend.model.id, job.prompt_tokens, answers, began)
+            completed(request, request[KEY], backend.model.id, job.prompt_tokens, answers, began)
             if not self._running:
                 self._idle.set()
 
@@ -318,7 +320,7 @@ class Api:
         return answers
 
     def _count(self, answer: Answer, began: float) -> None:
-        self.metrics.answer(report.outcome(answer), answer.usage)
+        self.metrics.answer(outcome(answer), answer.usage)
         if answer.first_token_at is not None:
             self.metrics.first_token(answer.first_token_at - began)
 

@@ -95,7 +95,7 @@ class Engine:
         on_failure: Callable[[], None] = lambda: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`curve`: seconds of a target pass by its rows, as measured before (process/measure.py). `heads`: over the
+        """`curve`: seconds of a target pass by its rows, as measured before (process/loading.py). `heads`: over the
         target's hidden states, by the name of their source. `on_failure` is called on the event loop when the engine
         gave up: the target fails for every request (requests.py). `on_idle` is called on the engine's thread at least
         every IDLE_S while no request is in a slot or waits for one.

@@ -14,8 +14,7 @@ from cloud_gateway.core.requests.events import Event, FrameTaken, Released, Send
 from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.engine.exchange import Active, Audit, Declined, NoAudit, WorkerGone
-from cloud_gateway.engine.queued.workers import QueueWorkers
-from cloud_gateway.scope import scope_for
+from cloud_gateway.engine.queued.workers import QueueWorkers, scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker
 

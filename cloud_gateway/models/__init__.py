@@ -2,9 +2,8 @@
 
 Public, by module:
 
-- `families`: `check_torch`, `family_of`
 - `grammar`: all
-- `sizes`: `Need`, `heads_need`, `llamacpp_need`, `torch_need`
+- `headers`: `check_torch`, `family_of`, `heads_need`, `llamacpp_need`, `Need`, `torch_need`
 - `settings`: `PREFILL_CHUNK`, `TargetSettings`
 - `text`: `Text`
 """

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.models.masks import Lane, MasksBeside
-from cloud_gateway.models.schema_limits import MAX_SCHEMA_BYTES, check_size, finite
-from cloud_gateway.models.trial import TOO_COMPLEX, Trial
+from cloud_gateway.models.trial import MAX_SCHEMA_BYTES, TOO_COMPLEX, Trial, check_size, finite
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.numbers import common_prefix
 

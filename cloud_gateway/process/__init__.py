@@ -4,7 +4,6 @@ Public, by module:
 
 - `commands`: all
 - `config`: all
-- `loading`: `engine_settings`, `load_models`, `Models`
-- `measure`: `measure`
+- `loading`: `engine_settings`, `load_models`, `measure`, `Models`
 - `targets`: `check_models`, `need_of`
 """

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.process import config, report
+from cloud_gateway.process import config, views
 from cloud_gateway.process.audit import entries
 from cloud_gateway.process.views import CHANGED, key_row, worker_row
 from edgespec import __version__
@@ -79,12 +79,12 @@ def uninstall(args: argparse.Namespace) -> int:
 def status(args: argparse.Namespace) -> int:
     socket = _socket(args)
     if args.watch and not args.json:
-        report.show_live(lambda: (control.call(socket, "status"), control.call(socket, "workers")["workers"]))
+        views.show_live(lambda: (control.call(socket, "status"), control.call(socket, "workers")["workers"]))
     while args.watch and args.json:
         _print_json(control.call(socket, "status"))
         time.sleep(1.0)
     answer = control.call(socket, "status")
-    return _print_json(answer) if args.json else _print(report.text(answer))
+    return _print_json(answer) if args.json else _print(views.text(answer))
 
 
 # --- pairing -------------------------------------------------------------------------------------------------------

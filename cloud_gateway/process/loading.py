@@ -1,19 +1,28 @@
-"""Loads the models that the configuration names. Takes seconds to minutes, so it does not run on the event loop."""
+"""Loads the models that the configuration names. Takes seconds to minutes, so it does not run on the event loop.
+
+Then `measure` times the target's passes, and `spare_rounds` keeps Python's cycle collector away from the models.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.limits.settings import QUEUE_LIMIT
+from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.flatten import FlatTree, flatten
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
+from cloud_gateway.models.target_model import Target, Work
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target, translation_of
 from edgespec import __version__
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
+
 
 log = logging.getLogger("cloud_gateway.process.loading")
 
@@ -128,7 +138,7 @@ def _load_heads(
     files = [expand(file) for file in settings.sources.heads]
     if not files:
         return {}
-    from cloud_gateway.models.drafts.heads import beside
+    from cloud_gateway.models.drafts.eagle import beside
     from cloud_gateway.models.target_model.torch import TorchTarget
 
     assert isinstance(target, TorchTarget)  # held by check_models
@@ -153,3 +163,69 @@ def fingerprint(model_digest: bytes, *chosen: str) -> str:
     versions = (transformers.__version__, np.__version__, grammar.version(), __version__)
     facts = "\0".join((model_digest.hex(), *chosen, *versions))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
+
+
+ROWS = (1, 4, 16, 2, 8, 32)
+"""In the order measured: what a limit cuts off matters least."""
+LIMIT_S = 1.0
+"""No further row count is begun after this time. The start of a gateway takes several seconds anyway."""
+PROMPT = 16
+"""Tokens in the slot: longer prompts cost more, and are learnt from real passes."""
+
+
+def measure(target: Target, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+    """Rows -> seconds: the second of two passes each, since the first one also allocates memory.
+
+    Call it before the engine starts, which owns the target from then on.
+    """
+    slot, _ = target.open([0] * PROMPT, room=PROMPT + max(ROWS))
+    curve: dict[int, float] = {}
+    began = clock()
+    try:
+        target.prefill(slot, [0] * (PROMPT - 1))
+        for rows in ROWS:
+            if curve and clock() - began > LIMIT_S:
+                break
+            work = [Work(slot, _chain(rows))]
+            target.verify(work)
+            before = clock()
+            target.verify(work)
+            curve[rows] = max(clock() - before, 0.0)
+    finally:
+        target.close(slot)
+    return curve
+
+
+def _chain(rows: int) -> FlatTree:
+    tree = CandidateTree([0] * PROMPT)
+    node = tree.root
+    for _ in range(rows - 1):
+        node = tree.add_local(node, 0, 1.0, 1.0) or node
+    return flatten(tree.root, tree.best(rows))
+
+
+ALLOCATIONS = 20_000
+"""Container objects made before the youngest generation is collected. A round of one request
+leaves about 10, since pruned candidates are freed at once (core/drafting/tree.py); what else the process makes, and
+keeps for long, would start it at Python's 700 in the middle of rounds. What waits for it stays below 10 MB."""
+SWEEP_S = 30.0
+"""Between full collections. An ended link leaves cycles with its TLS buffers, about a quarter of a megabyte; links grow
+so old that the younger generations' collections never see them again, and the oldest one's comes after hours.
+"""
+
+
+def spare_rounds() -> None:
+    """Call once, when the models are loaded: what exists then is taken for permanent and never looked through again.
+
+    With torch and a tokenizer loaded a full collection looks through half a million objects, which stops every thread.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(ALLOCATIONS, 10, 10)
+
+
+async def sweep() -> NoReturn:
+    """Frees what ended connections leave, until it is cancelled: some milliseconds each time, after `spare_rounds`."""
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        gc.collect()

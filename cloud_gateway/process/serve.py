@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cloud_gateway.api import Api, Backend, Limits, make_app
-from cloud_gateway.api.connection import Times
-from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, api_admission, check_free, listen
+from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, Times, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
@@ -25,13 +24,10 @@ from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, Watch, metrics_app
 from cloud_gateway.process import spans
 from cloud_gateway.process.audit import AuditLog
-from cloud_gateway.process.collector import spare_rounds, sweep
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
-from cloud_gateway.process.link_port import LinkPort, reachable_host
-from cloud_gateway.process.loading import Models, engine_settings, load_models
-from cloud_gateway.process.measure import measure
-from cloud_gateway.process.own_worker import OwnWorker
+from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
+from cloud_gateway.process.loading import Models, engine_settings, load_models, measure, spare_rounds, sweep
 from cloud_gateway.process.recorder import Recorder, RecorderSettings
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__

@@ -10,8 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cloud_gateway.models.families import check_torch
-from cloud_gateway.models.sizes import Need, heads_need, llamacpp_need, torch_need
+from cloud_gateway.models.headers import Need, check_torch, heads_need, llamacpp_need, torch_need
 from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
@@ -221,7 +220,7 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     import torch
 
     from cloud_gateway.models.target_model import load
-    from cloud_gateway.models.target_model.exact_rows import BLOCK_ROWS
+    from cloud_gateway.models.target_model.linear import BLOCK_ROWS
     from cloud_gateway.models.target_model.torch import MAX_LONE_ROWS, TorchTarget
 
     options, path = settings.target, plan.path

@@ -1,18 +1,23 @@
-"""JSON rows of API keys and workers for the commands and the control socket; times: Unix seconds."""
+"""What the commands show: JSON rows of API keys and workers, with times in Unix seconds, and the text of the status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.router import cost_s
 from edgespec.core.protocol.names import key_id
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from cloud_gateway.core.requests.merit import Merit, Record
     from cloud_gateway.links.paired import PairedWorker
     from cloud_gateway.links.registry import WorkerInfo
+
 
 CHANGED: Mapping[str, str] = {
     "revoke": "Worker {name} ({id}) is revoked and its link ended; pairing it again undoes that.",
@@ -77,3 +82,78 @@ def worker_rows(
 def _paused(link: WorkerInfo) -> str | None:
     """Why a linked worker gets no requests."""
     return "on probation, its links kept ending" if link.probation else link.paused_because
+
+
+NAME = 11
+"""Width of the first column."""
+UNLINKED = "No worker is linked: `cloud-gateway workers list` shows why, `cloud-gateway pair` adds one."
+
+
+def text(status: Mapping[str, Any]) -> str:
+    """The state of a running gateway, or of one that starts: a name and a sentence a line."""
+    return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status))
+
+
+def show_live(read: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]], period_s: float = 1.0) -> None:
+    """The state, its rates and the workers, in place, until `read` raises, as it does when the gateway ends."""
+    from rich.live import Live
+
+    before, began = None, time.monotonic()
+    with Live(auto_refresh=False, screen=False) as shown:
+        while True:
+            (status, workers), now = read(), time.monotonic()
+            shown.update(screen(before, status, now - began, workers), refresh=True)
+            before, began = status, now
+            time.sleep(period_s)
+
+
+def screen(
+    before: Mapping[str, Any] | None, status: Mapping[str, Any], seconds: float, workers: Sequence[Mapping[str, Any]]
+) -> RenderableType:
+    """`status` with what happened in the `seconds` since `before`, and a table of the linked workers."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    linked, table = [row for row in workers if row["linked"]], Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("worker", "state", "round trip", "step", "requests", "frames", "accepted"):
+        table.add_column(name)
+    for row in linked:
+        times = (f"{row[name]:.1f} ms" for name in ("rtt_ms", "step_ms"))
+        counts = (str(row[name] or 0) for name in ("requests", "frames", "accepted"))
+        table.add_row(Text(row["name"]), Text(row["paused"] or "ready"), *times, *counts)
+    rates = _rates(before, status, seconds) if before and "doing" not in {*before, *status} else ""
+    return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table if linked else Text(UNLINKED))
+
+
+def _rates(before: Mapping[str, Any], status: Mapping[str, Any], seconds: float) -> str:
+    tokens, passes, local = (status[name] - before[name] for name in ("tokens", "rounds", "local_draft_passes"))
+    drafted, accepted = (sum(status[name].values()) - sum(before[name].values()) for name in ("drafted", "accepted"))
+    share = f", {accepted / drafted:.0%} of {drafted} candidates accepted" if drafted else ""
+    a_pass = f", {tokens / passes:.2f} a pass" if passes else ""
+    return f"{tokens / seconds:.1f} tokens/s{a_pass}, {local / seconds:.1f} local draft passes/s{share}"
+
+
+def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    up = f"up {timedelta(seconds=status['uptime_s'])} (process {status['pid']}, cloud-gateway {status['version']})"
+    if "doing" in status:
+        yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s), {up}"
+        return
+    yield "state", f"{status['state']} {status['model']}, {up}"
+    yield "API", f"{status['api']}/v1"
+    yield "link port", status["link"]
+    yield "metrics", f"{status['metrics']}/metrics"
+    yield "policy", status["policy"]
+    yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused", "quarantined"))
+    asked = f"{status['requests_active']} active, {status['requests_queued']} queued"
+    yield "requests", f"{asked}, {status['requests']} since the start"
+    rounds = status["rounds"]
+    a_pass = f" ({status['tokens'] / rounds:.2f} a pass)" if rounds else ""
+    yield "tokens", f"{status['tokens']} in {rounds} passes of the target{a_pass}"
+    for source, drafted in status["drafted"].items():
+        accepted = status["accepted"].get(source, 0)
+        share = f" ({accepted / drafted:.0%})" if drafted else ""
+        yield "candidates", f"{accepted} of {drafted} by {source} were accepted{share}"
+    yield "local draft", f"{status['local_draft_passes']} passes"
+    for name in ("frames", "refused"):
+        yield name, ", ".join(f"{count} {kind}" for kind, count in status[name].items()) or "none"

@@ -138,7 +138,7 @@ def _try(options: argparse.Namespace) -> int:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    from cloud_gateway.models.families import family_of
+    from cloud_gateway.models.headers import family_of
     from cloud_gateway.process import config
     from cloud_gateway.process.targets import check_models, need_of
     from edgespec.lab.pairs import together

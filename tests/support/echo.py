@@ -15,8 +15,7 @@ from typing import Any
 import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
-from cloud_gateway.api.connection import Times
-from cloud_gateway.api.listener import Listener, listen
+from cloud_gateway.api.listener import Listener, Times, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.exchange import Stream

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.models.target_model.cache import SlotKv
+from cloud_gateway.models.target_model.forward import SlotKv
 from cloud_gateway.process.config import GatewaySettings
 from tools.bench import target
 from tools.bench.__main__ import main

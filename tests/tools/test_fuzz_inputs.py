@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cloud_gateway.api import tools as api_tools
-from cloud_gateway.models import schema_limits
+from cloud_gateway.models import trial
 from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
 from tools.fuzz import corpus, decoders, run
@@ -48,7 +48,7 @@ def toml_as_python_reads_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def references_of_any_length(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(schema_limits, "_resolved", lambda root, reference: int(reference.rpartition("/")[2] or 0))
+    patch.setattr(trial, "_resolved", lambda root, reference: int(reference.rpartition("/")[2] or 0))
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,8 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.links.registry import Registry, WorkerInfo
 from cloud_gateway.models.target_model import Pass, Work
-from cloud_gateway.process.collector import spare_rounds
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import engine_settings
+from cloud_gateway.process.loading import engine_settings, spare_rounds
 from cloud_gateway.process.recorder import Recorder
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule

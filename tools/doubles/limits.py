@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace as replaced
 
 from cloud_gateway.api import listener
-from cloud_gateway.api.connection import Times
-from cloud_gateway.api.limits import Limits
+from cloud_gateway.api.generation import Limits
+from cloud_gateway.api.listener import Times
 from cloud_gateway.core.limits.quota import KeyLimits
 from cloud_gateway.links import port
 from cloud_gateway.process.config import GatewaySettings

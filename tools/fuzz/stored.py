@@ -21,7 +21,7 @@ from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.models.sizes import heads_need
+from cloud_gateway.models.headers import heads_need
 from cloud_gateway.process import audit
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.drafts.eagle import NAMES, EagleHead, Line
+from cloud_gateway.models.drafts.eagle import EagleHead, Line
 from cloud_gateway.models.target_model.load import Loaded
 from edgespec.core.errors import ConfigError
 from tools import options
@@ -51,7 +51,7 @@ def pupil(args: argparse.Namespace, loaded: Loaded, lessons: Sequence[Lesson], h
 
 def weights(head: EagleHead) -> dict[str, Tensor]:
     """What is trained: all but the output embedding."""
-    return {name: getattr(head, name) for name in NAMES if name not in ("output", "tokens")}
+    return {name: getattr(head, name) for name in EagleHead.names() if name not in ("output", "tokens")}
 
 
 def fresh(embedded: int, output: Tensor, text: Pairs, size: int) -> EagleHead:

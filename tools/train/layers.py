@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.forward import Forward, Part
+from cloud_gateway.models.target_model.forward import Forward, Part, SlotKv
 from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import ConfigError, ModelError

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.drafts.medusa import Heads
+from cloud_gateway.models.drafts.heads import Heads
 from cloud_gateway.models.target_model.load import Loaded
 from edgespec.core.errors import ConfigError
 from tools import options

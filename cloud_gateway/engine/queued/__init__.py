@@ -3,5 +3,5 @@
 Public, by module:
 
 - `drafts`: `QueueDrafts`, `REST`
-- `workers`: `QueueWorkers`
+- `workers`: `QueueWorkers`, `scope_for`
 """

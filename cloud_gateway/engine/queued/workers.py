@@ -7,6 +7,7 @@ A running request that needs the worker comes first.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence, Set
@@ -20,7 +21,6 @@ from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.engine.exchange import Active, Audit, Declined
-from cloud_gateway.scope import scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling, ToWorker
 from edgespec.shared.contained import Contained, describe_fault
@@ -215,3 +215,9 @@ def _chosen(active: Active, lost_by: Set[str], idle: dict[str, LinkedWorker], me
     if not generation.assignments.allowed:
         return None
     return choose(idle.values(), {}, active.request.groups, merit, exclude=generation.assignments.excluded | lost_by)
+
+
+def scope_for(worker: str, scope: bytes) -> bytes:
+    """A cache scope as it is sent to one worker, so that two workers cannot find out that they serve the same key."""
+    data = b"edgespec/1 cache scope\0" + scope + worker.encode()
+    return hashlib.sha256(data).digest()[: len(scope)]

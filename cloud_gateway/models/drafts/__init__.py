@@ -3,7 +3,7 @@
 Public, by module:
 
 - `gguf`: `LocalDraft`
-- `heads`: `beside`
+- `eagle`: `beside`
 - `self_draft`: `SelfDraft`
 - `translated`: `TranslatedDraft`, `translator`
 """

@@ -4,6 +4,8 @@ A pair is a state and the token after it. From a pair, and from all pairs before
 predicts the state after the token; the output embedding's rows of the most frequent tokens give what may follow, and
 each of these with the predicted state is the next pair. Only pairs of the target's own states stay in the keys and
 values, so that nothing of a rejected draft is left.
+
+`beside` makes what is beside a target from files of heads, of this kind and of Medusa's.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
+from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.core.sources.heads import Level
-from cloud_gateway.models.drafts import heads as files
-from cloud_gateway.models.target_model.cache import LayerShape, SlotKv, SlotLayer
+from cloud_gateway.models.drafts.heads import UNFIT, Heads, HeadTensors, MedusaHeads, read
+from cloud_gateway.models.target_model.forward import LayerShape, SlotKv, SlotLayer
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
+    from cloud_gateway.models.drafts import HeadsModel
     from cloud_gateway.models.target_model.torch import TorchTarget
 
 DEPTH = 5
@@ -45,9 +49,10 @@ NOTHING = -1
 
 
 @dataclass(slots=True)
-class EagleHead:
+class EagleHead(HeadTensors):
     """One layer of h attention heads of `dim` numbers, over states of d numbers, embeddings of e, and v tokens."""
 
+    kind = "eagle"
     join: Tensor
     """[d, e + d]."""
     norm_1: Tensor
@@ -95,28 +100,13 @@ class EagleHead:
         """[n, v]: of what follows after states [n, d]."""
         return F.linear(states, self.output)
 
-    def save(self, path: Path, target: bytes) -> None:
-        """Writes it for the target of this digest. Raises ModelError."""
-        files.save(path, "eagle", target, {name: getattr(self, name) for name in NAMES})
-
-
-NAMES = tuple(EagleHead.__dataclass_fields__)
-
-
-def load(path: Path, target: bytes) -> EagleHead:
-    """The head of a file, for the target of this digest. Raises ModelError."""
-    head = EagleHead(**files.read(path, "eagle", target, NAMES))
-    width = head.norm_1.numel()
-    try:  # a pass over one pair, from which the width of the embedding follows
-        state = torch.zeros(1, width)
-        embedded = torch.zeros(1, head.join.shape[1] - width)
-        seen = torch.ones(1, 1, dtype=torch.bool)
-        fits = head.logits(head(embedded, state, torch.zeros(1), seen)).shape == (1, len(head.tokens))
-    except (RuntimeError, IndexError, TypeError, ValueError):
-        fits = False
-    if not fits or not len(head.tokens) or head.tokens.dtype != torch.int64:
-        raise ModelError(f"The heads in {path} have shapes that do not fit each other; train them again.")
-    return head
+    def fits(self) -> bool:
+        """A pass over one pair, from which the width of the embedding follows."""
+        width = self.norm_1.numel()
+        pair = torch.zeros(1, self.join.shape[1] - width), torch.zeros(1, width)
+        after = self(*pair, torch.zeros(1), torch.ones(1, 1, dtype=torch.bool))
+        shape = self.logits(after).shape
+        return shape == (1, len(self.tokens)) and len(self.tokens) > 0 and self.tokens.dtype == torch.int64
 
 
 class Line:
@@ -213,8 +203,8 @@ class EagleDrafts:
         width = target.hidden_size
         fits = head.join.shape == (width, target.embedding.shape[1] + width)
         if not fits or int(head.tokens.max()) >= target.vocab_size:
-            raise ModelError("The heads do not fit this target: train some for it (`python -m tools.train`).")
-        self._head = EagleHead(*(getattr(head, name).to(target.device) for name in NAMES))
+            raise ModelError(UNFIT)
+        self._head = head.on(target.device)
         self._target, self._lines = target, dict[int, Line]()
         target.show_states(self)
 
@@ -244,9 +234,19 @@ class EagleDrafts:
         return line.ahead()
 
 
-def beside(target: TorchTarget, digest: bytes, path: Path) -> EagleDrafts:
-    """The head of a file beside its target. Raises ModelError."""
-    return EagleDrafts(load(path, digest), target)
+def beside(target: TorchTarget, digest: bytes, files: Sequence[Path]) -> dict[str, HeadsModel]:
+    """The heads of these files beside the target of this digest, by the name of their source. Raises ModelError."""
+    found: dict[str, HeadsModel] = {}
+    for path in files:
+        kind = read(path, names=())[0].get("kind", "")
+        if kind not in HEADS or kind in found:
+            why = "other heads of its kind are named too" if kind in found else f"holds none of {', '.join(HEADS)}"
+            raise ModelError(f"{path} in `sources.heads`: it {why}; `python -m tools.train` makes such a file.")
+        if kind == EagleHead.kind:
+            found[kind] = EagleDrafts(EagleHead.load(path, digest), target)
+        else:
+            found[kind] = MedusaHeads(Heads.load(path, digest), target)
+    return found
 
 
 def _best(levels: Sequence[Level], survivals: Sequence[float]) -> list[tuple[float, int, int]]:

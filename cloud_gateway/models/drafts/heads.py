@@ -1,69 +1,134 @@
-"""The safetensors files of heads beside a target: of one kind, and for the target that they were trained on."""
+"""Heads beside a target: their safetensors files, which `tools.train` writes, and Medusa's (Cai et al. 2024).
+
+Medusa's head i adds a residual block of low rank to the last hidden state and looks at the token i + 1 places behind
+the target's own next one. All heads share the rows of the target's output embedding for the most frequent tokens: one
+small product.
+"""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cloud_gateway.core.sources.asking import HEADS
+from cloud_gateway.core.sources.heads import Level
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
-    from cloud_gateway.models.drafts import HeadsModel
     from cloud_gateway.models.target_model.torch import TorchTarget
 
-
-def beside(target: TorchTarget, digest: bytes, files: Sequence[Path]) -> dict[str, HeadsModel]:
-    """The heads of these files beside the target of this digest, by the name of their source. Raises ModelError."""
-    found: dict[str, HeadsModel] = {}
-    for path in files:
-        kind = _facts(path).get("kind", "")
-        if kind not in HEADS or kind in found:
-            why = "other heads of its kind are named too" if kind in found else f"holds none of {', '.join(HEADS)}"
-            raise ModelError(f"{path} in `sources.heads`: it {why}; `python -m tools.train` makes such a file.")
-        found[kind] = importlib.import_module(f"cloud_gateway.models.drafts.{kind}").beside(target, digest, path)
-    return found
+WIDTH = 6
+"""Tokens that a head is asked for."""
+UNFIT = "The heads do not fit this target: train some for it (`python -m tools.train`)."
 
 
-def save(path: Path, kind: str, target: bytes, tensors: Mapping[str, Tensor]) -> None:
-    """Writes heads for the target of this digest; the file appears whole or not at all. Raises ModelError."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, part, {"kind": kind, "target": target.hex()})
-        part.replace(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"The heads cannot be written to {path} ({error}); name another file.") from error
+class HeadTensors:
+    """Heads as named tensors, one for each field of their dataclass."""
+
+    kind: ClassVar[str]
+
+    def fits(self) -> bool:
+        """Whether their shapes fit each other; may raise as torch does."""
+        raise NotImplementedError
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]  # type: ignore[arg-type]  # of each kind
+
+    def on(self, device: torch.device) -> Self:
+        """The same there."""
+        return type(self)(*(getattr(self, name).to(device) for name in self.names()))
+
+    def save(self, path: Path, target: bytes) -> None:
+        """Writes them for the target of this digest; the file appears whole or not at all. Raises ModelError."""
+        part = path.with_name(f".{path.name}.part")
+        try:
+            plain = {name: getattr(self, name).detach().contiguous() for name in self.names()}
+            save_file(plain, part, {"kind": self.kind, "target": target.hex()})
+            part.replace(path)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"The heads cannot be written to {path} ({error}); name another file.") from error
+
+    @classmethod
+    def load(cls, path: Path, target: bytes) -> Self:
+        """Those of a file, of this kind for the target of this digest. Raises ModelError."""
+        facts, tensors = read(path)
+        if facts.get("kind") != cls.kind or set(tensors) != set(cls.names()):
+            raise ModelError(f"{path} holds no {cls.kind} heads; `python -m tools.train {cls.kind}` makes such a file.")
+        if facts.get("target") != target.hex():
+            raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")
+        heads = cls(**tensors)
+        try:
+            fits = heads.fits()
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise ModelError(f"The heads in {path} have shapes that do not fit each other; train them again.")
+        return heads
 
 
-def _facts(path: Path) -> Mapping[str, str]:
+def read(path: Path, names: Sequence[str] | None = None) -> tuple[Mapping[str, str], dict[str, Tensor]]:
+    """The facts of a file, and its tensors or those of these names."""
     try:
         with safe_open(path, "pt") as file:
-            return file.metadata() or {}
+            wanted = file.keys() if names is None else names
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in wanted}
     except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from error
+        why = f"The heads in {path} cannot be read ({error}); train them again or name another file."
+        raise ModelError(why) from error
 
 
-def _unreadable(path: Path, error: Exception) -> ModelError:
-    return ModelError(f"The heads in {path} cannot be read ({error}); train them again or name another file.")
+@dataclass(slots=True)
+class Heads(HeadTensors):
+    """n heads of rank r over states of `width` numbers, and v tokens."""
+
+    kind = "medusa"
+    down: Tensor
+    """[n, width, r]."""
+    up: Tensor
+    """[n, r, width]."""
+    output: Tensor
+    """[v, width]: rows of the target's output embedding."""
+    tokens: Tensor
+    """[v]: their token ids."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits [..., n, v] after states [..., width]."""
+        inner = F.silu(torch.einsum("...w,nwr->...nr", hidden, self.down))
+        return (hidden.unsqueeze(-2) + torch.einsum("...nr,nrw->...nw", inner, self.up)) @ self.output.T
+
+    def fits(self) -> bool:
+        (count, width, rank), size = self.down.shape, len(self.tokens)
+        return count > 0 < size and self.up.shape == (count, rank, width) and self.output.shape == (size, width)
 
 
-def read(path: Path, kind: str, target: bytes, names: Sequence[str]) -> dict[str, Tensor]:
-    """The tensors of these names, of heads of this kind for the target of this digest. Raises ModelError."""
-    try:
-        with safe_open(path, "pt") as file:
-            facts = file.metadata() or {}
-            if facts.get("kind") != kind or set(file.keys()) != set(names):
-                raise ModelError(f"{path} holds no {kind} heads; `python -m tools.train {kind}` makes such a file.")
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from error
-    if facts.get("target") != target.hex():
-        raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")
-    return tensors
+class MedusaHeads:
+    """The heads beside a target (`HeadsModel`), on the engine's thread."""
+
+    def __init__(self, heads: Heads, target: TorchTarget) -> None:
+        """Raises ModelError where the target's states or tokens are others."""
+        if heads.output.shape[1] != target.hidden_size or int(heads.tokens.max()) >= target.vocab_size:
+            raise ModelError(UNFIT)
+        self._heads, self._target = heads.on(target.device), target
+
+    def read(self, slot: int) -> None:
+        """Does nothing: the state kept last is all that the heads see."""
+
+    @torch.inference_mode()
+    def ask(self, slot: int, token: int) -> list[Level]:
+        """What each head expects after the tokens kept last in this slot; nothing before its first pass."""
+        hidden = self._target.hidden(slot)
+        if hidden is None:
+            return []
+        chances = self._heads(hidden.to(self._heads.down.dtype)).softmax(-1)
+        best = chances.topk(min(WIDTH, chances.shape[-1]))
+        tokens = self._heads.tokens[best.indices].tolist()
+        pairs = zip(tokens, best.values.tolist(), strict=True)
+        return [Level(*pair, [number] * len(pair[0])) for number, pair in enumerate(pairs, 1)]

@@ -16,8 +16,7 @@ import torch
 
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
-from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.forward import Part, wait_for
+from cloud_gateway.models.target_model.forward import Part, SlotKv, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
 from cloud_gateway.models.target_model.slots import SlotTable
 from edgespec.core.drafting.algorithm2 import Proposal

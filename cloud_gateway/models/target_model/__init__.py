@@ -2,9 +2,8 @@
 
 Public, by module:
 
-- `cache`: `LayerShape`, `SlotKv`, `SlotLayer`
-- `exact_rows`: `BLOCK_ROWS`
-- `forward`: `Part`, `wait_for`
+- `forward`: `LayerShape`, `Part`, `SlotKv`, `SlotLayer`, `wait_for`
+- `linear`: `BLOCK_ROWS`
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
 - `llamacpp`: `check_file`, `LlamaCppTarget`, `spare_sequences`
 - `load`: all

@@ -5,7 +5,7 @@ attention is computed slot by slot, each over its own keys and values.
 
 `exact` makes the logits of a row independent of the rows beside it, of its own slot and of others, bit for bit, and so
 verification in bfloat16 equal to plain decoding. Two things are needed on a CPU. Products take numbers of rows that
-were tested on this machine (exact_rows.py). And attention is computed in float64, whose rounding disappears when the
+were tested on this machine (linear.py). And attention is computed in float64, whose rounding disappears when the
 result is rounded to the model's numbers, so that the order of the keys (a tree's siblings lie between a row and its
 ancestors) has no effect. Keys and values are then kept in float64 too, at 8 bytes a number.
 """
@@ -21,10 +21,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.target_model.cache import LayerShape
-from cloud_gateway.models.target_model.exact_rows import BLOCK_ROWS, STEPS, Rows, find_rows
-from cloud_gateway.models.target_model.forward import Part
-from cloud_gateway.models.target_model.linear import PackedLinear, PlainLinear
+from cloud_gateway.models.target_model.forward import LayerShape, Part
+from cloud_gateway.models.target_model.linear import BLOCK_ROWS, STEPS, PackedLinear, PlainLinear, Rows, find_rows
 from edgespec.core.errors import ModelError
 
 Kernels = Literal["packed", "plain"]
@@ -161,7 +159,7 @@ class LlamaForward:
         return torch.cat([product(*block) for block in zip(*(all_.split(BLOCK_ROWS) for all_ in rows), strict=True)])
 
     def _products(self) -> Iterator[tuple[str, PlainLinear]]:
-        """Those of a pass, by their kind as in exact_rows.py."""
+        """Those of a pass, by their kind as in linear.py."""
         for layer in self._layers:
             yield from zip(
                 ("plain", "plus", "silu", "times", "plus"), (layer.qkv, layer.out, layer.gate, layer.up, layer.down)

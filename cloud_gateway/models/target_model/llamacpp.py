@@ -1,7 +1,7 @@
 """The llama.cpp engine: a GGUF model, all requests in one context, the trees of a round in one pass.
 
 A slot is a sequence of llama.cpp; its committed tokens, and the rows of its tree until `keep`, are cells of that
-sequence and of its forks (tree_batch.py). Sharing a prefix between slots, accepting a path and dropping the rest only
+sequence and of its forks (cells.py). Sharing a prefix between slots, accepting a path and dropping the rest only
 change which sequences a cell belongs to; nothing is copied.
 
 `exact`: in llama.cpp on a CPU a row has the same logits in any company if it is not alone in its pass, the pass has at
@@ -15,7 +15,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,75 +23,20 @@ from numpy.typing import NDArray
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
-from cloud_gateway.models.target_model.host import argmax_on_host, entropy_on_host
-from cloud_gateway.models.target_model.slots import SlotTable
-from cloud_gateway.models.target_model.tree_batch import Laid, groups, lay_out, leaves
+from cloud_gateway.models.target_model.cells import CellOrder, Laid, lay_out, leaves
+from cloud_gateway.models.target_model.slots import SlotTable, argmax_on_host, entropy_on_host, groups
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.thread_count import thread_counts
 from edgespec.llamacpp.context import Context, Row, require_gpu
 from edgespec.shared.threads import Threads
 from edgespec.shared.vocabfiles import gguf_metadata
 
-BLOCK = 64
-MIN_READ = 32
-"""Tokens of a prompt for which cells are moved: moving one takes about as long as the attention of 22 rows to it."""
-MIN_RETIRED = 512
-"""Retired cells under `exact` before the others are moved; also at least as many as are in use."""
-
-
-@dataclass(slots=True)
-class CellOrder:
-    """What happened since the cells were last in order, and so when it pays to move all to the beginning of the cache.
-
-    On a CPU attention takes BLOCK cells together and skips a block of which no row attends to a cell. Cells that become
-    free among those of other requests lie in many blocks; a prompt fills them first, and the rest of it attends to them
-    there (dev/decisions/154-cells-in-order.md). Under `exact` no cell is used again, and retired ones are passed over
-    in every pass.
-    """
-
-    cells: int
-    """Of the cache."""
-    skips: bool
-    """Whether attention skips blocks."""
-    filled: int = 0
-    """Cells used since then, retired ones included."""
-    holes: int = 0
-    """Cells that became free among those of others."""
-    strewn: dict[int, int] = field(default_factory=dict)
-    """Tokens of each slot that were verified in one pass with other requests."""
-    shared: dict[int, int] = field(default_factory=dict)
-    """Cells that each slot shares with another one: moved, they would be there twice."""
-
-    def kept(self, slot: int, rows: int, refused: int, *, company: bool) -> None:
-        """Notes a pass over a slot's tree, of which `rows` were kept; `company`: over those of others, too."""
-        self.holes += refused
-        self.strewn[slot] = self.strewn.get(slot, 0) + rows * company
-
-    def left(self, slot: int, start: int = 0) -> None:
-        """Notes that a slot's cells at positions from `start` on became free."""
-        self.holes += self.strewn.pop(slot, 0)
-        self.shared[slot] = min(self.shared.get(slot, 0), start)
-
-    def due(self, rows: int, live: int, *, exact: bool, reads: bool) -> bool:
-        """Whether to move the `live` cells before `rows` are computed; `reads`: those of a prompt."""
-        if exact and self.filled + rows > min(live + max(live, MIN_RETIRED), self.cells):
-            return True
-        scattered = self.skips and reads and rows >= MIN_READ and self.holes > live // BLOCK
-        return scattered and sum(self.shared.values()) <= live // 2
-
-    def moved(self, live: int) -> None:
-        """Notes that the cells are in order."""
-        self.filled, self.holes = live, 0
-        self.strewn.clear()
-        self.shared.clear()
-
-
 MAX_SEQUENCES = 256
 """Compiled into llama.cpp."""
 MAX_PASS_ROWS = 256
 """Rows of one pass, unless one tree has more: llama.cpp reserves memory for the logits of all of them."""
 MIN_PASS_ROWS = 32
-"""As many as measure.py verifies at the start, however small trees and slots are: llama.cpp aborts beyond."""
+"""As many as loading.py verifies at the start, however small trees and slots are: llama.cpp aborts beyond."""
 MAX_EXACT_ROWS = 63
 """Rows that llama.cpp computes at once under `exact`."""
 PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)

@@ -1,11 +1,17 @@
-"""The table of KV slots: the tokens in each, and the slot for a new prompt. No tensors: any engine can use it."""
+"""What every engine needs, without tensors: the table of KV slots, the cut of a round into passes, and what is read
+from logits that numpy has.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.core.numbers import common_prefix
@@ -132,3 +138,34 @@ class SlotTable:
         kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
         now = self._clock()
         return [i for i in first_to_go([*kept, Kept(scope, 1, now)], now) if i < len(kept)]
+
+
+MIN_LOGIT = -200.0
+"""Lower bound of logits relative to the best one, in nats; minus infinity would make 0 · inf in the entropy."""
+
+
+def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
+    """The first of the largest scores of each row, `scores`: [n, vocab_size]."""
+    return [int(row.argmax()) for row in scores]
+
+
+def entropy_on_host(scores: NDArray[np.float32]) -> float:
+    """Nats of the distribution with these logits, [vocab_size]."""
+    below = np.maximum(scores - scores.max(), MIN_LOGIT)
+    weights = np.exp(below)
+    total = float(weights.sum())
+    # H = ln Z - E[l], with l the logits below their maximum.
+    return math.log(total) - float(np.einsum("i,i", weights, below)) / total
+
+
+def groups(sizes: Sequence[tuple[int, int]], rows: int, forks: int) -> list[list[int]]:
+    """Cuts a round into passes of at most so many rows and forks, in order; `sizes`: rows and forks of each tree."""
+    made: list[list[int]] = []
+    used = (0, 0)
+    for index, (more_rows, more_forks) in enumerate(sizes):
+        used = used[0] + more_rows, used[1] + more_forks
+        if not made or used[0] > rows or used[1] > forks:
+            made.append([])
+            used = more_rows, more_forks
+        made[-1].append(index)
+    return made

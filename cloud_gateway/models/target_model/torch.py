@@ -20,14 +20,10 @@ from torch import Tensor
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
-from cloud_gateway.models.target_model.cache import SlotKv
-from cloud_gateway.models.target_model.exact_rows import Rows
-from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, wait_for
-from cloud_gateway.models.target_model.host import MIN_LOGIT, argmax_on_host, entropy_on_host
-from cloud_gateway.models.target_model.linear import can_pack
+from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, SlotKv, wait_for
+from cloud_gateway.models.target_model.linear import Rows, can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
-from cloud_gateway.models.target_model.slots import SlotTable
-from cloud_gateway.models.target_model.tree_batch import groups
+from cloud_gateway.models.target_model.slots import MIN_LOGIT, SlotTable, argmax_on_host, entropy_on_host, groups
 from edgespec.core.errors import ModelError
 from edgespec.core.thread_count import thread_counts
 from edgespec.shared.threads import Threads

@@ -94,7 +94,7 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
     """All arms on all prompts. Raises ModelError."""
     from cloud_gateway.process.config import SELF
     from cloud_gateway.process.loading import load_models
-    from cloud_gateway.process.measure import measure as pass_curve
+    from cloud_gateway.process.loading import measure as pass_curve
     from edgespec.lab.tune.advice import Measured
     from edgespec.lab.tune.arms import Arms
 

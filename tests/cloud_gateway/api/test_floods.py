@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cloud_gateway.api.connection import MAX_DROPPED_BYTES, MAX_IDLE_PER_KEY
+from cloud_gateway.api.listener import MAX_DROPPED_BYTES, MAX_IDLE_PER_KEY
 from edgespec.shared.acceptor import raise_descriptor_limit
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tests.support.sockets import dial

@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from cloud_gateway.api import Backend, service
-from cloud_gateway.api.encoding import TurnedThreads
-from cloud_gateway.api.report import MAX_CANCELLED_LINES
+from cloud_gateway.api.generation import TurnedThreads
+from cloud_gateway.api.respond import MAX_CANCELLED_LINES
 from cloud_gateway.core.requests.options import OPTIONS
 from edgespec.core.errors import ClientError
 from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.api.generation import generations
-from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.api.generation import ServedModel, generations
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_gateway.models.schema_limits import MAX_DEPTH, MAX_NODES, SCALARS, check_size, finite
+from cloud_gateway.models.trial import MAX_DEPTH, MAX_NODES, SCALARS, check_size, finite
 from tests.support.hostile_schemas import MAKERS, largest, nested
 
 MAX_CPU_S = 0.1

@@ -16,7 +16,7 @@ from rich.console import Console
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.process import report
+from cloud_gateway.process import views
 from edgespec import __version__
 from edgespec.__main__ import main as worker_main
 from edgespec.core.protocol.names import key_id
@@ -218,12 +218,12 @@ def test_status_can_be_watched_with_rates_and_workers(capsys: pytest.CaptureFixt
     row: dict[str, Any] = {"name": "[b]lab", "linked": True, "paused": None, "rtt_ms": 20.0, "step_ms": 5.0}
     gone = {"name": "gone", "linked": False}
     console = Console(width=120, file=io.StringIO())
-    console.print(report.screen(before, now, 2.0, [row | {"requests": 3, "frames": 9, "accepted": 45}, gone]))
+    console.print(views.screen(before, now, 2.0, [row | {"requests": 3, "frames": 9, "accepted": 45}, gone]))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "15.0 tokens/s, 3.00 a pass, 0.0 local draft passes/s, 75% of 40 candidates accepted" in shown
     assert "[b]lab  ready  20.0 ms     5.0 ms  3         9       45" in shown
     assert "gone" not in shown
-    console.print(report.screen(None, now, 1.0, [gone]))
+    console.print(views.screen(None, now, 1.0, [gone]))
     assert "No worker is linked" in console.file.getvalue()  # type: ignore[attr-defined]
 
 

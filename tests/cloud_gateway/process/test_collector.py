@@ -11,8 +11,8 @@ import pytest
 
 from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.process import collector
-from cloud_gateway.process.collector import spare_rounds, sweep
+from cloud_gateway.process import loading
+from cloud_gateway.process.loading import spare_rounds, sweep
 from edgespec.core.drafting.tree import Node
 from tests.support.until import until
 
@@ -56,7 +56,7 @@ class Connection:
 
 @pytest.mark.usefixtures("restored")
 async def test_what_an_old_connection_leaves_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "SWEEP_S", 0.01)
+    monkeypatch.setattr(loading, "SWEEP_S", 0.01)
     spare_rounds()
     old = Connection()
     left = weakref.ref(old)

@@ -8,7 +8,7 @@ from pathlib import Path
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-from cloud_gateway.process.measure import LIMIT_S, measure
+from cloud_gateway.process.loading import LIMIT_S, measure
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.doubles.engines import TableTarget
 

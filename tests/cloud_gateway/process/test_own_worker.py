@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.process import own_worker
+from cloud_gateway.process import link_port
 from cloud_gateway.process.config import LocalDraftSection
-from cloud_gateway.process.own_worker import OwnWorker, _configuration
+from cloud_gateway.process.link_port import OwnWorker, _configuration
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.settings import parse
@@ -39,8 +39,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         program.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
         program.chmod(0o700)
         monkeypatch.setattr(sys, "executable", str(program))
-        monkeypatch.setattr(own_worker, "RETRY_S", retry_s)
-        monkeypatch.setattr(own_worker, "END_S", 0.3)
+        monkeypatch.setattr(link_port, "RETRY_S", retry_s)
+        monkeypatch.setattr(link_port, "END_S", 0.3)
         own = OwnWorker(LocalDraftSection(model="m"), tmp_path / "own", SigningKey(b"k" * 32), "gw", bytes(32))
         own.start(Address("127.0.0.1", 1))
         return own

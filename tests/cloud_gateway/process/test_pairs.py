@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.models.families import FAMILIES
+from cloud_gateway.models.headers import FAMILIES
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import ModelError, TokenizerMismatch

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.api.report import TRACE_PARENT
+from cloud_gateway.api.errors import TRACE_PARENT
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.core.trace.play import Player

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.sizes import Need
+from cloud_gateway.models.headers import Need
 from cloud_gateway.models.target_model import linear, llamacpp
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection

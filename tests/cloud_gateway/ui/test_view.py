@@ -10,9 +10,8 @@ import pytest
 
 from cloud_gateway.core.trace.format import emitted, unseal
 from cloud_gateway.core.trace.play import Player
-from cloud_gateway.ui.alone import STATIC, alone
 from cloud_gateway.ui.pages import check_origin
-from cloud_gateway.ui.view import played
+from cloud_gateway.ui.view import STATIC, alone, played
 from edgespec.core.errors import ClientError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent
 from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
 from cloud_gateway.models.grammar import LAYOUT, Grammars

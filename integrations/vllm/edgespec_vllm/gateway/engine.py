@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from cloud_gateway.api.limits import ServedModel
+from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.requests.accounting import FrameLedger
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
 from cloud_gateway.core.requests.stats import Stats

@@ -14,8 +14,8 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.sources.heads import Level
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, NAMES, EagleDrafts, EagleHead, Line, load
-from cloud_gateway.models.drafts.medusa import Heads
+from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line
+from cloud_gateway.models.drafts.heads import Heads
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
@@ -237,28 +237,28 @@ async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead
 def test_files_that_do_not_fit_are_one_sentence(folder: Path, head: EagleHead, tmp_path: Path) -> None:
     path, target = tmp_path / "eagle.safetensors", target_of(folder)
     head.save(path, DIGEST)
-    again = load(path, DIGEST)
-    assert all(torch.equal(getattr(again, name), getattr(head, name)) for name in NAMES)
-    parts = {name: getattr(head, name).detach() for name in NAMES}
-    for name in NAMES:
+    again = EagleHead.load(path, DIGEST)
+    assert all(torch.equal(getattr(again, name), getattr(head, name)) for name in EagleHead.names())
+    parts = {name: getattr(head, name).detach() for name in EagleHead.names()}
+    for name in EagleHead.names():
         EagleHead(**{**parts, name: parts[name][:-1].contiguous()}).save(path, DIGEST)
         with pytest.raises(ModelError, match="shapes that do not fit"):
-            load(path, DIGEST)
+            EagleHead.load(path, DIGEST)
         EagleHead(**{**parts, name: torch.tensor(1.0)}).save(path, DIGEST)
         with pytest.raises(ModelError, match="shapes that do not fit"):
-            load(path, DIGEST)
+            EagleHead.load(path, DIGEST)
     head.save(path, DIGEST)
     with pytest.raises(ModelError, match="for another target"):
-        load(path, b"other")
+        EagleHead.load(path, b"other")
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ModelError, match="cannot be read"):
-        load(path, DIGEST)
+        EagleHead.load(path, DIGEST)
     Heads(torch.ones(1, 4, 1), torch.ones(1, 1, 4), torch.ones(2, 4), torch.arange(2)).save(path, DIGEST)
     with pytest.raises(ModelError, match="no eagle heads"):
-        load(path, DIGEST)
+        EagleHead.load(path, DIGEST)
     save_file(parts, path)
     with pytest.raises(ModelError, match="no eagle heads"):
-        load(path, DIGEST)
+        EagleHead.load(path, DIGEST)
     with pytest.raises(ModelError, match="do not fit this target"):
         EagleDrafts(EagleHead(**{**parts, "tokens": head.tokens + 60}), target)
     wide = make_tiny_target(tmp_path / "wide", hidden=64)

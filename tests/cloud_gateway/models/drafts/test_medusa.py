@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.drafts.heads import beside
-from cloud_gateway.models.drafts.heads import save as save_heads
-from cloud_gateway.models.drafts.medusa import NAMES, Heads, MedusaHeads, load
+from cloud_gateway.models.drafts.eagle import beside
+from cloud_gateway.models.drafts.heads import Heads, MedusaHeads
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
@@ -131,7 +130,7 @@ def test_a_file_states_whose_heads_it_holds(heads: Heads, target: TorchTarget, t
     with pytest.raises(ModelError, match="other heads of its kind are named too"):
         beside(target, DIGEST, [path, path])
     for kind in ("gguf", "lookup"):  # a module and a source, but no heads
-        save_heads(other, kind, DIGEST, {"tokens": torch.zeros(1)})
+        save_file({"tokens": torch.zeros(1)}, other, {"kind": kind, "target": DIGEST.hex()})
         with pytest.raises(ModelError, match="it holds none of medusa"):
             beside(target, DIGEST, [other])
 
@@ -139,21 +138,21 @@ def test_a_file_states_whose_heads_it_holds(heads: Heads, target: TorchTarget, t
 def test_files_that_do_not_fit_are_one_sentence(heads: Heads, target: TorchTarget, tmp_path: Path) -> None:
     path = tmp_path / "heads.safetensors"
     heads.save(path, DIGEST)
-    again = load(path, DIGEST)
-    assert all(torch.equal(getattr(again, name), getattr(heads, name)) for name in NAMES)
+    again = Heads.load(path, DIGEST)
+    assert all(torch.equal(getattr(again, name), getattr(heads, name)) for name in Heads.names())
     with pytest.raises(ModelError, match="for another target"):
-        load(path, b"other")
+        Heads.load(path, b"other")
     with pytest.raises(ModelError, match="cannot be read"):
-        load(tmp_path / "none", DIGEST)
+        Heads.load(tmp_path / "none", DIGEST)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ModelError, match="cannot be read"):
-        load(path, DIGEST)
+        Heads.load(path, DIGEST)
     save_file({"tokens": torch.zeros(1)}, path)
     with pytest.raises(ModelError, match="no medusa heads"):
-        load(path, DIGEST)
+        Heads.load(path, DIGEST)
     Heads(heads.down[:, :5], heads.up, heads.output, heads.tokens).save(path, DIGEST)
     with pytest.raises(ModelError, match="shapes that do not fit"):
-        load(path, DIGEST)
+        Heads.load(path, DIGEST)
     with pytest.raises(ModelError, match="do not fit this target"):
         MedusaHeads(Heads(heads.down, heads.up, heads.output, heads.tokens + 60), target)
     with pytest.raises(ModelError, match="cannot be written"):

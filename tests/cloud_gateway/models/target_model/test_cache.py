@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.models.target_model.cache import MIN_ENTRIES, LayerShape, SlotKv, slot_cache
+from cloud_gateway.models.target_model.forward import MIN_ENTRIES, LayerShape, SlotKv, slot_cache
 
 CPU = torch.device("cpu")
 ALIKE = [LayerShape(2, 3, 3)] * 2

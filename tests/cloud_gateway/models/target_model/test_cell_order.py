@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloud_gateway.models.target_model.llamacpp import BLOCK, MIN_READ, CellOrder
+from cloud_gateway.models.target_model.cells import BLOCK, MIN_READ, CellOrder
 
 
 def due(order: CellOrder, rows: int = MIN_READ, live: int = 10 * BLOCK, *, reads: bool = True) -> bool:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.exact_rows import BLOCK_ROWS
-from cloud_gateway.models.target_model.linear import PlainLinear
+from cloud_gateway.models.target_model.linear import BLOCK_ROWS, PlainLinear
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward
 from cloud_gateway.models.target_model.torch import TorchTarget
 from tests.support.slots import begin, chain, opened

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.models import families
-from cloud_gateway.models.families import FAMILIES, check_torch
+from cloud_gateway.models import headers
+from cloud_gateway.models.headers import FAMILIES, check_torch
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 from cloud_gateway.models.target_model.load import load
@@ -135,7 +135,7 @@ def test_what_a_conversion_would_lose_is_refused(
     file = write_gguf(tmp_path / "model.gguf", make("qwen3", plain=True))
     check_torch(file)
     metadata = gguf_metadata(file) | {key: value}
-    monkeypatch.setattr(families, "gguf_metadata", lambda _: metadata)
+    monkeypatch.setattr(headers, "gguf_metadata", lambda _: metadata)
     with pytest.raises(ModelError, match=sentence):
         check_torch(file)
 
@@ -144,7 +144,7 @@ def test_llama_3_1_in_a_gguf_file_is_left_to_llama_cpp(tmp_path: Path, monkeypat
     file = write_gguf(tmp_path / "model.gguf", make("llama"))
     tensors = gguf_tensors(file)
     assert ("token_embd.weight", 32 * VOCAB) in tensors
-    monkeypatch.setattr(families, "gguf_tensors", lambda _: [*tensors, ("rope_freqs.weight", 4)])
+    monkeypatch.setattr(headers, "gguf_tensors", lambda _: [*tensors, ("rope_freqs.weight", 4)])
     with pytest.raises(ModelError, match=r"scaled rotary embedding .*: set `target.engine` to \"llamacpp\""):
         check_torch(file)
 

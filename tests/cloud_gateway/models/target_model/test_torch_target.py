@@ -16,10 +16,9 @@ from torch import Tensor
 
 from cloud_gateway.core.verify.accept import walk
 from cloud_gateway.core.verify.flatten import FlatTree
-from cloud_gateway.models.target_model import Work, host
+from cloud_gateway.models.target_model import Work, slots
 from cloud_gateway.models.target_model import torch as engine
-from cloud_gateway.models.target_model.cache import MIN_ENTRIES
-from cloud_gateway.models.target_model.forward import HfForward, Part
+from cloud_gateway.models.target_model.forward import MIN_ENTRIES, HfForward, Part
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import ModelError
 from tests.support.slots import SCOPE, begin, chain, opened
@@ -108,7 +107,7 @@ def test_greedy_answers_are_those_of_plain_decoding_whatever_the_trees(
     assert len(answer) >= len(trees)
 
 
-HOST = (lambda x: host.argmax_on_host(x.float().numpy()), lambda row: host.entropy_on_host(row.float().numpy()))
+HOST = (lambda x: slots.argmax_on_host(x.float().numpy()), lambda row: slots.entropy_on_host(row.float().numpy()))
 DEVICE = (engine.argmax_on_device, engine.entropy_on_device)
 
 
