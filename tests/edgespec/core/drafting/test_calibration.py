@@ -55,10 +55,3 @@ def test_a_huge_entropy_neither_overflows_nor_spoils_what_was_learnt() -> None:
     before = calibrator(0.1, 1.0, 0)
     calibrator.observe([math.inf], 1.0, 0)
     assert calibrator(0.1, 1.0, 0) == before
-
-
-@pytest.mark.parametrize("cost", [0.0, 1e-12, 800.0])
-def test_extreme_costs_give_probabilities(cost: float) -> None:
-    calibrator = Calibrator()
-    calibrator.observe([cost], 20.0, 0)
-    assert 0 <= calibrator(cost, 20.0, 9) <= 1

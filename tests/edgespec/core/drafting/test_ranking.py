@@ -66,14 +66,6 @@ def test_prices_are_those_of_the_slow_softmax_over_noisy_scores(rule: Sampling, 
     assert all(cost >= 0 for cost in found.costs) and found.costs == sorted(found.costs)
 
 
-def test_plain_ranking_without_a_seed_prices_by_the_processed_distribution() -> None:
-    logits = some_logits(1)
-    found = Ranker(Sampling(temperature=0.5, top_k=20), PROMPT)(logits, [], 5)
-    p = np.exp(process(logits, Sampling(temperature=0.5, top_k=20)))
-    p /= p.sum()
-    np.testing.assert_allclose(np.exp(-np.array(found.costs)), np.sort(p)[::-1][:5])
-
-
 def test_a_spread_of_one_gives_a_greedy_request_the_papers_costs() -> None:
     logits = some_logits(2)
     found = Ranker(Sampling(), PROMPT, spread=Spread(1.0))(logits, [], 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import ranges, signing
-from edgespec.core.protocol.session import GATEWAY_RECEIVES, WORKER_RECEIVES, RttSample, State, together
+from edgespec.core.protocol.gateway_session import GatewaySession
+from edgespec.core.protocol.session import GATEWAY_RECEIVES, WORKER_RECEIVES, RttSample, State, WorkerSession, together
 from edgespec.core.protocol.signing import seal
 from tests.support.sessions import (
     COMMIT,
@@ -31,20 +33,82 @@ from tests.support.sessions import (
     worker,
 )
 
+LARGE = m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)])
 
-@pytest.mark.claim("a-replayed-frame")
-def test_a_replayed_frame_ends_the_link() -> None:
+
+def sealed(payload: bytes) -> bytes:
+    return seal(WORKER_KEY, signing.WORKER_FRAME, payload)
+
+
+def bodies(*messages: Any) -> Callable[[WorkerSession, GatewaySession], bytes]:
+    """A rightly signed first frame of a worker with these messages."""
+    return lambda w, g: sealed(m.encode([w.session, 1, list(messages)]))
+
+
+def former(w: WorkerSession, g: GatewaySession) -> bytes:
+    """A frame of the same worker's session before this one."""
+    w2, g2 = worker(), gateway(nonce=b"3" * 32)
+    for _ in range(2):
+        deliver(w2, g2)
+        deliver(g2, w2)
+    return w2.send(TREE)
+
+
+def repeated(w: WorkerSession, g: GatewaySession) -> bytes:
+    g.receive(frame := w.send(TREE), 0.0)
+    return frame
+
+
+def second_pong(w: WorkerSession, g: GatewaySession) -> bytes:
+    g.tick(0.02)
+    deliver(g, w)
+    deliver(w, g)
+    return w.send(m.Pong(20000))
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        pytest.param(repeated, "sequence", marks=pytest.mark.claim("a-replayed-frame")),
+        pytest.param(
+            lambda w, g: w.send(TREE) and w.send(TREE), "sequence", marks=pytest.mark.claim("reordered-frames")
+        ),
+        pytest.param(
+            former,
+            "session",
+            marks=pytest.mark.claim(
+                "a-frame-of-another-session", "a-frame-of-an-older-session-of-the-same-worker-is-refused"
+            ),
+        ),
+        pytest.param(bodies(COMMIT), "unexpected", marks=pytest.mark.claim("a-message-of-the-gateways-direction")),
+        *((bodies(TREE, other, TREE), "unexpected") for other in (m.Ping(1), m.Pause("x"), m.StepTimes([1], [1]))),
+        *((bodies(TREE, other), "unexpected") for other in (m.Bye("x"), COMMIT)),
+        *((bodies(*[["decline", 1, 1, "x"]] * count), "malformed") for count in (0, m.MAX_PARTS + 1)),
+        *(
+            pytest.param(lambda w, g, data=data: sealed(data), "malformed", marks=pytest.mark.claim("bad-msgpack"))
+            for data in (b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff")
+        ),
+        pytest.param(bodies(LARGE), "oversize", marks=pytest.mark.claim("a-websocket-message-beyond-64-kib")),
+        pytest.param(lambda w, g: w.send(m.Pong(123)), "pong", marks=pytest.mark.claim("a-pong-that-answers-no-ping")),
+        (second_pong, "pong"),
+        pytest.param(
+            lambda w, g: g.send(m.Ping(1)),
+            "bad-signature",
+            marks=pytest.mark.claim("the-gateways-own-frame-sent-back"),
+        ),
+    ],
+)
+def test_a_frame_that_no_worker_sends_ends_the_link(bad: Any, reason: str) -> None:
     w, g = linked()
-    frame = w.send(TREE)
-    g.receive(frame, 0.0)
-    assert reason_of(g, frame).reason == "sequence"
+    assert reason_of(g, bad(w, g)).reason == reason
 
 
-@pytest.mark.claim("reordered-frames")
-def test_a_skipped_frame_ends_the_link() -> None:
+@pytest.mark.parametrize("wrong", [[COMMIT], [LARGE], [TREE, m.Ping(1)], [TREE, COMMIT]])
+def test_what_may_not_be_sent_is_a_fault_of_ours_and_takes_no_number(wrong: list[Any]) -> None:
     w, g = linked()
-    w.send(TREE)
-    assert reason_of(g, w.send(TREE)).reason == "sequence"
+    with pytest.raises(LocalProtocolError):
+        w.send(*wrong)
+    assert g.receive(w.send(TREE), 0.0) == [TREE]
 
 
 def test_messages_of_several_requests_share_one_frame_in_order() -> None:
@@ -56,22 +120,6 @@ def test_messages_of_several_requests_share_one_frame_in_order() -> None:
     assert reason_of(g, frame).reason == "sequence"
 
 
-@pytest.mark.parametrize("other", [m.Ping(1), m.Pause("x"), m.StepTimes([1], [1]), m.Bye("x"), COMMIT])
-def test_a_frame_in_which_one_part_must_not_be_is_refused_as_a_whole(other: m.AnyBody) -> None:
-    w, g = linked()
-    with pytest.raises(LocalProtocolError):
-        w.send(TREE, other)
-    frame = m.encode(m.Frame(w.session, 1, [TREE, other, TREE]))
-    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "unexpected"
-
-
-@pytest.mark.parametrize("count", [0, m.MAX_PARTS + 1])
-def test_a_frame_has_1_to_64_messages(count: int) -> None:
-    w, g = linked()
-    frame = m.encode([w.session, 1, [["decline", 1, 1, "x"]] * count])
-    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "malformed"
-
-
 @given(st.lists(st.integers(1, m.MAX_TOKENS_PER_FRAME), min_size=1, max_size=100))
 def test_what_does_not_fit_into_one_frame_goes_into_the_next(lengths: list[int]) -> None:
     _, g = linked()
@@ -81,53 +129,6 @@ def test_what_does_not_fit_into_one_frame_goes_into_the_next(lengths: list[int])
     assert all(1 <= len(group) <= m.MAX_PARTS for group in groups)
     for group in groups:
         g.send(*group)  # raises for a frame that is too large
-
-
-@pytest.mark.claim("a-frame-of-another-session")
-@pytest.mark.claim("a-frame-of-an-older-session-of-the-same-worker-is-refused")
-def test_a_frame_of_an_older_session_of_the_same_worker_is_refused() -> None:
-    w, _ = linked()
-    w2, g2 = worker(), gateway(nonce=b"3" * 32)
-    for _ in range(2):
-        deliver(w2, g2)
-        deliver(g2, w2)
-    assert reason_of(g2, w.send(TREE)).reason == "session"
-
-
-@pytest.mark.claim("the-gateways-own-frame-sent-back")
-def test_a_frame_does_not_come_back_as_one_of_the_other_direction() -> None:
-    w, _ = linked()
-    assert reason_of(w, w.send(m.Ping(1))).reason == "bad-signature"
-
-
-@pytest.mark.claim("a-message-of-the-gateways-direction")
-def test_a_worker_cannot_send_a_message_of_the_gateways() -> None:
-    w, g = linked()
-    frame = m.encode(m.Frame(w.session, 1, [COMMIT]))
-    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "unexpected"
-
-
-@pytest.mark.claim("bad-msgpack")
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xa2\xff\xfe", b"\xdd\xff\xff\xff\xff"])
-def test_a_signed_payload_that_does_not_decode_ends_the_link(payload: bytes) -> None:
-    _, g = linked()
-    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, payload)).reason == "malformed"
-
-
-@pytest.mark.claim("a-websocket-message-beyond-64-kib")
-def test_only_16_kib_come_from_a_worker() -> None:
-    w, g = linked()
-    with pytest.raises(LocalProtocolError):
-        w.send(m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)]))
-    frame = m.encode(m.Frame(w.session, 1, [m.Tree(1, 1, 3, HASH, 1, *[[2**31 - 1] * 900 for _ in range(4)])]))
-    assert reason_of(g, seal(WORKER_KEY, signing.WORKER_FRAME, frame)).reason == "oversize"
-
-
-def test_a_frame_that_may_not_be_sent_takes_no_number() -> None:
-    w, g = linked()
-    with pytest.raises(LocalProtocolError):
-        w.send(COMMIT)  # type: ignore[arg-type]
-    assert g.receive(w.send(TREE), 0.0) == [TREE]
 
 
 def test_nothing_follows_a_bye() -> None:
@@ -142,16 +143,6 @@ def test_nothing_follows_a_bye() -> None:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def test_an_unfinished_handshake_ends_after_ten_seconds() -> None:
-    for session in (worker(now=100.0), gateway(now=100.0)):
-        assert session.wake_at == 110.0
-        session.tick(109.9)
-        with pytest.raises(RemoteProtocolError) as caught:
-            session.tick(110.0)
-        assert (caught.value.reason, caught.value.close_code) == ("handshake-timeout", 4408)
-        assert session.wake_at == float("inf")
-
-
 def test_the_gateway_pings_at_once_and_every_second_and_measures() -> None:
     w, g = linked()
     now = 0.02
@@ -164,18 +155,18 @@ def test_the_gateway_pings_at_once_and_every_second_and_measures() -> None:
         now += 1.0
 
 
-@pytest.mark.claim("a-pong-that-answers-no-ping")
-def test_an_unsolicited_pong_ends_the_link() -> None:
-    w, g = linked()
-    assert reason_of(g, w.send(m.Pong(123))).reason == "pong"
+@pytest.mark.parametrize("session", [worker(now=100.0), gateway(now=100.0)])
+def test_an_unfinished_handshake_ends_after_ten_seconds(session: Any) -> None:
+    assert session.wake_at == 110.0
+    session.tick(109.9)
+    assert given_up(session, 110.0) == ("handshake-timeout", 4408)
+    assert session.wake_at == float("inf")
 
 
-def test_a_pong_counts_once() -> None:
-    w, g = linked()
-    g.tick(0.02)
-    deliver(g, w)
-    deliver(w, g)
-    assert reason_of(g, w.send(m.Pong(20000))).reason == "pong"
+def given_up(session: Any, now: float) -> tuple[str, int]:
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.tick(now)
+    return caught.value.reason, caught.value.close_code
 
 
 def test_a_silent_peer_is_given_up_after_ten_seconds() -> None:
@@ -183,12 +174,7 @@ def test_a_silent_peer_is_given_up_after_ten_seconds() -> None:
     for now in range(1, 10):
         g.tick(now)
         w.tick(now)
-    with pytest.raises(RemoteProtocolError) as caught:
-        w.tick(10.03)
-    assert (caught.value.reason, caught.value.close_code) == ("silent", 4408)
-    with pytest.raises(RemoteProtocolError) as caught:
-        g.tick(11.1)
-    assert caught.value.reason == "silent"
+    assert given_up(w, 10.03) == given_up(g, 11.1) == ("silent", 4408)
 
 
 def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
@@ -198,9 +184,7 @@ def test_a_peer_that_sends_but_does_not_read_is_given_up_after_five() -> None:
         g.receive(w.send(TREE), now)
         g.tick(now)
     g.receive(w.send(TREE), 5.0)
-    with pytest.raises(RemoteProtocolError) as caught:
-        g.tick(5.1)
-    assert (caught.value.reason, caught.value.close_code) == ("slow", 1013)
+    assert given_up(g, 5.1) == ("slow", 1013)
 
 
 def test_the_worker_measures_the_round_trip_too() -> None:

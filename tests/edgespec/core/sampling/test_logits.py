@@ -137,13 +137,6 @@ def test_a_tiny_temperature_overflows_nowhere() -> None:
     assert np.isfinite(process(np.array([-300, 400], np.float32), Sampling(temperature=1e-5))).all()
 
 
-def test_all_removed_but_one() -> None:
-    allowed = np.array([False, False, True, False])
-    rule = Sampling(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
-    x = process(np.array([9, 8, -50, 7], np.float32), rule, allowed=allowed)
-    assert np.flatnonzero(x > -INF).tolist() == [2]
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_nothing_left_or_not_a_number_is_an_error(temperature: float) -> None:
     rule = Sampling(temperature=temperature, top_p=0.9)
@@ -175,20 +168,6 @@ def test_infinite_and_huge_logits_leave_a_distribution(temperature: float, penal
 def test_a_mask_that_allows_only_infinite_logits_still_leaves_a_token() -> None:
     found = process(np.array([5, -np.inf, 3], np.float32), Sampling(), allowed=np.array([False, True, False]))
     assert int(np.argmax(found)) == 1
-
-
-def test_presence_and_frequency_count_completions_repetition_also_prompts() -> None:
-    zeros = np.ones(3, np.float32)
-    history = History([0, 0], [1, 1])
-    openai = process(zeros, Sampling(temperature=1.0, presence_penalty=0.5, frequency_penalty=0.25), history)
-    assert openai.tolist() == [1, 0, 1]
-    repetition = process(zeros, Sampling(temperature=1.0, repetition_penalty=2.0), history)
-    assert repetition.tolist() == [0.5, 0.5, 1]
-
-
-def test_entropy_of_a_point_and_of_a_flat_distribution() -> None:
-    assert entropy(np.array([5.0, -INF])) == 0
-    assert entropy(np.zeros(8)) == pytest.approx(math.log(8))
 
 
 @given(st.integers(0, 2**32), st.integers(16_000, 40_000))
