@@ -20,7 +20,7 @@ import msgspec
 
 from edgespec.core.errors import ClientError, KeyStoreError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
-from edgespec.shared.records import RecordFile
+from edgespec.shared.files import RecordFile
 
 ALPHABET = string.digits + string.ascii_letters
 ID_LENGTH, SECRET_LENGTH, NAME_LENGTH = 8, 43, 100

@@ -126,12 +126,12 @@ def _id(key: bytes) -> str:
 
 
 def _pair(args: argparse.Namespace) -> int:
-    from edgespec.shared.words import parse_code
+    from edgespec.core.pairing.messages import parse_code
 
     settings, code, store = config.given(args), parse_code(args.code), _store(args)
     where = args.address or settings.gateway.address
     if args.relay:
-        from edgespec.worker.peer_pairing import pair_through_peers
+        from edgespec.worker.pair import pair_through_peers
 
         gateway = asyncio.run(pair_through_peers(store, config.worker_name(settings), code))
     else:
@@ -167,8 +167,8 @@ def _invite(args: argparse.Namespace) -> int:
 
 
 def _pair_peer(args: argparse.Namespace) -> int:
-    from edgespec.shared.words import parse_code
-    from edgespec.worker.peer_pairing import pair_peer
+    from edgespec.core.pairing.messages import parse_code
+    from edgespec.worker.pair import pair_peer
 
     code, name = parse_code(args.code), config.worker_name(config.given(args))
     address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
@@ -233,7 +233,7 @@ def _resume(args: argparse.Namespace) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from edgespec.worker.doctor.run import examine, exit_code
+    from edgespec.worker.doctor import examine, exit_code
 
     async def show() -> int:
         found = []

@@ -18,8 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 PURE = frozenset(
-    "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses enum fractions functools "
-    "hashlib heapq hmac itertools json math operator re statistics string struct types typing unicodedata "
+    "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses difflib enum fractions "
+    "functools hashlib heapq hmac itertools json math operator re statistics string struct types typing unicodedata "
     "zlib cryptography msgspec nacl numpy spake2".split()
 )
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})

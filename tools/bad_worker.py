@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 from edgespec.core.errors import EdgespecError
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.starting import Starting

@@ -18,8 +18,7 @@ from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
-from edgespec.core.drafting.proposals import Asked
-from edgespec.core.drafting.ranking import Spread
+from edgespec.core.drafting.ranking import Asked, Spread
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import EdgespecError
 from edgespec.shared.contained import Contained, describe_fault

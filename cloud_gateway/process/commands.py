@@ -234,8 +234,8 @@ def revoke_key(args: argparse.Namespace) -> int:
 
 def rotate_identity(args: argparse.Namespace) -> int:
     """`cloud-gateway identity rotate`: a running gateway has the new keys once it is restarted."""
+    from edgespec.core.protocol.handshake import GRACE_S
     from edgespec.core.protocol.names import key_id  # cryptography
-    from edgespec.core.protocol.rotation import GRACE_S
     from edgespec.shared.server_keys import ServerKeyStore
 
     made = ServerKeyStore(_key_folder(args).parent).rotate_gateway()

@@ -7,5 +7,4 @@ Public, by module:
 - `eviction`: `first_to_go`, `gives_way`, `Holding`, `Kept`
 - `numbers`: `between`, `common_prefix`, `interpolate`
 - `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
-- `thread_count`: `ThreadCount`, `thread_counts`
 """

@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.digests import model_digest
 from edgespec.shared.installed import require
 from edgespec.shared.models import (
     PATTERNS,
@@ -33,6 +32,7 @@ from edgespec.shared.models import (
     check_fetched,
     fetched_files,
     hub_place,
+    model_digest,
     model_dir,
     recorded,
 )

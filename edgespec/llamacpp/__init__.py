@@ -7,5 +7,4 @@ Public, by module:
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
 - `step_time`: `affordable_leaves`, `step_curve`
 - `tokenizer`: `GgufTokenizer`, `Translation`, `translation`
-- `vocabulary_file`: `keep`, `kept`, `translation_by`
 """

@@ -76,7 +76,7 @@ class Context:
         self._context = llama.llama_init_from_model(self._model, params)
         if self._context is None:
             self.close()
-            raise ModelError(f"no memory for {cells} tokens of context with {path}: lower `context`{_reason()}")
+            raise ModelError(f"no memory for {cells} tokens of context with {path}: lower `context`{reason()}")
         if progress is not None:
             self._on_operation = llama.ggml_abort_callback(lambda _: bool(progress()))  # held here, as C calls it
             llama.llama_set_abort_callback(self._context, self._on_operation, None)
@@ -147,7 +147,7 @@ class Context:
         """
         first = llama.llama_get_logits_ith(self._context, index)
         if not first:
-            raise ModelError(f"llama.cpp has no logits of a row that it evaluated{_reason()}")
+            raise ModelError(f"llama.cpp has no logits of a row that it evaluated{reason()}")
         buffer = memoryview(self._logits_row.from_address(ctypes.addressof(first.contents)))
         row = np.frombuffer(buffer, np.float32)
         row.flags.writeable = False
@@ -160,7 +160,7 @@ class Context:
         """
         first = llama.llama_get_logits(self._context)
         if not first:
-            raise ModelError(f"llama.cpp has no logits of the rows that it evaluated{_reason()}")
+            raise ModelError(f"llama.cpp has no logits of the rows that it evaluated{reason()}")
         table: NDArray[np.float32] = np.ctypeslib.as_array(first, (count, self.vocab_size))
         table.flags.writeable = False
         return table
@@ -174,7 +174,7 @@ class Context:
         llama.llama_memory_clear(self._memory, False)
         for sequence, state in zip(sequences, saved, strict=True):
             if not llama.llama_state_seq_set_data(self._context, state, len(state), sequence):
-                raise ModelError(f"llama.cpp could not move the cells of a sequence{_reason()}")
+                raise ModelError(f"llama.cpp could not move the cells of a sequence{reason()}")
 
     def _saved(self, sequence: int) -> ctypes.Array[ctypes.c_uint8]:
         state = (ctypes.c_uint8 * llama.llama_state_seq_get_size(self._context, sequence))()
@@ -212,7 +212,7 @@ def _load(path: Path, gpu_layers: int, progress: Callable[[], None] | None) -> l
     _errors.clear()
     model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
-        raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{_reason()}")
+        raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{reason()}")
     # A recurrent state cannot be rolled back to an earlier token, which every misprediction requires.
     unsuitable = llama.llama_model_is_recurrent, llama.llama_model_is_hybrid, llama.llama_model_has_encoder
     if any(test(model) for test in unsuitable):
@@ -229,7 +229,7 @@ def require_gpu(gpu_layers: int) -> None:
         )
 
 
-def _reason() -> str:
+def reason() -> str:
     """llama.cpp's first line about an error, which is the cause, without the name of its function."""
     return f" ({_errors[0].splitlines()[0].split(': ', 1)[-1]})" if _errors else ""
 
@@ -241,7 +241,8 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 
 
 def quiet() -> None:
-    """Captures llama.cpp's log lines, which otherwise go to stderr; errors are kept for the exception's text."""
+    """Captures llama.cpp's log lines, which otherwise go to stderr; errors from now on are kept for `reason`."""
+    _errors.clear()
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a failed assertion would otherwise start a debugger
     llama.llama_log_set(_on_log, ctypes.c_void_p(0))
     llama.llama_backend_init()

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children
+from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_REQUESTS, PREFILL_BATCH
 from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Holding, Kept, first_to_go, gives_way
 from edgespec.core.numbers import common_prefix
-from edgespec.core.thread_count import thread_counts
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows
-from edgespec.shared.digests import model_digest
-from edgespec.shared.threads import Threads
+from edgespec.shared.models import model_digest
+from edgespec.shared.threads import Threads, thread_counts
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
 IDS_PER_REQUEST = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.core.drafting.proposals import TokenPath
+from edgespec.core.drafting.ranking import TokenPath
 from edgespec.core.numbers import common_prefix
 from edgespec.llamacpp.context import Row
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 

@@ -12,10 +12,9 @@ Public, by module:
 - `contained`: `Contained`, `describe_fault`
 - `control`: all
 - `control_client`: all
-- `digests`: `model_digest`
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
-- `files`: `locked`, `private_folder`, `write_private`
+- `files`: `locked`, `private_folder`, `RecordFile`, `write_private`
 - `folders`: all
 - `hf_vocabulary`: `hf_tokenizer_digest`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
@@ -30,16 +29,14 @@ Public, by module:
   `UnixTime`
 - `pairing_listener`: `PairingListener`
 - `procstat`: all
-- `records`: `RecordFile`
 - `sdnotify`: all
 - `server_keys`: `ServerIdentity`, `ServerKeyStore`
 - `settings`: all
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`
-- `threads`: `Threads`
+- `threads`: `thread_counts`, `Threads`
 - `tls`: `client_context`, `peer_spki_hash`, `trusted`
 - `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`,
   `vocabulary_in`
 - `wire`: `FlowLimitedClient`, `PinnedClient`, `WEBSOCKET_OPTIONS`, `Wire`
-- `words`: `parse_code`
 """

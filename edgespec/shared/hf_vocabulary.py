@@ -1,6 +1,6 @@
 """Reads the tokenizer of a Hugging Face folder, or of either kind of model file.
 
-The same tokenizer gives the same digest as in a GGUF file (core/protocol/vocabulary.py).
+The same tokenizer gives the same digest as in a GGUF file (core/protocol/digests.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.core.protocol.vocabulary import canonical, fill_gaps
+from edgespec.core.protocol.digests import canonical, fill_gaps
 from edgespec.shared.vocabfiles import Vocabulary, gguf_vocabulary
 
 MAX_ENTRIES = 1 << 24

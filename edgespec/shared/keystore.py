@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from edgespec.core.errors import UNDECODABLE, ConfigError, KeyStoreError
+from edgespec.core.protocol.handshake import MAX_ROTATIONS, Rotations, rotation, up_to
 from edgespec.core.protocol.messages import Rotation
-from edgespec.core.protocol.rotation import MAX_ROTATIONS, Rotations, rotation, up_to
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders
 from edgespec.shared.files import locked, private_folder, read_private, write_private

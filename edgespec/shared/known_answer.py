@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import EdgespecError, LibraryError
-from edgespec.shared.digests import model_digest
 from edgespec.shared.folders import cache_dir
-from edgespec.shared.models import KNOWN_FROM, known_tokens
+from edgespec.shared.models import KNOWN_FROM, known_tokens, model_digest
 from edgespec.shared.procstat import waited_s
 
 CHILD = "edgespec.llamacpp.known_answer"

@@ -7,17 +7,48 @@ ModelError with the command to run when a file is missing. Of a hub `OWNER/NAME`
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.digests import model_digest
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir, expand
+
+MIN_BYTES = 16 << 20
+"""Smaller files are hashed each time, which takes some milliseconds."""
+
+
+def model_digest(path: Path) -> bytes:
+    """SHA-256 of a file's content, remembered by size and time of the last change: 16 GB take half a minute to hash.
+
+    A file that was written in place within one tick of the file system's clock, to the same size, would keep its old
+    digest; downloads and conversions replace files. Raises ModelError if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            facts = str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino
+            known = cache_dir() / "digests" / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+            if state.st_size >= MIN_BYTES and known.is_file() and len(digest := known.read_bytes()) == 32:
+                return digest
+            digest = hashlib.file_digest(file, "sha256").digest()
+            if state.st_size >= MIN_BYTES and os.fstat(file.fileno()).st_mtime_ns == state.st_mtime_ns:
+                with suppress(OSError):  # a cache that cannot be written costs time only
+                    known.parent.mkdir(parents=True, exist_ok=True)
+                    known.write_bytes(digest)
+            return digest
+    except OSError as error:
+        raise ModelError(
+            f"The model file {path} cannot be read ({error.strerror or error}); check its path."
+        ) from error
+
 
 HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*)/([A-Za-z0-9][\w.-]*)(?:/([\w.-]+\.gguf))?\Z")
 RECORD = "edgespec-fetched.json"
@@ -159,7 +190,7 @@ def hub_place(name: str, folder: Path) -> Path | None:
 def check_fetched(name: str, place: Path) -> None:
     """Raises ModelError unless `place`, to which `name` was fetched, has the recorded files and no others of a model.
 
-    Hashes of large files are remembered (`edgespec/shared/digests.py`).
+    Hashes of large files are remembered (`edgespec/shared/models.py`).
     """
     folder = place.parent if place.suffix == ".gguf" else place
     record, files = recorded(folder), fetched_files(place)

@@ -15,12 +15,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from edgespec.core.errors import KeyStoreError, PairingError
-from edgespec.core.protocol.handshake import Pin
+from edgespec.core.protocol.handshake import MAX_ROTATIONS, Pin
 from edgespec.core.protocol.messages import Bytes32, Version
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
-from edgespec.core.protocol.rotation import MAX_ROTATIONS
-from edgespec.shared.files import private_folder
-from edgespec.shared.records import RecordFile
+from edgespec.shared.files import RecordFile, private_folder
 
 DAY_S = 86400
 UnixTime = Annotated[int, Meta(ge=0)]

@@ -33,7 +33,6 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import source_of
 from edgespec.shared.log_text import LimitedLog
-from edgespec.shared.words import new_code
 
 log = logging.getLogger("edgespec.shared.pairing_listener")
 
@@ -67,7 +66,7 @@ class PairingListener:
     def __init__(self, key: SigningKey, name: str, spki_hash: bytes, workers: Store, purpose: Purpose = "link") -> None:
         """`spki_hash`: of the TLS key that this machine serves with; `workers`: the list of paired ones."""
         self._command, self._who = COMMANDS[purpose]
-        self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, new_code, os.urandom)
+        self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, os.urandom)
         self._workers = workers
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None

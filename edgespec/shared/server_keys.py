@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from edgespec.core.errors import UNDECODABLE, KeyStoreError
-from edgespec.core.protocol.rotation import MAX_ROTATIONS, GatewayRotation, GatewayRotations, gateway_rotation
+from edgespec.core.protocol.handshake import MAX_ROTATIONS, GatewayRotation, GatewayRotations, gateway_rotation
 from edgespec.shared.files import locked, read_private, write_private
 from edgespec.shared.keystore import NAMES, KeyStore, new_key
 from edgespec.shared.tls import ROTATIONS, UNREADABLE, rotations_in, spki_hash

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from edgespec.core.errors import UNDECODABLE, RemoteProtocolError
-from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.rotation import GatewayRotation, GatewayRotations, successor
+from edgespec.core.protocol.handshake import GatewayRotation, GatewayRotations, Pin, successor
 
 UNREADABLE = (
     ValueError, InternalError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ModelError
-from edgespec.core.protocol.vocabulary import canonical, tokenizer_digest
+from edgespec.core.protocol.digests import canonical, tokenizer_digest
 
 _MAGIC = b"GGUF"
 _MAX_DIMENSIONS = 4  # ggml's GGML_MAX_DIMS

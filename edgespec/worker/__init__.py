@@ -4,9 +4,8 @@ Public, by module:
 
 - `config`: all
 - `discovery`: `Browser`
-- `doctor.run`: `examine`, `exit_code`
-- `pair`: `pair_by_code`
-- `peer_pairing`: `pair_peer`, `pair_through_peers`
+- `doctor`: `examine`, `exit_code`
+- `pair`: `pair_by_code`, `pair_peer`, `pair_through_peers`
 - `report`: all
 - `start`: all
 """

@@ -23,15 +23,11 @@ from operator import methodcaller
 from typing import TypeVar
 
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
-from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.drafting.proposals import Asked
-from edgespec.core.drafting.ranking import Ranker
+from edgespec.core.drafting.best_first import BestFirstRule, Starts
+from edgespec.core.drafting.ranking import Asked, Ranker
 from edgespec.core.drafting.settings import DEFAULTS
-from edgespec.core.drafting.shares import Part
-from edgespec.core.drafting.starts import Starts
-from edgespec.core.drafting.together import MAX_BATCH_S, Reading, shared
-from edgespec.core.drafting.tree import Node
+from edgespec.core.drafting.together import MAX_BATCH_S, DraftCurve, Reading, shared
+from edgespec.core.drafting.tree import Node, Part
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
 from edgespec.core.protocol.messages import FRAME_NODES, Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree

@@ -36,7 +36,7 @@ from edgespec.shared.address import FEATURES, LINK_PATH, REQUESTS, Address, Rela
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, PinnedClient, Wire
-from edgespec.worker.dial import Race, TurnTaking, dialled
+from edgespec.worker.dial import MAX_ADDRESSES, Race, TurnTaking, dialled
 
 log = logging.getLogger("edgespec.worker.link")
 _quiet = logging.getLogger("edgespec.worker.link.websockets")
@@ -55,8 +55,6 @@ LOST = ("connection lost", "silent")
 
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
 """The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
-MAX_ADDRESSES = 4
-"""Dialled in one round. With more, a flood of announcements would make workers dial many and delay each round."""
 
 
 class Handler:

@@ -1,12 +1,20 @@
-"""What the worker loads: the draft model, and the tokenizers if the target has another one."""
+"""What the worker loads: the draft model, and the tokenizers if the target has another one; and at which priority.
+
+Linux has a nice value for each thread. The threads that compute get the lowest, so that drafting yields also if no
+systemd unit sets one; the event loop, which sees the owner's return and stops them, keeps the process's.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
-from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
+from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
@@ -47,16 +55,6 @@ def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translation 
     return translation(resolve_model(draft.target), resolve_model(draft.model), drafter.tokenizer_digest)
 
 
-def fetched_translation(settings: WorkerSettings, drafter: Drafter, data: bytes) -> Translation | None:
-    """The same for the target's tokenizer as the gateway sent it. Raises TokenizerMismatch."""
-    from edgespec.llamacpp.vocabulary_file import translation_by
-
-    try:
-        return translation_by(data, resolve_model(settings.draft.model), drafter.tokenizer_digest)
-    except ModelError as error:
-        raise TokenizerMismatch(f"The draft model cannot draft for this target: {error}.") from error
-
-
 def translated(me: WorkerIdentity, drafter: Drafter, translation: Translation | None) -> WorkerIdentity:
     spoken = drafter if translation is None else translation.tokenizer
     return replace(me, tokenizer_digest=spoken.tokenizer_digest, vocab_size=spoken.vocab_size)
@@ -70,3 +68,21 @@ def identity(
     own = store.identity(), name, *digests, drafter.vocab_size, leaves, store.rotations()
     me = WorkerIdentity(*own, requests=settings.draft.requests)
     return translated(me, drafter, translation)
+
+
+Result = TypeVar("Result")
+
+LOWEST_NICE = 19
+"""Not SCHED_IDLE: a thread of that class that is preempted while it holds Python's lock stops the event loop for longer
+(dev/decisions/026-owner-first.md)."""
+
+
+def lower_thread() -> None:
+    """Gives this thread, and those that it starts, the lowest nice value. Always permitted."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_NICE)
+
+
+def run_lowered(work: Callable[[], Result]) -> Result:
+    """The result of `work`, or what it raises, from a thread of the lowest nice value."""
+    with ThreadPoolExecutor(1, initializer=lower_thread) as pool:
+        return pool.submit(work).result()

@@ -18,9 +18,8 @@ import msgspec
 
 from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
-from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.drafting.starts import Starts
+from edgespec.core.drafting.best_first import BestFirstRule, Starts
+from edgespec.core.drafting.together import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Pin
@@ -32,15 +31,15 @@ from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Relayed
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
-from edgespec.worker import priority
-from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
 from edgespec.worker.daemon import Daemon, Outlet
+from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
-from edgespec.worker.models import fetched_translation, identity, load_drafter, load_translation, translated
+from edgespec.worker.models import identity, load_drafter, load_translation, translated
 from edgespec.worker.peers.optional import Peers
-from edgespec.worker.presence.source import Source
+from edgespec.worker.presence.sources import Source
 from edgespec.worker.presence.watch import Watch, sources
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Service(Handler):
         draft = settings.draft
         self._load = load or load_drafter
         started = partial(self._load_and_time, doing)
-        drafter, curve = priority.run_lowered(started) if self._lowered else started()
+        drafter, curve = models.run_lowered(started) if self._lowered else started()
         rule = self._rule = draft_rule(draft, curve)
         translation = load_translation(settings, drafter)
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
@@ -164,7 +163,7 @@ class Service(Handler):
 
     async def _fetch_tokenizer(self, refused: TokenizerMismatch) -> None:
         """Drafts for a target with another tokenizer from now on. Raises TokenizerMismatch if that cannot be."""
-        from edgespec.worker.fetching import fetch_tokenizer  # most workers translate nothing
+        from edgespec.worker.fetching import fetch_tokenizer, fetched_translation  # most workers translate nothing
 
         draft, drafter = self.settings.draft, self.daemon.drafter
         if draft.target or draft.order != "best-first":
@@ -235,7 +234,7 @@ class Service(Handler):
     def _draft(self) -> None:
         try:
             if self._lowered:
-                priority.lower_thread()
+                models.lower_thread()
             self.daemon.run()
         except Exception as error:  # noqa: BLE001  any error that stops drafting ends the service, so that systemd restarts it
             self._soon(self._fail, error)

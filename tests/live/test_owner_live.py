@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.worker.config import OwnerSection
-from edgespec.worker.presence.devices import Terminals
+from edgespec.worker.presence.sources import Terminals
 from edgespec.worker.service import OWNER_FIRST
 from tests.support.services import Running, serving_worker
 

@@ -16,14 +16,13 @@ from websockets.asyncio.server import serve
 
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.pairing.exchange import Party, WorkerExchange
-from edgespec.core.pairing.messages import Code, Reason, Refused, check_number, decode_pairing
+from edgespec.core.pairing.messages import Code, Reason, Refused, check_number, decode_pairing, parse_code
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.tls import client_context
-from edgespec.shared.words import parse_code
 from edgespec.worker.pair import pair
 
 

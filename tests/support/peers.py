@@ -16,9 +16,9 @@ from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.pair import pair
-from edgespec.worker.peers.call import Caller
 from edgespec.worker.peers.port import PeerPort
 from edgespec.worker.peers.service import desk
+from edgespec.worker.peers.tunnel import Caller
 
 HOME = PeersSection(listen=True, host="127.0.0.1", port=0, discover=False)
 

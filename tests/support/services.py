@@ -19,7 +19,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, GatewaySection, OwnerSection, WorkerSettings
-from edgespec.worker.presence.source import Source
+from edgespec.worker.presence.sources import Source
 from edgespec.worker.service import Service
 from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
 from tests.support.links import WorkerIdentity as Identity

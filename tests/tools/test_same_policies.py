@@ -14,8 +14,8 @@ from cloud_gateway.core.policies.actions import Verify
 from cloud_gateway.core.policies.colocated import Colocated
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from edgespec.core.drafting import algorithm2 as drafting
+from edgespec.core.drafting import best_first
 from edgespec.core.drafting import best_first as bestfirst
-from edgespec.core.drafting import starts
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
@@ -54,8 +54,8 @@ def test_engine_and_simulator_take_policies_from_one_registry() -> None:
 def test_worker_and_simulator_draft_with_the_same_machines() -> None:
     assert edgespec.worker.daemon.Drafting is experiment.Drafting is world.Drafting is drafting.Drafting
     assert (
-        starts.BestFirst is experiment.BestFirst is bestfirst.BestFirst
-        and edgespec.worker.daemon.Starts is starts.Starts
+        best_first.BestFirst is experiment.BestFirst is bestfirst.BestFirst
+        and edgespec.worker.daemon.Starts is best_first.Starts
     )
     for name, module in (("Generation", "requests.generation"), ("StepClock", "policies.estimators")):
         assert getattr(world, name).__module__ == f"cloud_gateway.core.{module}"

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.core.verify.candidates import CandidateTree
-from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.drafting.starts import Starts
+from edgespec.core.drafting.best_first import BestFirstRule, Starts
+from edgespec.core.drafting.together import DraftCurve
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, StepTimes, Tree
 from edgespec.lab.demo.scene import PROMPTS, read_prompts
 from edgespec.llamacpp.drafter import Drafter

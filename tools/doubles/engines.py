@@ -11,7 +11,7 @@ from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, best_children
+from edgespec.core.drafting.ranking import Asked, best_children
 from tools.doubles.model import EOS, HASH, HashModel, Model, Rows
 
 

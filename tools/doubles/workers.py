@@ -13,8 +13,8 @@ from cloud_gateway.engine.exchange import WorkerGone
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import Workers
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
-from edgespec.core.drafting.proposals import best_children
-from edgespec.core.drafting.shares import Part
+from edgespec.core.drafting.ranking import best_children
+from edgespec.core.drafting.tree import Part
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Close, Commit, Open, Share, ToWorker
 from tools.doubles.model import HashModel

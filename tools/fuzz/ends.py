@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgespec.core.pairing import messages as pairing
-from edgespec.core.peers import handshake as peers
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity
-from edgespec.core.protocol.rotation import rotation
+from edgespec.core.protocol import peer_handshake as peers
+from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity, rotation
 from edgespec.core.protocol.signing import SigningKey
 
 VOCABULARY = 300

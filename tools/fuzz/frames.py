@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
+from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import (
     MAX_COST,
     MAX_LEAVES,
@@ -24,7 +25,6 @@ from edgespec.core.protocol.messages import (
     check_tree_shape,
     max_entropy,
 )
-from edgespec.core.protocol.prefix import Prefix
 from tools.doubles.workers import OneWorker
 
 MAX_NODES = 14

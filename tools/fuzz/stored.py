@@ -25,7 +25,7 @@ from cloud_gateway.models.headers import heads_need
 from cloud_gateway.process import audit
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
-from edgespec.core.protocol.rotation import rotation
+from edgespec.core.protocol.handshake import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from edgespec.shared import hf_vocabulary, settings, vocabfiles
 from edgespec.shared.paired import PairedGateways, PairedPeers

@@ -18,15 +18,14 @@ from zeroconf import ServiceInfo
 
 from edgespec.core.errors import AddressError, PairingError, RemoteProtocolError
 from edgespec.core.pairing import messages as pairing
-from edgespec.core.peers import handshake as peers
+from edgespec.core.pairing.messages import parse_code
 from edgespec.core.protocol import messages as m
+from edgespec.core.protocol import peer_handshake as peers
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.gateway_session import foreign_version
-from edgespec.core.protocol.handshake import Pin
-from edgespec.core.protocol.rotation import gateway_rotation
+from edgespec.core.protocol.handshake import Pin, gateway_rotation
 from edgespec.shared import mdns, tls
 from edgespec.shared.address import parse_address, source_of
-from edgespec.shared.words import parse_code
 from edgespec.worker.discovery import read_announcement
 from tools.fuzz.decoder import Decoder
 from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, HASH, PAIRING, PEERS, SPKI, VOCABULARY, WORKER_KEY

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
-from edgespec.core.protocol.prefix import Prefix
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
-from edgespec.shared.digests import model_digest
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.models import resolve_model
+from edgespec.shared.models import model_digest, resolve_model
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 from edgespec.worker import config

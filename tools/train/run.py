@@ -18,7 +18,7 @@ import torch
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo import read_prompts
-from edgespec.shared.digests import model_digest
+from edgespec.shared.models import model_digest
 from tools import options, verbs
 from tools.train import draft, eagle, medusa
 from tools.train.folder import Folder

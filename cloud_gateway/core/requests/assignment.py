@@ -11,8 +11,8 @@ from cloud_gateway.core.requests.events import Released, Send, WorkerChange, Wor
 from cloud_gateway.core.verify.accept import Walk
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.tree import Node
+from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
-from edgespec.core.protocol.prefix import Prefix
 
 RELEASED: Mapping[WorkerChange, str] = {
     "gone": "moved", "declined": "declined", "useless": "nothing accepted", "needed": "needed elsewhere",
@@ -88,7 +88,7 @@ class Assignment:
 @dataclass(slots=True)
 class Assignments:
     """The workers that draft for one request, the first one the longest. Their shares of the branches follow from this
-    order alone (edgespec/core/drafting/shares.py), so none has to be sent what another one drafts."""
+    order alone (edgespec/core/drafting/tree.py), so none has to be sent what another one drafts."""
 
     request: int
     audited: bool

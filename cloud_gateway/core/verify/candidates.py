@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import PRUNED, Node, SpeculationTree
+from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
-from edgespec.core.protocol.prefix import Prefix
 
 LOCAL = "local"
 """Name of the gateway's own draft as a source."""

@@ -22,8 +22,7 @@ from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.queued.workers import May, QueueWorkers, Wanted, source_of
 from cloud_gateway.models.drafts import DraftModel
-from edgespec.core.drafting.proposals import Asked
-from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.contained import Contained, describe_fault
 

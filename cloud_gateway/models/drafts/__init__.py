@@ -16,7 +16,7 @@ from typing import Protocol
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.sources.heads import Level
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 
 
 class DraftModel(Protocol):

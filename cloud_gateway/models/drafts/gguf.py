@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children
+from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import step_curve

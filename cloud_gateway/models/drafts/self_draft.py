@@ -20,7 +20,7 @@ from cloud_gateway.models.target_model.forward import Part, SlotKv, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
 from cloud_gateway.models.target_model.slots import SlotTable
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, best_children
+from edgespec.core.drafting.ranking import Asked, best_children
 from edgespec.core.errors import ModelError
 from edgespec.core.numbers import common_prefix
 

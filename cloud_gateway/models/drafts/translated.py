@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children, largest
+from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children, largest
 from edgespec.core.drafting.translation import CommittedText, Translator, whole_characters
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.tokenizer import GgufTokenizer

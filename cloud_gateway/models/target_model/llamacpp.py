@@ -26,9 +26,8 @@ from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cells import CellOrder, Laid, lay_out, leaves
 from cloud_gateway.models.target_model.slots import SlotTable, argmax_on_host, entropy_on_host, groups
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.core.thread_count import thread_counts
 from edgespec.llamacpp.context import Context, Row, require_gpu
-from edgespec.shared.threads import Threads
+from edgespec.shared.threads import Threads, thread_counts
 from edgespec.shared.vocabfiles import gguf_metadata
 
 MAX_SEQUENCES = 256

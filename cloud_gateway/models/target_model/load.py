@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.digests import model_digest
 from edgespec.shared.folders import cache_dir
 from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+from edgespec.shared.models import model_digest
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 
 Dtype = Literal["float32", "bfloat16"]

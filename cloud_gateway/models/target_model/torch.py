@@ -25,8 +25,7 @@ from cloud_gateway.models.target_model.linear import Rows, can_pack
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
 from cloud_gateway.models.target_model.slots import MIN_LOGIT, SlotTable, argmax_on_host, entropy_on_host, groups
 from edgespec.core.errors import ModelError
-from edgespec.core.thread_count import thread_counts
-from edgespec.shared.threads import Threads
+from edgespec.shared.threads import Threads, thread_counts
 
 log = logging.getLogger(__name__)
 

@@ -3,15 +3,11 @@
 Public, by module:
 
 - `algorithm2`: `Drafting`, `DraftRule`, `Proposal`
-- `best_first`: `BestFirst`, `BestFirstRule`
+- `best_first`: `BestFirst`, `BestFirstRule`, `Starts`
 - `calibration`: `Calibrator`
-- `draft_curve`: `DraftCurve`
-- `proposals`: `Asked`, `best_children`, `largest`, `Rank`, `TokenPath`
-- `ranking`: `Ranker`, `Spread`
-- `shares`: `Part`
+- `ranking`: `Asked`, `best_children`, `largest`, `Rank`, `Ranker`, `Spread`, `TokenPath`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
-- `starts`: `Starts`
-- `together`: `MAX_BATCH_S`, `Reading`, `shared`
+- `together`: `DraftCurve`, `MAX_BATCH_S`, `Reading`, `shared`
 - `translation`: `CommittedText`, `TranslatedDrafting`, `Translator`, `whole_characters`
-- `tree`: `PRUNED`, `Node`, `SpeculationTree`
+- `tree`: `Node`, `Part`, `PRUNED`, `SpeculationTree`
 """

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafting.settings import DEFAULTS
-from edgespec.core.drafting.shares import WHOLE
-from edgespec.core.drafting.tree import Node, SpeculationTree
+from edgespec.core.drafting.tree import WHOLE, Node, SpeculationTree
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Sampling, Tree
-from edgespec.core.protocol.prefix import Prefix
 
 WEIGHT = 0.3
 """Of the newest pass in the mean: the last five or so count, since a pass takes longer with more candidates."""

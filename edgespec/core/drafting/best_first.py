@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.drafting.tree import Node
+from edgespec.core.protocol.messages import Open
 
 
 def paced(worths: Iterable[float], step_s: Callable[[int], float]) -> int:
@@ -121,3 +123,31 @@ class BestFirst(Drafting):
             if following is None:
                 return
             node = following
+
+
+@dataclass(slots=True)
+class Starts:
+    """How a worker begins a request: the rule, and what all requests have taught about the pair of models."""
+
+    rule: DraftRule
+    translated: Callable[..., Drafting] | None = None
+    """Makes a request's state if the draft model has other tokens (`Translator.drafting`); None: they are the same."""
+    _spread: Spread = field(default_factory=Spread)
+    _calibrator: Calibrator = field(default_factory=Calibrator)
+
+    def drafting(self, message: Open) -> Drafting:
+        """The state of a request, with its first tokens."""
+        of = message.request, message.epoch, message.prompt_len
+        if not isinstance(self.rule, BestFirstRule):
+            made = Drafting(*of, self.rule)
+        elif self.translated is not None:
+            made = self.translated(*of, self.rule, calibrator=self._calibrator)
+        else:
+            made = BestFirst(*of, self.rule, calibrator=self._calibrator)
+        made.commit(0, message.tokens)
+        return made
+
+    def ranker(self, message: Open, drafting: Drafting) -> Ranker:
+        """Orders draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
+        ranked_by, read, noise = drafting.ranked_by(message.sampling), drafting.to_read, drafting.noise
+        return Ranker(ranked_by, read, spread=self._spread, resolved=True, noise=noise)

@@ -1,13 +1,15 @@
 """What of several requests the draft model computes next: leaves that bring most in a second, or a batch of a prompt.
 
 A leaf is worth the probability that its path is the target's, and less if what it brings arrives after the gateway's
-next pass has begun. A lone request gets the leaves that it would choose by itself.
+next pass has begun. A lone request gets the leaves that it would choose by itself. How many leaves pay off follows from
+the times of a step, which the worker also reports to its gateway.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -16,6 +18,8 @@ from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.drafting.best_first import paced
 from edgespec.core.drafting.settings import PREFILL_BATCH
 from edgespec.core.drafting.tree import Node
+from edgespec.core.numbers import interpolate
+from edgespec.core.protocol.messages import MAX_LEAVES, MAX_MICROS, MAX_POINTS, StepTimes
 
 LATE = 0.5
 """Worth of a leaf that misses the next pass, relative to one that does not: it counts from the pass after that on."""
@@ -78,3 +82,52 @@ class Reading:
     def drafted(self, seconds: float) -> None:
         """A draft step has ended."""
         self._drafting_s -= seconds
+
+
+REMEMBERED = 8
+"""Steps in the mean. A mean, because a starved worker has most steps on time and a few that take ten times as long."""
+MAX_FACTOR = 100.0
+"""Greatest factor of one step, so that one that was suspended does not hide the next ones."""
+CHANGE = 0.2
+"""Relative change from which the gateway is sent the times again."""
+REPORT_EVERY_S = 0.1
+"""Shortest time between two reports."""
+
+
+class DraftCurve:
+    """Callable: seconds of a draft step over so many leaves: the curve measured at the start, times how much longer the
+    latest steps took.
+
+    Wall clock time, with every wait for a core: a worker whose owner uses the machine reports it with its next step.
+    """
+
+    def __init__(self, measured: Mapping[int, float]) -> None:
+        """`measured`: leaves -> seconds, 1 leaf among them, at most `MAX_POINTS`."""
+        if 1 not in measured or len(measured) > MAX_POINTS or max(measured) > MAX_LEAVES:
+            raise ValueError(f"a curve has a time for 1 leaf and at most {MAX_POINTS} points up to {MAX_LEAVES} leaves")
+        self._measured = dict(sorted(measured.items()))
+        self._factors: deque[float] = deque(maxlen=REMEMBERED)
+        self._factor = self._reported = 1.0
+        self._reported_at = float("-inf")
+
+    def __call__(self, leaves: int) -> float:
+        """Seconds expected of a step over this many leaves."""
+        return interpolate(self._measured, leaves) * self._factor
+
+    def sample(self, leaves: int, seconds: float) -> None:
+        """One step over this many leaves has ended."""
+        self._factors.append(min(max(seconds / interpolate(self._measured, leaves), 1 / MAX_FACTOR), MAX_FACTOR))
+        self._factor = sum(self._factors) / len(self._factors)
+
+    def report(self) -> StepTimes:
+        """The times as they are now."""
+        micros = (round(self(leaves) * 1e6) for leaves in self._measured)
+        return StepTimes(list(self._measured), [min(max(one, 1), MAX_MICROS) for one in micros])
+
+    def changed(self, now: float) -> StepTimes | None:
+        """A report where the times have changed since the latest one, else None."""
+        ratio = self._factor / self._reported
+        if 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE or now < self._reported_at + REPORT_EVERY_S:
+            return None
+        self._reported, self._reported_at = self._factor, now
+        return self.report()

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgespec.core.errors import LocalProtocolError, PairingError, RemoteProtocolError
 from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, Peer, State
-from edgespec.core.pairing.messages import Accepted, Code, PairingFailed, PairingMessage, Reason
+from edgespec.core.pairing.messages import Accepted, Code, PairingFailed, PairingMessage, Reason, new_code
 
 FREE_FAILURES = 1
 """Failures that cost no delay: a person mistypes a code once."""
@@ -63,10 +62,6 @@ STEP_S = 5.0
 PARKED_S = 2.0
 """Silence after which an attempt ends when another one starts: several times the longest round trip on earth."""
 MAX_FAILURES = 5
-
-
-NewCode = Callable[[Entropy, bytes, int], Code]
-"""Random bytes, hash of the gateway's TLS key, nameplate to avoid -> a fresh code."""
 
 
 class Window(enum.Enum):
@@ -122,11 +117,11 @@ TRANSITIONS: dict[tuple[Window, str], Window] = {
 class PairingWindow:
     """The gateway's pairing, one attempt at a time. Everything that happens appears in `events()` as well."""
 
-    def __init__(self, me: Party, spki_hash: bytes, new_code: NewCode, entropy: Entropy) -> None:
+    def __init__(self, me: Party, spki_hash: bytes, entropy: Entropy) -> None:
         """`spki_hash`: of the TLS key that the gateway serves with."""
         self.state = Window.CLOSED
         self.failures = 0
-        self._me, self._spki, self._new_code, self._entropy = me, spki_hash, new_code, entropy
+        self._me, self._spki, self._entropy = me, spki_hash, entropy
         self._code: Code | None = None
         self._delays = Delays()
         self._exchange: GatewayExchange | None = None
@@ -265,7 +260,7 @@ class PairingWindow:
             raise PairingFailed(self.why_over(exchange))
 
     def _show(self) -> Code:
-        self._code = self._new_code(self._entropy, self._spki, self._code.nameplate if self._code else 0)
+        self._code = new_code(self._entropy, self._spki, self._code.nameplate if self._code else 0)
         self._events.append(Shown(self._code, self._closes_at))
         return self._code
 

@@ -2,9 +2,11 @@
 
 Public, by module:
 
+- `digests`: `canonical`, `fill_gaps`, `Prefix`, `prefix_hash`, `tokenizer_digest`
 - `gateway_session`: `GatewaySession`, `standing_error`
-- `handshake`: `CloseCode`, `final_error`, `GatewayIdentity`, `NO_TOKENIZER`, `NONCE_BYTES`, `Pin`,
-  `quarantine_notice`, `shown`, `Standing`, `WorkerIdentity`
+- `handshake`: `CloseCode`, `final_error`, `gateway_rotation`, `GatewayIdentity`, `GatewayRotation`,
+  `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `NO_TOKENIZER`, `NONCE_BYTES`, `Pin`, `quarantine_notice`,
+  `rotation`, `Rotations`, `shown`, `Standing`, `successor`, `up_to`, `WorkerIdentity`
 - `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `decoded`,
   `encode`, `Fetch`, `Frame`, `FRAME_NODES`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`,
@@ -12,14 +14,13 @@ Public, by module:
   `Message`, `Name`, `Open`, `Pause`, `Piece`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`, `Rotation`, `Sampling`,
   `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`, `VERSION`, `Version`, `WorkerBody`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
-- `prefix`: `Prefix`, `prefix_hash`
+- `peer_handshake`: `Ask`, `CallerHandshake`, `decode_peer`, `Granted`, `ListenerHandshake`, `MAX_CHUNK_BYTES`,
+  `MAX_GATEWAYS`, `MAX_PEER_BYTES`, `NO_GATEWAY`, `PeerMessage`, `PeerReason`, `PeerRefused`, `PeerUnavailable`,
+  `Purpose`
 - `ranges`: all
 - `redial`: `Redial`, `restart_reason`, `RESTART_S`, `restart_s`, `SETTLED_S`
-- `rotation`: `gateway_rotation`, `GatewayRotation`, `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `rotation`,
-  `Rotations`, `successor`, `up_to`
 - `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
   `WorkerSession`
-- `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
+- `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
 - `tokenizer_file`: `packed`, `TokenizerFile`, `unpacked`
-- `vocabulary`: `canonical`, `fill_gaps`, `tokenizer_digest`
 """

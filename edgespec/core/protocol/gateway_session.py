@@ -15,7 +15,9 @@ from edgespec.core.protocol.handshake import (
     CloseCode,
     GatewayIdentity,
     Lookup,
+    Rotate,
     Standing,
+    check_succession,
     refusal_digest,
     session_id,
     transcript,
@@ -31,7 +33,6 @@ from edgespec.core.protocol.messages import (
     RotatedProof,
 )
 from edgespec.core.protocol.names import key_id
-from edgespec.core.protocol.rotation import Rotate, check_succession
 from edgespec.core.protocol.session import (
     DEFAULT_TIMERS,
     FRAMES_TO_WORKER,

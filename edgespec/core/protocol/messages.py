@@ -112,7 +112,7 @@ class Proof(Message, tag="proof", frozen=True):
 
 
 class Rotation(Message, tag="rotation", frozen=True):
-    """The new key takes the place of the old one; both signed that (rotation.py)."""
+    """The new key takes the place of the old one; both signed that (handshake.py)."""
 
     old_key: Bytes32
     new_key: Bytes32

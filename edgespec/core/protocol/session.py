@@ -33,6 +33,7 @@ from edgespec.core.protocol.handshake import (
     CloseCode,
     Pin,
     WorkerIdentity,
+    proof,
     session_id,
     transcript,
     verify_refusal,
@@ -50,7 +51,6 @@ from edgespec.core.protocol.messages import (
     Refuse,
     RotatedProof,
 )
-from edgespec.core.protocol.rotation import proof
 from edgespec.core.protocol.signing import SigningKey
 
 

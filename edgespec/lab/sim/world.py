@@ -31,10 +31,9 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
-from edgespec.core.drafting.shares import Part
-from edgespec.core.drafting.tree import Node, SpeculationTree
+from edgespec.core.drafting.tree import Node, Part, SpeculationTree
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Commit, Frame, Share, Tree, encode, levels
-from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.clock import Clock
 from edgespec.lab.sim.local import LocalReading

@@ -20,8 +20,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings
-from edgespec.core.drafting.proposals import Asked
-from edgespec.core.drafting.ranking import Ranker, Spread
+from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
 

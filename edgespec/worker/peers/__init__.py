@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `call`: `Caller`
 - `optional`: `Peers`
 - `service`: `PeerService`
+- `tunnel`: `Caller`
 """

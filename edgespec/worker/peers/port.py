@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, EdgespecError
 from edgespec.core.pairing.messages import MAX_PAIRING_BYTES
-from edgespec.core.peers.handshake import MAX_GATEWAYS, Ask, Granted, ListenerHandshake, PeerReason, PeerRefused
 from edgespec.core.protocol.inflow import Bucket, InflowLimits
 from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.peer_handshake import MAX_GATEWAYS, Ask, Granted, ListenerHandshake, PeerReason, PeerRefused
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.acceptor import AdmittedConnection
 from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address

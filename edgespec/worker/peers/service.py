@@ -18,8 +18,8 @@ from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.discovery import Browser
-from edgespec.worker.peers.call import Caller
 from edgespec.worker.peers.port import PeerPort
+from edgespec.worker.peers.tunnel import Caller
 
 MAX_RELAYS = 3
 """Tried in one round of dialling, 250 ms apart; a relay that failed comes last in the next."""

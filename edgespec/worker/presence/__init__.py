@@ -2,6 +2,6 @@
 
 Public, by module:
 
-- `source`: `Source`
+- `sources`: `Source`
 - `watch`: `sources`, `Watch`
 """

@@ -13,9 +13,16 @@ from typing import Any
 
 from edgespec.core.presence import DAY_S, OwnerPolicy, Presence, Verdict
 from edgespec.worker.presence.bus import Metered, Sessions
-from edgespec.worker.presence.cpu import OtherGpuUse, OtherGroups, OtherPrograms
-from edgespec.worker.presence.devices import Battery, InputDevices, Terminals
-from edgespec.worker.presence.source import Source, Unavailable
+from edgespec.worker.presence.sources import (
+    Battery,
+    InputDevices,
+    OtherGpuUse,
+    OtherGroups,
+    OtherPrograms,
+    Source,
+    Terminals,
+    Unavailable,
+)
 
 log = logging.getLogger("edgespec.owner")
 

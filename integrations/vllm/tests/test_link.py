@@ -17,8 +17,8 @@ from edgespec_vllm.link.streams import Ledger, Streams
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, WorkerGone, WorkerReady
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Open, Tree
-from edgespec.core.protocol.prefix import prefix_hash
 from integrations.vllm.tests.boards import DRAFTS, VOCAB
 
 

@@ -15,7 +15,7 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.prefill import FIRST_TOKENS, MIN_TOKENS, Pace
 from cloud_gateway.models.target_model import Work
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 

@@ -15,8 +15,8 @@ from cloud_gateway.engine.exchange import NoAudit
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queued import drafts
 from cloud_gateway.engine.queued.workers import FIRST_NUMBER
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
-from edgespec.core.protocol.prefix import prefix_hash
 from tests.support.engines import complete, engines
 from tests.support.until import until
 from tools.doubles.engines import TableDraft, TableTarget

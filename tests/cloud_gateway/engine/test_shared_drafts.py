@@ -16,7 +16,7 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.gguf import LocalDraft
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import Make, complete, engine_settings
 from tests.support.tiny_gguf import make_tiny_gguf

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol.prefix import prefix_hash
+from edgespec.core.protocol.digests import prefix_hash
 from tests.support.engines import complete, engine_settings, started
 from tests.support.hostile import Paced, ToEngine, opened
 from tests.support.links import VOCAB, Client, GatewayUnderTest, client, serving

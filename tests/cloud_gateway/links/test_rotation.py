@@ -19,7 +19,7 @@ from edgespec.core.protocol.session import Timers
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker.doctor import network
+from edgespec.worker import doctor
 from tests.support.links import GatewayUnderTest, client, serving, worker_identity
 from tests.support.services import listed, service_of
 from tests.support.sockets import reserved
@@ -141,7 +141,7 @@ async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path:
         gateways = PairedGateways(worker.folder)
         gateways.add(*first, "gw", str(gateway.address), 1)
         gateways.update(first[0], paired_at=1)
-        found = await network.address(gateway.address, stored(worker).pin)
+        found = await doctor.address(gateway.address, stored(worker).pin)
         assert found.exit_code == 77 and "more than 90 days ago" in found.says and "pair again" in found.do
         assert not gateway.links.workers()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.core.thread_count import FASTER, MAX_RETRY_S, MIN_SHARE, QUIET_S, RETRY_S, ThreadCount, thread_counts
+from edgespec.shared.threads import FASTER, MAX_RETRY_S, MIN_SHARE, QUIET_S, RETRY_S, ThreadCount, thread_counts
 
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 3, 6]), (16, [1, 2, 4, 8, 16])])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import edgespec.llamacpp.context
 import edgespec.llamacpp.drafter
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 from edgespec.core.numbers import common_prefix
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest

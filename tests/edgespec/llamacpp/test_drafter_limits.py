@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import edgespec.llamacpp.context
 import edgespec.llamacpp.drafter
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import TokenPath, best_children
+from edgespec.core.drafting.ranking import TokenPath, best_children
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.vocabfiles import gguf_vocabulary

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.shared import digests
-from edgespec.shared.digests import model_digest
+from edgespec.shared import models
+from edgespec.shared.folders import cache_dir
+from edgespec.shared.models import model_digest
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(digests, "MIN_BYTES", 4)
+    monkeypatch.setattr(models, "MIN_BYTES", 4)
     (tmp_path / "model.gguf").write_bytes(b"weights")
     return tmp_path / "model.gguf"
 
@@ -27,6 +28,10 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda *args: count.append(1) or real(*args))
     return count
+
+
+def remembered() -> list[Path]:
+    return list((cache_dir() / "digests").glob("*"))
 
 
 def test_a_file_is_hashed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,13 +53,12 @@ def test_a_changed_file_is_hashed_again(file: Path) -> None:
     assert model_digest(file) == hashlib.sha256(b"another").digest()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 3}'])
+@pytest.mark.parametrize("content", ["", "{"])
 def test_a_damaged_memory_is_made_again(content: str, file: Path) -> None:
-    memory = digests._file()
-    memory.parent.mkdir(parents=True)
+    expected = model_digest(file)
+    (memory,) = remembered()
     memory.write_text(content)
-    assert model_digest(file) == model_digest(file) == hashlib.sha256(b"weights").digest()
-    assert str(file) in memory.read_text()
+    assert model_digest(file) == expected == memory.read_bytes()
 
 
 def test_a_cache_that_cannot_be_written_costs_time_only(file: Path, tmp_path: Path) -> None:
@@ -63,9 +67,9 @@ def test_a_cache_that_cannot_be_written_costs_time_only(file: Path, tmp_path: Pa
 
 
 def test_small_files_are_not_remembered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "MIN_BYTES", 8)
+    monkeypatch.setattr(models, "MIN_BYTES", 8)
     model_digest(file)
-    assert not digests._file().exists()
+    assert not remembered()
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.core.thread_count import RETRY_S, thread_counts
-from edgespec.shared.threads import OtherLoad, Threads
+from edgespec.shared.threads import RETRY_S, OtherLoad, Threads, thread_counts
 
 
 class Machine:

@@ -9,8 +9,7 @@ import random
 import pytest
 
 from edgespec.core.errors import PairingError
-from edgespec.core.pairing.messages import MAX_NAMEPLATE, MIN_NAMEPLATE, Code
-from edgespec.shared.words import CODE_WORDS, WORDS, new_code, parse_code
+from edgespec.core.pairing.messages import CODE_WORDS, MAX_NAMEPLATE, MIN_NAMEPLATE, WORDS, Code, new_code, parse_code
 
 SPKI = hashlib.sha256(b"the gateway's TLS key").digest()
 _random = random.Random(3)

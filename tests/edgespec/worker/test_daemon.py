@@ -12,12 +12,11 @@ import pytest
 
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import DraftRule
-from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.starts import Starts
+from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import Reading
 from edgespec.core.errors import ModelError, RemoteProtocolError
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Decline, Open, Sampling, StepTimes, Tree
-from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.context import Row
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import FAILED, MAX_MODEL_FAILURES, Daemon, Outlet

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from cloud_gateway.core.requests.remote_answer import RemoteAnswer
 from cloud_gateway.core.verify.candidates import CandidateTree
-from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.draft_curve import DraftCurve
-from edgespec.core.drafting.shares import Part
-from edgespec.core.drafting.starts import Starts
-from edgespec.core.drafting.together import FIRST_BATCH, MAX_BATCH_S
+from edgespec.core.drafting.best_first import BestFirstRule, Starts
+from edgespec.core.drafting.together import FIRST_BATCH, MAX_BATCH_S, DraftCurve
+from edgespec.core.drafting.tree import Part
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.inflow import Bucket
 from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Share, StepTimes, Tree
-from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.worker.daemon import Daemon, Outlet
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.core.pairing.announcements import MAX_ENTRIES
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import dial
-from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import MAX_ADDRESSES as MAX_ANNOUNCED
-from edgespec.worker.discovery import Browser
+from edgespec.worker.discovery import MAX_ENTRIES, Browser
 from edgespec.worker.link import MAX_ADDRESSES
 from tests.edgespec.worker.test_discovery import announcement
 from tests.edgespec.worker.test_link import Sleeps, running

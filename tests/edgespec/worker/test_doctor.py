@@ -17,11 +17,10 @@ from edgespec.core.protocol.handshake import Pin
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec.worker import doctor
 from edgespec.worker.config import OwnerSection, load
 from edgespec.worker.discovery import Browser
-from edgespec.worker.doctor import findings, network
-from edgespec.worker.doctor.findings import ASIDE, Finding
-from edgespec.worker.doctor.run import examine, exit_code
+from edgespec.worker.doctor import ASIDE, Finding, examine, exit_code
 from tests.support.faulty_llama import CRASH, plant
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
 from tests.support.owner import Scripted
@@ -40,11 +39,11 @@ WELL: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("check", "planted", "code", "do"),
     [
-        (findings.linked, {"linked": False}, 69, "addresses"),
-        (findings.paused, {"paused": "its owner comes first", "owner": {"because": REASONS["cpu"]}}, ASIDE, "[owner]"),
-        (findings.paused, {"paused": "exam week"}, ASIDE, "edgespec resume"),
-        (findings.assigned, {"requests": 0}, ASIDE, "keys list"),
-        (findings.matched, {"tokens_matched": 100}, 66, "draft.model"),
+        (doctor.linked, {"linked": False}, 69, "addresses"),
+        (doctor.paused, {"paused": "its owner comes first", "owner": {"because": REASONS["cpu"]}}, ASIDE, "[owner]"),
+        (doctor.paused, {"paused": "exam week"}, ASIDE, "edgespec resume"),
+        (doctor.assigned, {"requests": 0}, ASIDE, "keys list"),
+        (doctor.matched, {"tokens_matched": 100}, 66, "draft.model"),
     ],
 )
 def test_a_fault_in_the_workers_report_is_found(check: Any, planted: dict[str, Any], code: int, do: str) -> None:
@@ -54,27 +53,27 @@ def test_a_fault_in_the_workers_report_is_found(check: Any, planted: dict[str, A
 
 
 def test_a_worker_that_was_just_started_need_not_have_a_request() -> None:
-    found = findings.assigned(WELL | {"requests": 0, "uptime_s": 20})
+    found = doctor.assigned(WELL | {"requests": 0, "uptime_s": 20})
     assert found.exit_code == 0 and not found.do and "20 s ago" in found.says
 
 
 def test_a_few_tokens_do_not_condemn_a_draft_model() -> None:
-    assert findings.matched(WELL | {"tokens_committed": 50, "tokens_matched": 0}).exit_code == 0
+    assert doctor.matched(WELL | {"tokens_committed": 50, "tokens_matched": 0}).exit_code == 0
 
 
 def test_a_slow_model_and_a_clock_that_is_behind_are_found() -> None:
-    assert findings.speed(0.004).exit_code == findings.speed(None).exit_code == 0
-    assert findings.speed(0.3).exit_code == 66
-    assert findings.clock(2000.0, 1000.0).exit_code == 0
-    assert findings.clock(999.0, 1000.0).exit_code == 78
+    assert doctor.speed(0.004).exit_code == doctor.speed(None).exit_code == 0
+    assert doctor.speed(0.3).exit_code == 66
+    assert doctor.clock(2000.0, 1000.0).exit_code == 0
+    assert doctor.clock(999.0, 1000.0).exit_code == 78
 
 
 def test_a_worker_that_never_finished_a_step_is_starved_not_slow() -> None:
     """A stalled worker: 597 s of drafting, 1302 tokens committed without it."""
-    stalled = findings.speed(None, 597.0)
+    stalled = doctor.speed(None, 597.0)
     assert "no step was ever finished in 597 s of drafting" in stalled.says
     assert "draft.threads" in stalled.do and "draft.model" not in stalled.do
-    match = findings.matched(WELL | {"tokens_committed": 1302, "tokens_matched": 0, "frames": 0})
+    match = doctor.matched(WELL | {"tokens_committed": 1302, "tokens_matched": 0, "frames": 0})
     assert match.exit_code == 0 and "cannot be judged" in match.says
 
 
@@ -85,8 +84,8 @@ def test_the_first_fault_gives_the_exit_code() -> None:
 
 async def test_a_gateway_with_another_tls_key_is_not_the_paired_one(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
-        assert (await network.address(gateway.address, gateway.pin)).exit_code == 0
-        other = await network.address(gateway.address, Pin(gateway.pin.gateway_key, b"\1" * 32))
+        assert (await doctor.address(gateway.address, gateway.pin)).exit_code == 0
+        other = await doctor.address(gateway.address, Pin(gateway.pin.gateway_key, b"\1" * 32))
         assert other.exit_code == 77 and "pair again" in other.do
 
 
@@ -99,41 +98,41 @@ async def test_a_port_without_a_program_or_with_another_one_is_said() -> None:
     with reserved() as port:
         server = await asyncio.start_server(plain, "127.0.0.1", port)
         where = Address("127.0.0.1", port)
-        assert "TLS" in (await network.address(where, NOBODY)).says
+        assert "TLS" in (await doctor.address(where, NOBODY)).says
         server.close()
         await server.wait_closed()
-        assert "no program listens" in (await network.address(where, NOBODY)).says
+        assert "no program listens" in (await doctor.address(where, NOBODY)).says
 
 
 async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "CONNECT_S", 0.3)
+    monkeypatch.setattr(doctor, "CONNECT_S", 0.3)
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)  # the kernel drops what a full queue has no room for, as a firewall would
         for one in (first, second):
             one.setblocking(False)
             one.connect_ex(full.getsockname())
-        found = await network.address(Address(*full.getsockname()), NOBODY)
+        found = await doctor.address(Address(*full.getsockname()), NOBODY)
     assert found.exit_code == 69 and "firewall" in found.says
 
 
 async def test_silent_mdns_is_a_fault_only_where_it_is_needed() -> None:
-    none = await network.multicast(Browser(["none"]), needed=True, wait_s=0.05)
+    none = await doctor.multicast(Browser(["none"]), needed=True, wait_s=0.05)
     assert none.exit_code == 69 and "no interface" in none.says and "5353" in none.do
-    silent = await network.multicast(Browser(["lo"], wanted="0" * 16), needed=True, wait_s=0.05)
+    silent = await doctor.multicast(Browser(["lo"], wanted="0" * 16), needed=True, wait_s=0.05)
     assert silent.exit_code == 69 and "5353" in silent.do
-    assert (await network.multicast(Browser(["none"]), needed=False, wait_s=0.05)).exit_code == 0
+    assert (await doctor.multicast(Browser(["none"]), needed=False, wait_s=0.05)).exit_code == 0
 
 
 async def test_the_gateways_judgement_is_found(tmp_path: Path) -> None:
     me = worker_identity()
     async with serving(tmp_path) as gateway:
         where = [gateway.address]
-        assert (await network.handshake(me, gateway.pin, where)).exit_code == 0
-        vocabulary = await network.handshake(replace(me, tokenizer_digest=b"\1" * 32), gateway.pin, where)
+        assert (await doctor.handshake(me, gateway.pin, where)).exit_code == 0
+        vocabulary = await doctor.handshake(replace(me, tokenizer_digest=b"\1" * 32), gateway.pin, where)
         assert vocabulary.exit_code == 65 and "draft.model" in vocabulary.do
         gateway.standing[me.key.public] = "revoked"
-        revoked = await network.handshake(me, gateway.pin, where)
+        revoked = await doctor.handshake(me, gateway.pin, where)
         assert revoked.exit_code == 77 and "edgespec pair" in revoked.do
 
 

@@ -18,7 +18,6 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NO_TOKENIZER
 from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.vocabulary_file import kept, translation_by
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
@@ -26,7 +25,7 @@ from edgespec.shared.settings import override
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
-from edgespec.worker.fetching import fetch_tokenizer
+from edgespec.worker.fetching import fetch_tokenizer, kept, translation_by
 from edgespec.worker.service import Service
 from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, worker_identity
 from tests.support.services import ALWAYS, listed

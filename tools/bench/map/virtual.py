@@ -20,8 +20,8 @@ from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Frame, Open, Share, ToWorker, Tree, encode
-from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.clock import Clock
 from edgespec.lab.sim.network import Pipe

@@ -18,7 +18,7 @@ from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, Rank, TokenPath, best_children
+from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.lab.sim.process import TokenProcess, child, draft
 from edgespec.lab.sim.steps import Curve
 from tools.sim.live.setting import VOCABULARY, Setting

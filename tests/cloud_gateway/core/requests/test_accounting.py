@@ -15,8 +15,8 @@ from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Tree
-from edgespec.core.protocol.prefix import prefix_hash
 
 PROMPT = [1, 2, 3]
 

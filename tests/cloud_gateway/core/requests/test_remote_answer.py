@@ -6,8 +6,8 @@ import pytest
 
 from cloud_gateway.core.requests.remote_answer import NODES_PER_TOKEN, RemoteAnswer
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Open, Sampling, Tree
-from edgespec.core.protocol.prefix import prefix_hash
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
 

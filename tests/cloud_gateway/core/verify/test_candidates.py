@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cloud_gateway.core.verify.candidates import LOCAL, MIN_NAMED, CandidateTree
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Tree
-from edgespec.core.protocol.prefix import prefix_hash
 
 PROMPT = [1, 2, 3]
 

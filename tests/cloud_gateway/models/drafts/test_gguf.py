@@ -12,7 +12,7 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.drafts.gguf import LocalDraft
-from edgespec.core.drafting.proposals import Asked
+from edgespec.core.drafting.ranking import Asked
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.drafter import DraftMemoryError

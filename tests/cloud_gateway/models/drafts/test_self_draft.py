@@ -20,7 +20,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from cloud_gateway.process.targets import check_models
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, TokenPath
+from edgespec.core.drafting.ranking import Asked, TokenPath
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.models.drafts.translated import CUT, NEVER, TranslatedDraft, _Request
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.proposals import Asked, TokenPath, best_children
+from edgespec.core.drafting.ranking import Asked, TokenPath, best_children
 from edgespec.core.drafting.translation import CommittedText, Translator
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.tokenizer import translation

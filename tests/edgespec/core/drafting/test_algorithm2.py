@@ -8,8 +8,8 @@ import pytest
 
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal, millinats
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_COST, MAX_NODES, ROOT, check_tree_shape
-from edgespec.core.protocol.prefix import prefix_hash
 
 SURE = Proposal(tokens=[7, 8, 9], costs=[0.1, 2.0, 3.0], entropy=0.2)
 UNSURE = Proposal(tokens=[7, 8, 9], costs=[0.7, 0.9, 2.0], entropy=1.2)

@@ -8,9 +8,9 @@ import pytest
 
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
-from edgespec.core.drafting.shares import Part
+from edgespec.core.drafting.tree import Part
+from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Tree, check_tree_shape, levels
-from edgespec.core.protocol.prefix import prefix_hash
 from edgespec.core.protocol.ranges import MAX_ID
 
 COSTS, ENTROPIES = (0.0, 0.3, 9.0, 1e40, float("inf")), (0.0, 0.5, 2.8)

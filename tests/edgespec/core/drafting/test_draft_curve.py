@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.drafting.draft_curve import CHANGE, MAX_FACTOR, REMEMBERED, REPORT_EVERY_S, DraftCurve
+from edgespec.core.drafting.together import CHANGE, MAX_FACTOR, REMEMBERED, REPORT_EVERY_S, DraftCurve
 from edgespec.core.protocol.messages import MAX_MICROS, MAX_POINTS, step_curve
 
 MEASURED = {1: 0.006, 4: 0.012, 16: 0.030}

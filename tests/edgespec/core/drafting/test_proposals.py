@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.drafting.proposals import best_children, largest
+from edgespec.core.drafting.ranking import best_children, largest
 
 
 @given(

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
-from edgespec.core.drafting.proposals import best_children
-from edgespec.core.drafting.shares import Part, owner
-from edgespec.core.drafting.tree import Node, SpeculationTree
+from edgespec.core.drafting.ranking import best_children
+from edgespec.core.drafting.tree import Node, Part, SpeculationTree, owner
 from tools.doubles.model import HashModel
 
 MODEL = HashModel(right=0.8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.pairing.announcements import MAX_ENTRIES, MAX_PER_HOST, Announcements
+from edgespec.worker.discovery import MAX_ENTRIES, MAX_PER_HOST, Announcements
 
 
 def fakes(table: Announcements[str], count: int, first: int = 0) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -36,12 +35,8 @@ THEM = Party(SigningKey(b"w" * 32), "lab-7")
 _random = random.Random(5)
 
 
-def next_code(entropy: Callable[[int], bytes], spki_hash: bytes, avoid: int) -> Code:
-    return Code(avoid % 99 + 1, (entropy(4).hex(), "acorn"), 7)
-
-
 def window() -> PairingWindow:
-    return PairingWindow(ME, SPKI, next_code, _random.randbytes)
+    return PairingWindow(ME, SPKI, _random.randbytes)
 
 
 def attempt(w: PairingWindow, code: Code, now: float, source: str = "10.0.0.1") -> GatewayExchange:

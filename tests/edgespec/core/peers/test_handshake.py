@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
-from edgespec.core.peers.handshake import (
+from edgespec.core.protocol.messages import encode
+from edgespec.core.protocol.peer_handshake import (
     NO_GATEWAY,
     Ask,
     CallerHandshake,
@@ -19,7 +20,6 @@ from edgespec.core.peers.handshake import (
     PeerUnavailable,
     decode_peer,
 )
-from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.signing import SigningKey
 
 CALLER, LISTENER, THIRD = (SigningKey(letter * 32) for letter in (b"c", b"l", b"t"))

@@ -12,8 +12,15 @@ from msgspec.structs import replace
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.gateway_session import GatewaySession
-from edgespec.core.protocol.handshake import GatewayIdentity, Pin
-from edgespec.core.protocol.rotation import GRACE_S, GatewayRotation, gateway_rotation, rotation, successor
+from edgespec.core.protocol.handshake import (
+    GRACE_S,
+    GatewayIdentity,
+    GatewayRotation,
+    Pin,
+    gateway_rotation,
+    rotation,
+    successor,
+)
 from edgespec.core.protocol.session import Linked
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.sessions import TOKENIZER, deliver, worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.protocol.prefix import Prefix, prefix_hash
+from edgespec.core.protocol.digests import Prefix, prefix_hash
 
 tokens = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20)
 

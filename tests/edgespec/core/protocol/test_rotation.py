@@ -11,8 +11,7 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.gateway_session import GatewaySession
-from edgespec.core.protocol.handshake import Standing, WorkerIdentity
-from edgespec.core.protocol.rotation import check_succession, rotation, up_to
+from edgespec.core.protocol.handshake import Standing, WorkerIdentity, check_succession, rotation, up_to
 from edgespec.core.protocol.session import Linked
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.sessions import GATEWAY, MODEL, TOKENIZER, deliver, worker

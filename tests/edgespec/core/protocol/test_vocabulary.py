@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from edgespec.core.protocol.vocabulary import NO_TOKEN, canonical, drop_padding, fill_gaps, tokenizer_digest
+from edgespec.core.protocol.digests import NO_TOKEN, canonical, drop_padding, fill_gaps, tokenizer_digest
 
 VOCABULARY = [b"<s>", b"a", "é".encode(), b""]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.peers.handshake import PeerUnavailable
+from edgespec.core.protocol.peer_handshake import PeerUnavailable
 from edgespec.shared.address import PEER_PROTOCOL, Address
 from tests.support.links import make_certificate
 from tests.support.peers import peer

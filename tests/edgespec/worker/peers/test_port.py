@@ -15,8 +15,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from edgespec.core.pairing.messages import PairingFailed, Reason
-from edgespec.core.peers.handshake import MAX_CHUNK_BYTES, CallerHandshake, PeerUnavailable, Purpose
 from edgespec.core.protocol.messages import VERSION
+from edgespec.core.protocol.peer_handshake import MAX_CHUNK_BYTES, CallerHandshake, PeerUnavailable, Purpose
 from edgespec.shared.address import PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.config import RelaySection

@@ -19,9 +19,9 @@ from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
 from edgespec.shared.address import Address, Relayed
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from edgespec.worker.addresses import GatewayAddresses
+from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.link import RELAYED_SETTLED_S
-from edgespec.worker.peer_pairing import pair_through_peers
+from edgespec.worker.pair import pair_through_peers
 from edgespec.worker.peers.service import Routes
 from tests.edgespec.worker.test_link import Sleeps, running
 from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving

@@ -15,7 +15,7 @@ from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
 from edgespec.worker.presence.bus import Metered, Sessions
-from edgespec.worker.presence.source import Unavailable
+from edgespec.worker.presence.sources import Unavailable
 from tests.support.until import until
 
 LOGIND, NETWORK = "org.freedesktop.login1", "org.freedesktop.NetworkManager"

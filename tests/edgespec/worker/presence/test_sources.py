@@ -12,9 +12,16 @@ from pathlib import Path
 import pytest
 
 from edgespec.shared.procstat import Rate
-from edgespec.worker.presence.cpu import MAX_GROUPS, RESCAN_S, OtherGroups, OtherPrograms
-from edgespec.worker.presence.devices import Battery, InputDevices, Terminals
-from edgespec.worker.presence.source import Unavailable
+from edgespec.worker.presence.sources import (
+    MAX_GROUPS,
+    RESCAN_S,
+    Battery,
+    InputDevices,
+    OtherGroups,
+    OtherPrograms,
+    Terminals,
+    Unavailable,
+)
 
 TICK = os.sysconf("SC_CLK_TCK")
 
