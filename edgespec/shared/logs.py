@@ -30,7 +30,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from edgespec.shared.log_text import Throttle, clean, described, identifier, kind_of, origin, place, places
+from edgespec.shared.log_text import LimitedLog, Throttle, clean, described, identifier, kind_of, origin, place, places
 
 log = logging.getLogger("edgespec.logs")
 
@@ -192,8 +192,9 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
         more = self._throttle.admit((record.name, record.pathname, record.lineno, type(error)), time.monotonic())
         if more is None:
             return None
+        again = f" (and {more} more like it)" if more else ""
         what = f"{kind_of(error)}{origin(error)}, " if error is not None else ""
-        return f"{what}reported by {place(record.pathname, record.lineno)}; text withheld{_more(more)}"
+        return f"{what}reported by {place(record.pathname, record.lineno)}; text withheld{again}"
 
 
 def _text(record: logging.LogRecord) -> str:
@@ -212,19 +213,13 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
     return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
 
 
-def _more(count: int) -> str:
-    return f" (and {count} more like it)" if count else ""
-
-
 # --- what would otherwise be printed past the log -------------------------------------------------------------------
 
-_emitted = Throttle()
+_lines = LimitedLog(log)
 
 
 def _emit(level: int, text: str) -> None:
-    more = _emitted.admit(text, time.monotonic())
-    if more is not None:
-        log.log(level, "%s%s", text, _more(more))
+    _lines.line(level, text, text)
 
 
 def _set_hooks() -> None:
@@ -259,9 +254,7 @@ def _warned(
 
 
 def _library_wrote(count: int) -> None:
-    more = _emitted.admit(_library_wrote, time.monotonic())
-    if more is not None:
-        log.warning("a library wrote %d bytes to standard error; they are withheld%s", count, _more(more))
+    _lines.warning(_library_wrote, f"a library wrote {count} bytes to standard error; they are withheld")
 
 
 class Withheld:
