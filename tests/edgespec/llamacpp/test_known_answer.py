@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from edgespec.core.errors import EdgespecError, LibraryError
 from edgespec.shared import known_answer
 from edgespec.shared.known_answer import MAX_DIFFERENCE, require_known_answer
 from edgespec.shared.models import ALPHABET, known_tokens
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden, override
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.service import load_drafter
 from tests.support.faulty_llama import CRASH, HANG, SLOW, WRONG, plant
@@ -120,34 +118,16 @@ def test_a_worker_does_not_load_what_failed(model: Path, tmp_path: Path, monkeyp
         load_drafter(override(WorkerSettings(), "draft.model", str(model)))
 
 
-def gateway(tmp_path: Path, model: Path) -> subprocess.CompletedProcess[str]:
-    """`cloud-gateway serve` with this model as target."""
-    given = {"target.model": str(model), "target.engine": "llamacpp", "local_draft.model": ""}
-    given |= {"daemon.state_dir": str(tmp_path / "state"), "link.mdns": "false", "target.threads": "1"}
-    command = [sys.executable, "-m", "cloud_gateway", "serve", "--port=0", "--link-port=0", "--metrics-port=0"]
-    command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
-    environment = os.environ | {"XDG_CONFIG_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-
-
 @pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
-def test_a_gateway_does_not_load_a_draft_that_failed(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("target", "draft"), [("tiny.gguf", ""), ("target", "tiny.gguf")])
+def test_a_gateway_loads_no_target_and_no_draft_that_failed(
+    target: str, draft: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, tmp_path / "planted", CRASH)
-    settings = override(GatewaySettings(), "target.model", str(make_tiny_target(tmp_path / "target")))
+    make_tiny_target(tmp_path / "target")
+    given = {"target.model": str(tmp_path / target), "local_draft.model": str(tmp_path / draft) if draft else ""}
     with pytest.raises(LibraryError, match="is killed by SIGILL"):
-        load_models(override(settings, "local_draft.model", str(model)))
-
-
-@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
-def test_a_gateway_ends_with_the_sentence_and_exit_code_70(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch, tmp_path / "planted", WRONG)
-    done = gateway(tmp_path, model)
-    assert done.returncode == 70, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("cloud-gateway: llama.cpp ") and "API" not in done.stdout
+        load_models(overridden(GatewaySettings(), given))
 
 
 def test_a_check_of_models_tries_them(

@@ -84,6 +84,22 @@ def test_workers_with_different_trees_agree_on_what_both_have(seed: int) -> None
             assert owner(node, one.tree.root, 2) == owner(twin, other.tree.root, 2)
 
 
+def test_two_draft_more_than_one_and_mostly_not_the_same() -> None:
+    alone = both = twice = likeliest = found = 0
+    for seed in range(12):
+        prompt = [*PROMPT, seed]
+        one, other = (drafted(Part(index, 2), 8, prompt=prompt)[1] for index in (0, 1))
+        _, wide = drafted(Part(), 8, leaves=8, prompt=prompt)  # both budgets in one worker
+        alone += len(drafted(Part(), 8, prompt=prompt)[1])
+        both += len(one | other)
+        twice += len(one & other)
+        likeliest += len(wide)
+        found += len(wide & (one | other))
+    assert both > 1.15 * alone
+    assert twice < 0.7 * both
+    assert found > 0.6 * likeliest
+
+
 def test_the_trunk_is_drafted_by_each_so_that_one_can_go_on_alone() -> None:
     drafting, evaluated = drafted(Part(1, 2), 8)
     trunk = [node for node in best_path(drafting.tree.root) if node.expanded]

@@ -15,6 +15,7 @@ from edgespec.core.protocol.redial import (
     SETTLED_S,
     SPREAD_S,
     Redial,
+    restart_reason,
     restart_s,
 )
 
@@ -69,6 +70,7 @@ def test_a_gateway_that_ends_links_at_once_is_backed_off_from() -> None:
 )
 def test_a_close_says_for_how_long_a_restart_is_waited_for(code: int, reason: str, for_s: float | None) -> None:
     assert restart_s(code, reason) == for_s
+    assert restart_s(1012, restart_reason(400)) == 800.0
 
 
 @pytest.mark.claim("workers-dial-a-restarted-gateway-at-a-bounded-rate")

@@ -137,6 +137,13 @@ def test_a_tiny_temperature_overflows_nowhere() -> None:
     assert np.isfinite(process(np.array([-300, 400], np.float32), Sampling(temperature=1e-5))).all()
 
 
+def test_all_removed_but_one() -> None:
+    allowed = np.array([False, False, True, False])
+    rule = Sampling(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
+    x = process(np.array([9, 8, -50, 7], np.float32), rule, allowed=allowed)
+    assert np.flatnonzero(x > -INF).tolist() == [2]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_nothing_left_or_not_a_number_is_an_error(temperature: float) -> None:
     rule = Sampling(temperature=temperature, top_p=0.9)
