@@ -159,7 +159,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("cloud_gateway/engine/loop.py", "import llama_cpp"),
         ("cloud_gateway/engine/loop.py", "from cloud_gateway.api import schema"),
         ("cloud_gateway/core/verify/accept.py", "from cloud_gateway.engine import loop"),
-        ("cloud_gateway/core/requests/generation.py", "from cloud_gateway.core.trace.record import InputLog"),
+        ("cloud_gateway/core/requests/generation.py", "from cloud_gateway.core.trace.format import InputLog"),
         ("cloud_gateway/models/drafts/lookup.py", "import llama_cpp"),
         ("cloud_gateway/models/drafts/gguf.py", "from edgespec.worker.link import Link"),
         ("cloud_gateway/process/serve.py", "from edgespec.lab import demo"),

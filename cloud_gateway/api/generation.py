@@ -19,11 +19,9 @@ from msgspec.structs import replace
 
 from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
-from cloud_gateway.core.limits.quota import KeyLimits
-from cloud_gateway.core.limits.settings import ClientBounds
+from cloud_gateway.core.limits.quota import ClientBounds, KeyLimits
 from cloud_gateway.core.limits.turns import Turns
-from cloud_gateway.core.requests.options import Extension, RequestBounds
-from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
 from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol.messages import Sampling

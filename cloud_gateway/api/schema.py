@@ -18,7 +18,7 @@ from msgspec import Meta, Raw, Struct
 from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_calls, offered, parsed
 from cloud_gateway.core.policies.registry import NAMES
 from cloud_gateway.core.policies.settings import PHI, SOURCES, K, Prefer
-from cloud_gateway.core.requests.options import Extension
+from cloud_gateway.core.requests.request import Extension
 from cloud_gateway.core.verify.interface import Method
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol import ranges

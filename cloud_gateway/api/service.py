@@ -42,7 +42,7 @@ from cloud_gateway.api.schema import (
 from cloud_gateway.api.tools import CallText
 from cloud_gateway.auth import CacheScopes, Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
-from cloud_gateway.core.requests.options import Extension
+from cloud_gateway.core.requests.request import Extension
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.metrics import Metrics
 from edgespec import __version__

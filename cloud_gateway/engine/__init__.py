@@ -5,4 +5,5 @@ Public, by module:
 - `exchange`: `Declined`, `Inbox`, `Recording`, `WorkerGone`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
 - `offloading`: `Workers`
+- `queued_answers`: `REST`
 """

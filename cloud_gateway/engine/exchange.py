@@ -8,13 +8,14 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from cloud_gateway.core.limits.cells import Room
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Verify, Wait
+from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.policies.estimators import Ewma, StepCurve
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Verify, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Status
 from cloud_gateway.core.requests.events import Event as RequestEvent
@@ -22,6 +23,7 @@ from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent
 from cloud_gateway.core.sources.interface import Suggestion
 from edgespec.core.drafting.tree import Node
+from edgespec.core.errors import ClientError
 from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.loop")
@@ -165,6 +167,65 @@ class Active:
         """Whether a pass can bring it a token; where its constraint has no mask yet, `wake` is called once it has."""
         constraint = self.request.constraint
         return constraint is None or constraint.ready((), wake)
+
+
+class Queued(Protocol):
+    @property
+    def request(self) -> GenerationRequest: ...
+
+
+Q = TypeVar("Q", bound=Queued)
+
+
+class Waiting(Generic[Q]):
+    """The requests that wait: `Turns` by API key under a lock, with an end."""
+
+    def __init__(self, limit: int) -> None:
+        self._turns: Turns[Q] = Turns()
+        self._limit, self._lock = limit, threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._turns)
+
+    def all(self) -> list[Q]:
+        """Every request that waits."""
+        with self._lock:
+            return list(self._turns)
+
+    def add(self, active: Q) -> None:
+        """Raises ClientError 429 where the queue is full; a key that has nothing in it may always add one."""
+        request = active.request
+        with self._lock:
+            length = len(self._turns)
+            if length >= self._limit and self._turns.waiting(request.key):
+                raise ClientError(
+                    f"The queue of {self._limit} requests is full; try again shortly.",
+                    status=429,
+                    code="queue_full",
+                    retry_after_s=max(1.0, length * 0.5),
+                )
+            self._turns.add(request.key, active, request.max_running)
+
+    def take(self, fits: Callable[[Q], bool], is_next: Callable[[Q], bool]) -> Q | None:
+        """The next one for a free slot that fits, or None; say `ended` when it has left its slot."""
+        with self._lock:
+            return self._turns.take(fits, is_next)
+
+    def put_back(self, active: Q) -> None:
+        """One that was taken waits again, before all others of its key, also where the queue is full."""
+        with self._lock:
+            self._turns.put_back(active.request.key, active)
+
+    def ended(self, active: Q) -> None:
+        """A request that was taken is over."""
+        with self._lock:
+            self._turns.ended(active.request.key)
+
+    def remove(self, active: Q) -> bool:
+        """Gives up the place of one that waits; whether it still did."""
+        with self._lock:
+            return self._turns.remove(active.request.key, active)
 
 
 # --- events for the engine -----------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, Points
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, Points
 from cloud_gateway.core.policies.settings import DEFAULTS
+from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs, shared, shared_rows
-from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
@@ -135,7 +135,7 @@ class LocalDrafting:
         with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
         made, took = self.model.passes - passes, self.clock() - began
-        self._count(made, took)
+        self.count(made, took)
         active.generation.handle(Spent(kind, took, made), began + took)
 
     def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
@@ -168,7 +168,7 @@ class LocalDrafting:
         with Contained() as caught:
             found = model.draft(asked)
         made, took = model.passes - passes, self.clock() - began
-        self._count(made, took)
+        self.count(made, took)
         rows = sum(map(len, leaves))
         for (active, _), own in zip(group, leaves, strict=True):
             active.generation.handle(Spent("draft", took * len(own) / rows, made), began + took)
@@ -204,7 +204,8 @@ class LocalDrafting:
             return self.model.backlog(active.id) if self.model is not None else 0
         return 0  # it has just been given up
 
-    def _count(self, passes: int, seconds: float) -> None:
+    def count(self, passes: int, seconds: float) -> None:
+        """Books so many passes of the draft model."""
         self.stats.draft_s += seconds
         self.stats.local_passes += passes
 

@@ -20,17 +20,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies import registry
-from cloud_gateway.core.policies.actions import Action, CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
-from cloud_gateway.core.policies.memory import Memory, kind_of
+from cloud_gateway.core.policies.policy import Action, CatchUp, Draft, Memory, Verify, Wait, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.accounting import Account, FrameLedger
+from cloud_gateway.core.requests.accounting import Account, FrameLedger, Stats
 from cloud_gateway.core.requests.events import Ended, FrameArrived, Spent
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
-from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make as make_sources
-from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.core.verify.verification import at_least, method_of, verification, worker_sampling_of
 from cloud_gateway.engine.exchange import (
     Active,
@@ -43,15 +41,16 @@ from cloud_gateway.engine.exchange import (
     Outbox,
     Recording,
     Stream,
+    Waiting,
     WorkerGone,
     WorkerReady,
 )
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import Offloading, Workers
 from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
-from cloud_gateway.engine.queued.drafts import QueueDrafts
+from cloud_gateway.engine.queued_answers import QueuedAnswers
 from cloud_gateway.engine.requests import Requests
-from cloud_gateway.engine.slots import Slots, Waiting
+from cloud_gateway.engine.slots import Slots
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
 from cloud_gateway.models.settings import PREFILL_CHUNK
 from cloud_gateway.models.target_model import Target
@@ -112,9 +111,9 @@ class Engine:
             target, drafting, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
             self._outbox.add, self._finish,
         )  # fmt: skip
-        self.queue_drafts = QueueDrafts(drafting, settings.sources, target.eos, self.offloading.queued)
-        self._queue: Waiting[Active] = Waiting(settings.queue_limit)
-        self.slots = Slots(self.requests, self._queue, self.queue_drafts, 1 + settings.policy.verify_nodes)
+        self.queued_answers = QueuedAnswers(self.offloading, drafting, settings.sources, target.eos)
+        self._queue = Waiting[Active](settings.queue_limit)
+        self.slots = Slots(self.requests, self._queue, self.queued_answers, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         self._held_at: float | None = None
         """Since when requests are ready whose pass waits for others."""
@@ -242,7 +241,7 @@ class Engine:
         self._take_in()
         self.slots.turn()
         self.offloading.share()
-        self.queue_drafts.ask(self._queue)
+        self.queued_answers.lead(self._queue)
         self._flush()  # a worker can read the prompt while the target does
         verifies, drafts, wake = self._decide(self.clock())
         self.local.run(drafts)
@@ -253,7 +252,7 @@ class Engine:
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
         computed = bool(verifies or drafts)
-        wake = min(wake, self.queue_drafts.turn(self._queue))
+        wake = min(wake, self.queued_answers.turn(self._queue))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
@@ -289,13 +288,15 @@ class Engine:
     def _apply(self, event: InboxEvent, at: float) -> None:
         match event:
             case FrameArrived():
-                self.requests.frame_arrived(event, at)
+                if not (self.requests.frame_arrived(event, at) or self.queued_answers.frame_arrived(event)):
+                    self.stats.frames.count("stale")  # its request is over
             case WorkerReady():
                 self.offloading.worker_ready()
             case WorkerGone():
                 self.offloading.worker_gone(event)
             case Declined():
-                self.offloading.declined(event)
+                if not self.offloading.declined(event):
+                    self.queued_answers.declined(event)
             case ClientLeft(active):  # one that runs stops after its round
                 self._queue.remove(active)
                 self.requests.step(active, Ended("left"))
@@ -372,7 +373,7 @@ class Engine:
             self.local.close(active)
         generation = active.generation
         self._remember(generation)
-        self.queue_drafts.ended(active)
+        self.queued_answers.ended(active)
         self.stats.add(generation.usage)
         done = DoneEvent(finish, generation.usage, error)
         self._outbox.add(lambda: active.stream.push(done))

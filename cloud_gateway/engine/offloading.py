@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
-from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.events import Event, FrameTaken, Released, Send, WorkerChanged
-from cloud_gateway.core.requests.merit import Merit
-from cloud_gateway.core.requests.router import LinkedWorker, choose
+from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
 from cloud_gateway.engine.exchange import Active, Audit, Declined, NoAudit, WorkerGone
-from cloud_gateway.engine.queued.workers import QueueWorkers, scope_for
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker
 
@@ -58,10 +56,10 @@ def why_none(linked: Collection[LinkedWorker], groups: frozenset[str], load: Map
     return f"no worker of this API key's groups ({', '.join(sorted(groups))}) is linked"
 
 
-class Step(Protocol):
-    """Takes one step of a request (requests.py)."""
-
-    def __call__(self, active: Active, event: Event, stage: str = "", *, now: float | None = None) -> None: ...
+def scope_for(worker: str, scope: bytes) -> bytes:
+    """A cache scope as it is sent to one worker, so that two workers cannot find out that they serve the same key."""
+    data = b"edgespec/1 cache scope\0" + scope + worker.encode()
+    return hashlib.sha256(data).digest()[: len(scope)]
 
 
 @dataclass(slots=True)
@@ -71,18 +69,15 @@ class Offloading:
     workers: Workers
     active: Mapping[int, Active]
     post: Callable[[Callable[[], None]], None]
-    step: Step
+    step: Callable[[Active, Event], None]
     workers_per_request: int = DEFAULTS.workers_per_request
     audit: Audit = field(default_factory=NoAudit)
     merit: Merit = field(default_factory=Merit)
-    queued: QueueWorkers = field(init=False)
-    """Answers that workers write for requests that wait."""
+    let_go: Callable[[str, str], None] = lambda worker, why: None
+    """Called where a worker, for this reason, has no time for answers to prompts that wait (queued_answers.py)."""
     _outgoing: dict[str, list[ToWorker]] = field(default_factory=dict)
     _changed: bool = False
     """Whether workers may have become idle since `share` last looked."""
-
-    def __post_init__(self) -> None:
-        self.queued = QueueWorkers(self)
 
     def assign(self, active: Active, useless: str | None = None) -> None:
         """Finds a worker for a request that may have one; `useless`: in the place of this one, if there is another."""
@@ -107,7 +102,7 @@ class Offloading:
         self._give(active, linked[worker], beside=bool(generation.assignments.given))
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
-        self.queued.release(worker.id, "needed elsewhere")
+        self.let_go(worker.id, "needed elsewhere")
         self.merit.given(worker.label)
         self.audit.assigned(active.request, worker.id, worker.label)
         scope = scope_for(worker.id, active.request.cache_scope)
@@ -156,15 +151,14 @@ class Offloading:
         """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
         for active in list(self.active.values()):
             self.step(active, WorkerChanged(event.worker, "gone"))
-        self.queued.release(event.worker, "moved")
+        self.let_go(event.worker, "moved")
 
-    def declined(self, event: Declined) -> None:
-        """A worker will not draft for one request."""
+    def declined(self, event: Declined) -> bool:
+        """A worker will not draft for one request; whether that is one in a slot."""
         active = self.active.get(event.request)
         if active is not None:
             self.step(active, WorkerChanged(event.worker, "declined"))
-        else:
-            self.queued.declined(event)
+        return active is not None
 
     def send(self, message: Send) -> None:
         """Queues a message for a worker, until the end of the turn."""

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from cloud_gateway.core.policies.actions import Verify
+from cloud_gateway.core.policies.policy import Verify
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
@@ -51,12 +50,6 @@ WORKER_DATA = frozenset({"merging a frame", "deciding", "laying out its tree"})
 """Stages that handle what the request's worker sent."""
 
 
-class Finisher(Protocol):
-    """Frees what a request that is over holds, and ends its stream."""
-
-    def __call__(self, active: Active, finish: Finish, error: str | None) -> None: ...
-
-
 class Requests:
     """Every event of a request goes through `step`. Lives on the engine's thread."""
 
@@ -68,9 +61,10 @@ class Requests:
         audit: Audit,
         workers_per_request: int,
         post: Callable[[Callable[[], None]], None],
-        finish: Finisher,
+        finish: Callable[[Active, Finish, str | None], None],
     ) -> None:
-        """`post` hands a call to the event loop, in order."""
+        """`post` hands a call to the event loop, in order; `finish` frees what a request holds that is over, and ends
+        its stream."""
         self.target, self.local, self.stats, self.clock = target, local, local.stats, local.clock
         self.active: dict[int, Active] = {}
         """Requests in slots."""
@@ -101,20 +95,18 @@ class Requests:
             effects = active.generation.handle(event, self.clock() if now is None else now)
         self.carry_out(active, effects)
 
-    def frame_arrived(self, event: FrameArrived, at: float) -> None:
-        """Hands a frame to its request, or to an answer that its worker writes; one of an ended request is stale."""
+    def frame_arrived(self, event: FrameArrived, at: float) -> bool:
+        """Hands a frame to its request; whether that has a slot."""
         active = self.active.get(event.frame.request)
         if active is not None:
             self.step(active, event, "merging a frame", now=at)
-        elif not self.offloading.queued.frame_arrived(event):
-            self.stats.frames.count("stale")
+        return active is not None
 
     def carry_out(self, active: Active, effects: Sequence[Effect]) -> None:
         """All that followed from one event, in its order; a fault stays with the request."""
         for effect in effects:
-            if isinstance(effect, FrameTaken) and effect.error is None:  # the most frequent one
-                self.offloading.note(effect)
-                continue
+            if isinstance(effect, FrameTaken) and effect.error is None and not effect.unknown_prefix:
+                continue  # the most frequent one
             with self.isolated(active, "carrying out a step"):
                 self._apply(active, effect)
 
@@ -122,8 +114,8 @@ class Requests:
         match effect:
             case FrameTaken(worker=worker, error=error):
                 self.offloading.note(effect)
-                assert error is not None
-                self.offloading.punish(worker, error, active.id)
+                if error is not None:
+                    self.offloading.punish(worker, error, active.id)
             case Send():
                 self.offloading.send(effect)
             case Chosen():

@@ -7,95 +7,27 @@ when it is admitted again, the target reads prompt and completion and goes on. I
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Sequence
 
 from cloud_gateway.core.limits.cells import Cells, Room
-from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.requests.events import Preempted
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.exchange import Active
-from cloud_gateway.engine.queued.drafts import QueueDrafts
+from cloud_gateway.engine.exchange import Active, Waiting
+from cloud_gateway.engine.queued_answers import QueuedAnswers
 from cloud_gateway.engine.requests import Requests
-from edgespec.core.errors import ClientError
 from edgespec.shared.contained import Contained
 
 log = logging.getLogger("cloud_gateway.engine.slots")
-
-
-class Queued(Protocol):
-    @property
-    def request(self) -> GenerationRequest: ...
-
-
-Q = TypeVar("Q", bound=Queued)
-
-
-class Waiting(Generic[Q]):
-    """`Turns` by API key under a lock, with an end."""
-
-    def __init__(self, limit: int) -> None:
-        self._turns: Turns[Q] = Turns()
-        self._limit, self._lock = limit, threading.Lock()
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._turns)
-
-    def all(self) -> list[Q]:
-        """Every request that waits."""
-        with self._lock:
-            return list(self._turns)
-
-    def add(self, active: Q) -> None:
-        """Raises ClientError 429 where the queue is full; a key that has nothing in it may always add one."""
-        request = active.request
-        with self._lock:
-            length = len(self._turns)
-            if length >= self._limit and self._turns.waiting(request.key):
-                raise ClientError(
-                    f"The queue of {self._limit} requests is full; try again shortly.",
-                    status=429,
-                    code="queue_full",
-                    retry_after_s=max(1.0, length * 0.5),
-                )
-            self._turns.add(request.key, active, request.max_running)
-
-    def take(self, fits: Callable[[Q], bool], is_next: Callable[[Q], bool]) -> Q | None:
-        """The next one for a free slot that fits, or None; say `ended` when it has left its slot."""
-        with self._lock:
-            return self._turns.take(fits, is_next)
-
-    def put_back(self, active: Q) -> None:
-        """One that was taken waits again, before all others of its key, also where the queue is full."""
-        with self._lock:
-            self._turns.put_back(active.request.key, active)
-
-    def ended(self, active: Q) -> None:
-        """A request that was taken is over."""
-        with self._lock:
-            self._turns.ended(active.request.key)
-
-    def remove(self, active: Q) -> bool:
-        """Gives up the place of one that waits; whether it still did."""
-        with self._lock:
-            return self._turns.remove(active.request.key, active)
 
 
 class Slots:
     """Moves requests between the queue and the slots."""
 
     def __init__(
-        self,
-        requests: Requests,
-        queue: Waiting[Active],
-        queue_drafts: QueueDrafts,
-        rows: int,
-    ) -> None:
+        self, requests: Requests, queue: Waiting[Active], queued_answers: QueuedAnswers, rows: int,
+    ) -> None:  # fmt: skip
         """`rows`: the most that a pass takes for one request."""
-        self._requests, self._queue, self._queue_drafts = requests, queue, queue_drafts
+        self._requests, self._queue, self._queued_answers = requests, queue, queued_answers
         self._active = requests.active
         """Those in slots, which this object changes."""
         self._cells = Cells(requests.target.kv_tokens, rows)
@@ -141,7 +73,7 @@ class Slots:
         requests = self._requests
         self._active[active.id] = active
         requests.stats.requests += not active.ran
-        self._queue_drafts.give(active)
+        self._queued_answers.give(active)
         if requests.open(active):
             requests.local.open(active)
 

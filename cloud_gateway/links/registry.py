@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
+from cloud_gateway.core.policies.policy import Points
 from cloud_gateway.core.requests.router import LinkedWorker
 from edgespec.core.protocol.messages import Hello
 from edgespec.shared.wire import Wire

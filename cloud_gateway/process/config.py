@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from cloud_gateway.core.limits.settings import ClientBounds
+from cloud_gateway.core.limits.quota import ClientBounds
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
-from cloud_gateway.core.requests.options import RequestBounds
-from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.core.requests.request import RequestBounds
+from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.models.settings import TargetSettings
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT

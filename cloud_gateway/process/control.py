@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.requests.merit import Merit
+from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.audit import AuditLog, entries

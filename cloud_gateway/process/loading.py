@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.core.limits.settings import QUEUE_LIMIT
+from cloud_gateway.core.limits.quota import QUEUE_LIMIT
+from cloud_gateway.core.verify.accept import FlatTree, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.flatten import FlatTree, flatten
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars

@@ -19,7 +19,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.record import InputLog
+from cloud_gateway.core.trace.format import InputLog
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey

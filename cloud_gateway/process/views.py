@@ -14,7 +14,7 @@ from edgespec.core.protocol.names import key_id
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cloud_gateway.core.requests.merit import Merit, Record
+    from cloud_gateway.core.requests.router import Merit, Record
     from cloud_gateway.links.paired import PairedWorker
     from cloud_gateway.links.registry import WorkerInfo
 

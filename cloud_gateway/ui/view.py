@@ -15,14 +15,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Verify
+from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Verify
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.trace.format import Trace
 from cloud_gateway.core.trace.play import Player
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import COMMITTED_SPAN
-from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.protocol.messages import ROOT, Tree
 
 Emit = Callable[[dict[str, Any]], None]

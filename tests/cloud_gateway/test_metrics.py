@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from cloud_gateway.api.listener import METRICS_LIMITS, listen
+from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import Times, Usage
-from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.metrics import MAX_REASONS, Metrics, Watch, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloud_gateway.core.verify.accept import walk
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.load import Dtype, load
 from cloud_gateway.models.target_model.torch import TorchTarget

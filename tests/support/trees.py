@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 
 
 @st.composite

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud_gateway.core.requests.stats import Stats
+from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.metrics import Metrics, Watch
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "prometheus"

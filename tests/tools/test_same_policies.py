@@ -10,8 +10,8 @@ import cloud_gateway.engine.loop
 import edgespec.worker.daemon
 import tools.doubles.workers
 from cloud_gateway.core.policies import registry
-from cloud_gateway.core.policies.actions import Verify
-from cloud_gateway.core.policies.colocated import Colocated
+from cloud_gateway.core.policies.baselines import Colocated
+from cloud_gateway.core.policies.policy import Verify
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first

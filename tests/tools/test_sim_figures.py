@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.wanspec import UNSET_PHI, WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.lab.link_model import LinkModel

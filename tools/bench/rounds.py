@@ -27,16 +27,15 @@ import numpy as np
 from msgspec import convert
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import FrameArrived, Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.core.trace.record import InputLog
+from cloud_gateway.core.trace.format import InputLog
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
 
-from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.policies.policy import Points
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, best_children

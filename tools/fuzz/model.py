@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from tools.doubles.model import Logits
 
 ROWS = 256

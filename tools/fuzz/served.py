@@ -22,7 +22,7 @@ import aiohttp
 from cloud_gateway.api import Api, Backend, ServedModel, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.requests.options import OPTIONS
+from cloud_gateway.core.requests.request import OPTIONS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.text import StopStrings

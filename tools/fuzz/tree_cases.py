@@ -14,15 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepClock, StepCurve
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.rounds import RoundBudget
-from cloud_gateway.core.verify.accept import walk
+from cloud_gateway.core.verify.accept import flatten, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
-from cloud_gateway.core.verify.flatten import flatten
 from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.core.verify.verification import verification
 from edgespec.core.drafting.ranking import Spread

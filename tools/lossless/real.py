@@ -7,7 +7,7 @@ from pathlib import Path as File
 
 import numpy as np
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Target, Work
 from tools.lossless import exact
 from tools.lossless.cases import WIDTHS, Case

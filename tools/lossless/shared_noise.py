@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.accept import walk
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.core.verify.shared_noise import Chooser
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.gumbel import gumbel

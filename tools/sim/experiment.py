@@ -11,8 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace as replaced
 
-from cloud_gateway.core.policies.memory import Learnt
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import Learnt, Policy
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import DEFAULTS, Phi, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule

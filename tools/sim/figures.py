@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
-from cloud_gateway.core.policies.colocated import Colocated
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.baselines import Colocated
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.lab.link_model import LinkModel

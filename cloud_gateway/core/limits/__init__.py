@@ -4,7 +4,6 @@ Public, by module:
 
 - `cells`: `Cells`, `Room`
 - `conduct`: `Conduct`, `Probation`
-- `quota`: `KeyLimits`, `Quotas`, `Visit`
-- `settings`: `ClientBounds`, `QUEUE_LIMIT`
+- `quota`: `ClientBounds`, `KeyLimits`, `QUEUE_LIMIT`, `Quotas`, `Visit`
 - `turns`: `Turns`
 """

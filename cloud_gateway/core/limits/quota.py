@@ -1,12 +1,24 @@
-"""What one API key may have under way, and how many tokens it may use; pure, `now` is passed in."""
+"""What one API key may have under way, and how many tokens it may use, by the table [limits]; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from cloud_gateway.core.limits.settings import QUEUE_LIMIT, ClientBounds
+from msgspec import Meta, Struct
+
 from edgespec.core.errors import ClientError
+
+QUEUE_LIMIT = 64
+"""Completions that may wait for a slot."""
+
+
+class ClientBounds(Struct, frozen=True, kw_only=True):
+    """[limits]: bounds on each API key."""
+
+    key_tokens_per_minute: Annotated[int, Meta(ge=0, le=2**53)] = 0
+
 
 WINDOW_S = 60.0
 MAX_BODY_BYTES = 16 * 2**20

@@ -2,11 +2,9 @@
 
 Public, by module:
 
-- `actions`: all
+- `baselines`: `Plain`
 - `estimators`: `UNKNOWN_STEP_S`, `Ewma`, `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
-- `colocated`: `Plain`
-- `memory`: `kind_of`, `Learnt`, `Memory`
-- `policy`: `Policy`
+- `policy`: all
 - `registry`: all
 - `settings`: `DEFAULTS`, `K`, `MAX_K`, `PHI`, `Phi`, `PolicySettings`, `Prefer`, `SOURCES`, `SourceName`
 """

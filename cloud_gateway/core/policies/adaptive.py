@@ -7,7 +7,7 @@ At every free moment it compares, in seconds at the price of a token (worth.py):
     draft      a run of local levels; what the local draft must read first pays over the tokens that remain
     catch up   in a wait that is longer than a batch
 
-`prefer` limits local passes while the worker drafts (budget.py): not before its first frame, nor once the guard has
+`prefer` limits local passes while the worker drafts (completion.py): not before its first frame, nor once the guard has
 left it (guard.py). Every number that was tuned is in tuning.py.
 """
 
@@ -17,20 +17,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.arrival import Expected, Timeline
-from cloud_gateway.core.policies.budget import Budget
-from cloud_gateway.core.policies.completion import Completion
+from cloud_gateway.core.policies.completion import Budget, Completion, Kind, Refusal
 from cloud_gateway.core.policies.guard import Guard, Mode, Reason, Reference
-from cloud_gateway.core.policies.memory import Learnt
-from cloud_gateway.core.policies.policy import Policy, PolicyReport
-from cloud_gateway.core.policies.refusal import Kind, Refusal
+from cloud_gateway.core.policies.policy import (
+    Action,
+    CatchUp,
+    Costs,
+    Draft,
+    Learnt,
+    LinkView,
+    Outcome,
+    Policy,
+    PolicyReport,
+    Verify,
+    Wait,
+)
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
-from cloud_gateway.core.policies.tree_value import Outlook, Surveyor
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.policies.worth import (
     Level,
+    Outlook,
     Prices,
+    Surveyor,
     credit,
     per_pass_s,
     reading_pays,

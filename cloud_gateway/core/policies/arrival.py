@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.estimators import Ewma
+from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.verify.candidates import Merged
 

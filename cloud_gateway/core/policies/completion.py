@@ -1,12 +1,18 @@
-"""A completion as policy `adaptive` counts it: its round under way, its pace, and how long such completions are."""
+"""A completion as policy `adaptive` counts it: its round under way, its pace, how long such completions are, how many
+local passes `policy.prefer` leaves it, and why the local draft was not asked.
+
+A price of a pass alone would buy local passes everywhere or nowhere, so that they are counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.estimators import Pace
 from cloud_gateway.core.policies.guard import Reference
+from cloud_gateway.core.policies.policy import Costs
+from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import Tuning
 
 
@@ -80,3 +86,56 @@ class Completion:
     def remaining(self, costs: Costs) -> float:
         """Tokens to come: at most as many as such completions have."""
         return min(costs.remaining, self._length)
+
+
+class Budget:
+    """Allows a share of the passes of co-located k = 2; `latency` has no limit."""
+
+    def __init__(self, prefer: Prefer, tuning: Tuning) -> None:
+        self.limited = prefer != "latency"
+        self._share = tuning.share if prefer == "balanced" else 0.0
+        self._credit = self._latest = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether a run of local passes may begin; it may then overdraw, so that runs are as long as they pay."""
+        return not self.limited or self._credit > 0
+
+    def earn(self, passes: float) -> None:
+        """Tokens were emitted, for which co-located k = 2 makes so many passes."""
+        self._credit += self._share * passes
+
+    def spend(self, share: float = 1.0) -> None:
+        """A local pass is to be made, of which this is the request's share."""
+        self._credit, self._latest = self._credit - share, share
+
+    def give_back(self) -> None:
+        """The latest pass is not made."""
+        self._credit += self._latest
+
+
+Kind = Literal["step", "candidates", "worker", "budget", "backlog", "reading"]
+SENTENCES: Mapping[Kind, str] = {
+    "step": "a draft step takes {cost:.1f} ms, and what it finds would save {gain:.1f} ms",
+    "candidates": "to read other sources' candidates takes {cost:.1f} ms, and to draft after them saves {gain:.1f} ms",
+    "worker": "the worker's next candidates save {cost:.1f} ms, drafting here {gain:.1f} ms",
+    "budget": "`policy.prefer` leaves it no more passes while a worker drafts",
+    "backlog": "it has to read for {cost:.1f} ms first, and saves {gain:.1f} ms over the tokens to come",
+    "reading": "it was still reading the committed tokens",
+}
+
+
+class Refusal(NamedTuple):
+    """One round's reason. Seconds."""
+
+    kind: Kind
+    cost_s: float = 0.0
+    """What drafting takes, or what is gained without it."""
+    gain_s: float = 0.0
+    """What drafting is expected to save, or what plain decoding takes."""
+    sharers: int = 0
+    """Other requests in the same passes, for which tokens count less and waits more."""
+
+    def __str__(self) -> str:
+        sentence = SENTENCES[self.kind].format(cost=1000 * self.cost_s, gain=1000 * self.gain_s)
+        return f"{sentence} (other requests in the same passes: {self.sharers})" if self.sharers else sentence

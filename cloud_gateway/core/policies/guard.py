@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.policies.worth import tree_s

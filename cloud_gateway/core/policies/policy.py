@@ -1,16 +1,193 @@
-"""What every policy does: decide the next action of one request, and say why. Seconds and nats throughout."""
+"""What a policy sees, what it can ask for and what it keeps: the vocabulary of engine, simulator and policies.
+
+Pure: time comes in, a decision with a deadline goes out. Seconds and nats throughout. Structs as in requests/events.py.
+
+A draft's match rate, a worker's pace and the length of answers differ little between answers of one kind, and an answer
+of twenty tokens is over before they could be learnt again. So `Memory` keeps what policies learnt from earlier ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
-from cloud_gateway.core.policies.memory import Learnt
-from cloud_gateway.core.verify.candidates import CandidateTree, Merged
-from edgespec.core.drafting.algorithm2 import Proposal
+from msgspec import Struct
+
 from edgespec.core.drafting.tree import Node
+from edgespec.core.numbers import interpolate
+
+if TYPE_CHECKING:  # the commands read `at` from here, and must not wait for numpy
+    from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+    from edgespec.core.drafting.algorithm2 import Proposal
+
+
+class Verify(Struct, frozen=True):
+    """Run the target over the root and these candidates; with none it is a plain decoding step."""
+
+    nodes: Sequence[Node]
+
+
+class Draft(Struct, frozen=True):
+    """One pass of the local draft model over these leaves."""
+
+    leaves: Sequence[Node]
+    width: int = 1
+    """Most children that each leaf gets."""
+
+
+class CatchUp(Struct, frozen=True):
+    """One limited batch of the local draft's KV catch-up (WANSpec section 4.5)."""
+
+    tokens: int = 0
+    """Most tokens to read; 0: one full batch (`core/requests/local_costs.py`)."""
+
+
+class Wait(Struct, frozen=True):
+    """Nothing is worth doing before `until`, unless a frame arrives."""
+
+    until: float
+
+
+Action = Verify | Draft | CatchUp | Wait
+
+Points = tuple[tuple[int, float], ...]
+"""A curve of step times: (leaves, seconds), in rising order of leaves."""
+CHEAP = 1.3
+"""Longest step over several leaves that counts as one over a single leaf, relative to that."""
+MAX_REMAINING = 1 << 30
+"""Stands for an answer whose length nobody limits; an integer, so that a trace can hold it."""
+
+
+def at(points: Points, leaves: int) -> float:
+    """Seconds of a step over so many leaves; most often one of those measured."""
+    for measured, seconds in points:
+        if measured == leaves:
+            return seconds
+    return interpolate(dict(points), leaves)
+
+
+class Costs(Struct, frozen=True):
+    """What the gateway's passes are expected to take, as measured."""
+
+    verify_s: Callable[[int], float]
+    """Seconds of a target pass over this many rows in total (candidates + 1, and `other_rows`)."""
+    local_step_s: float | None = None
+    """A local draft step with nothing to catch up; None: there is no local draft."""
+    local_backlog_s: float = 0.0
+    """Time to evaluate the committed tokens that the local draft has not seen."""
+    batch_backlog_s: float = 0.0
+    """Time of the largest single catch-up batch."""
+    local_leaves: int = 16
+    """Most leaves of a local step."""
+    local_points: Points = ()
+    """The local step's measured curve; empty: as `local_step_s` at any number of leaves."""
+    local_token_s: float = 0.0
+    """Seconds to read one token of the backlog in a batch."""
+    other_rows: int = 0
+    """Rows that other requests are expected to put into the same target pass."""
+    sharers: int = 0
+    """Other requests that decode in the same passes, and wait for whatever this one adds to them."""
+    waiting: int = 0
+    """Other requests whose prompts are being read: they wait as well while the local draft reads for this one."""
+    together: int = 0
+    """Other requests that draft in the same step if this one does, and put as many candidates into the pass."""
+    rows_s: tuple[float, ...] = ()
+    """What a first, second, … candidate of each of them adds to the pass, divided by their number; empty: alone."""
+    paused_s: float = 0.0
+    """Seconds since the gateway's start in which prompts were read between passes: no policy's doing."""
+    probe: tuple[int, float] | None = None
+    """A number of rows to try, and the least seconds that a pass over them can take (`StepCurve.probe`)."""
+    remaining: int = MAX_REMAINING
+    """Tokens that may still be emitted for this request."""
+
+    @property
+    def cheap_leaves(self) -> int:
+        """Leaves up to which a local step takes hardly longer than over one."""
+        cheap = [leaves for leaves, seconds in self.local_points if seconds <= CHEAP * self.draft_s(1)]
+        return min(max(cheap, default=self.local_leaves), self.local_leaves)
+
+    def draft_s(self, leaves: int) -> float:
+        """Seconds of a local step over this many leaves, without catch-up; infinite without a local draft."""
+        if self.local_step_s is None:
+            return float("inf")
+        return at(self.local_points, leaves) if self.local_points else self.local_step_s
+
+    @property
+    def reading_s(self) -> float:
+        """Time to read the backlog, in that of those that share passes: all others wait for it."""
+        return self.local_backlog_s * (1 + self.sharers + self.waiting) / (1 + self.sharers)
+
+    @property
+    def local_s(self) -> float:
+        """The next local draft step, catch-up included; infinite without a local draft."""
+        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_backlog_s
+
+
+class LinkView(Struct, frozen=True):
+    """The gateway's estimates of the worker that drafts for a request."""
+
+    rtt_s: float
+    rtt_high_s: float
+    """A round trip that few exceed."""
+    step_s: float
+    """Td at the worker."""
+    ready: bool
+    """Whether the worker has drafted anything for this request yet; before, it is still reading the prompt."""
+    points: Points = ()
+    """The draft step's curve as the worker reports it; empty: as `step_s` at any number of leaves."""
+
+
+class Outcome(Struct, frozen=True):
+    """One verify pass, as the controller needs to know it."""
+
+    depth: int
+    """Candidate tokens on the longest path that was verified."""
+    emitted: int
+    at_leaf: bool
+    """The walk ended where no candidate children were known: whether the next draft token matches is unknown."""
+    entropy: float
+    """Of the target's distribution for the last token emitted."""
+    position: int = -1
+    """Index in prompt + answer of that token."""
+
+
+Learnt = dict[str, list[float]]
+"""Named lists of numbers, as `Adaptive.state` makes them."""
+Kind = tuple[int, tuple[str, ...]]
+"""Answers of one kind teach each other."""
+MAX_KEPT = 64
+"""Pairs of worker and kind; the one used longest ago is dropped."""
+WARM_TEMPERATURE = 0.7
+"""From here on an answer counts as sampled freely; chat clients ask for 0, or for 0.7 and more."""
+
+
+def temperature_class(temperature: float) -> int:
+    """0 greedy, 1 cool, 2 warm: drafts match the target less the warmer it samples."""
+    return 0 if temperature <= 0 else 1 if temperature < WARM_TEMPERATURE else 2
+
+
+def kind_of(temperature: float, sources: Iterable[str]) -> Kind:
+    """Temperature class, and which sources help: beside `lookup` a draft is worth less than without it."""
+    return temperature_class(temperature), tuple(sorted(sources))
+
+
+class Memory:
+    """Keeps the latest state per (worker, kind). Readers on other threads see one whole version."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, Kind], Learnt] = {}
+
+    def keep(self, worker: str, kind: Kind, learnt: Learnt) -> None:
+        """An answer ended; `worker` is empty where none drafted for it."""
+        others = [(key, state) for key, state in self._kept.items() if key != (worker, kind)]
+        self._kept = {**dict(others[1 - MAX_KEPT :]), (worker, kind): learnt}
+
+    def recall(self, workers: Iterable[str], kind: Kind) -> Learnt | None:
+        """The latest state of any of these workers, else of answers without one; None where nothing is kept."""
+        wanted = set(workers) or {""}
+        kept = reversed(self._kept.items())
+        return next((state for (worker, of), state in kept if of == kind and worker in wanted), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.amusd import Amusd
-from cloud_gateway.core.policies.colocated import Colocated, ColocatedTree, Plain
-from cloud_gateway.core.policies.memory import Learnt
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.baselines import Amusd, Colocated, ColocatedTree, Plain
+from cloud_gateway.core.policies.policy import Learnt, Policy
 from cloud_gateway.core.policies.rolling_k import RollingWanSpec
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import WanSpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
-from cloud_gateway.core.policies.policy import Policy, PolicyReport
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy, PolicyReport
 from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 

@@ -18,9 +18,19 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.colocated import Colocated
-from cloud_gateway.core.policies.policy import Policy, PolicyReport
+from cloud_gateway.core.policies.baselines import Colocated
+from cloud_gateway.core.policies.policy import (
+    Action,
+    CatchUp,
+    Costs,
+    Draft,
+    LinkView,
+    Outcome,
+    Policy,
+    PolicyReport,
+    Verify,
+    Wait,
+)
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 

@@ -2,15 +2,12 @@
 
 Public, by module:
 
-- `accounting`: `Account`, `FrameLedger`
-- `askings`: `Askings`, `patience`
+- `accounting`: `Account`, `FrameLedger`, `Stats`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
 - `local_costs`: `catch_up_batch`, `draft_costs`, `shared`, `shared_rows`
-- `merit`: `Merit`, `Record`
-- `options`: `Extension`, `RequestBounds`
-- `remote_answer`: `RemoteAnswer`
-- `request`: `DoneEvent`, `Event`, `Finish`, `GenerationRequest`, `Speculation`, `TokensEvent`, `Usage`, `added`
-- `router`: `choose`, `cost_s`, `LinkedWorker`
-- `stats`: `Stats`
+- `remote_answer`: `Askings`, `patience`, `RemoteAnswer`
+- `request`: `added`, `DoneEvent`, `Event`, `Extension`, `Finish`, `GenerationRequest`, `RequestBounds`,
+  `Speculation`, `TokensEvent`, `Usage`
+- `router`: `choose`, `cost_s`, `LinkedWorker`, `Merit`, `Record`
 """

@@ -1,9 +1,11 @@
-"""A request's usage: a fold over what happens to it. Nothing else writes a `Usage` or counts frames."""
+"""A request's usage, a fold over what happens to it, and the engine's totals. Nothing else writes a `Usage` or counts
+frames."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloud_gateway.core.policies.policy import Policy
@@ -19,10 +21,9 @@ from cloud_gateway.core.requests.events import (
     Spent,
     WorkerChanged,
 )
-from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.verify.accept import Walk
+from cloud_gateway.core.requests.request import Usage, added
+from cloud_gateway.core.verify.accept import FlatTree, Walk
 from cloud_gateway.core.verify.candidates import LOCAL
-from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.guide import GRAMMAR
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Tree
@@ -193,3 +194,35 @@ class Account:
 
 def _by_model(node: Node) -> bool:
     return node.drafted and node.owner != GRAMMAR
+
+
+@dataclass(slots=True)
+class Stats:
+    """Totals since the start, for metrics and benchmarks. Seconds; written by the engine's thread only."""
+
+    rounds: int = 0
+    tokens: int = 0
+    requests: int = 0
+    target_s: float = 0.0
+    draft_s: float = 0.0
+    waited_s: float = 0.0
+    host_s: float = 0.0
+    """Time of busy turns of the loop outside the models."""
+    local_passes: int = 0
+    ended: Usage = field(default_factory=Usage)
+    """The sum over all completions that have ended."""
+    frames: FrameLedger = field(default_factory=FrameLedger)
+    """Of all requests, and of those that are over."""
+    faults: int = 0
+    """Exceptions that stayed within one request."""
+    failed_passes: int = 0
+    """Passes of the target that failed."""
+    retries: int = 0
+    """Requests put into a fresh slot after such a pass."""
+
+    preemptions: int = 0
+    """Times that a request's KV cache went to another one."""
+
+    def add(self, usage: Usage) -> None:
+        """Takes in a completion that has ended."""
+        self.ended = added(self.ended, usage)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
-from cloud_gateway.core.policies.actions import Outcome
+from cloud_gateway.core.policies.policy import Outcome
 from cloud_gateway.core.requests.events import Released, Send, WorkerChange, WorkerChanged, WorkerWanted
-from cloud_gateway.core.verify.accept import Walk
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, Walk
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share

@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView
 from cloud_gateway.core.requests.request import Finish, TokensEvent
 from cloud_gateway.core.sources.interface import Suggestion
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import Merged
-from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError

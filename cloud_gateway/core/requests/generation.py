@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Outcome
-from cloud_gateway.core.policies.colocated import Plain
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.baselines import Plain
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account
 from cloud_gateway.core.requests.assignment import RELEASED, Assignment, Assignments
@@ -47,9 +46,8 @@ from cloud_gateway.core.requests.events import (
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.sources.asking import Sources
-from cloud_gateway.core.verify.accept import Walk, at_open_end, walk
+from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.flatten import FlatTree, flatten
 from cloud_gateway.core.verify.guide import Guide, ready_at
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.logprobs import walk_logprobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from cloud_gateway.core.policies.actions import Costs, Points, at
+from cloud_gateway.core.policies.policy import Costs, Points, at
 
 MIN_BATCH = 4
 """Tokens of a catch-up batch, however fast the target is: a batch of one costs about as much as one of four."""

@@ -1,4 +1,7 @@
-"""What a client asks for and what comes back, between the API and the engine."""
+"""What a client asks for and what comes back, between the API and the engine; and what the operator allows of it.
+
+Names, ranges and defaults of these keys of [api] stand here only; configs/gateway.toml explains each.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
@@ -168,3 +171,54 @@ class DoneEvent(Struct, frozen=True):
 
 
 Event = TokensEvent | DoneEvent
+
+
+class Extension(Speculation, frozen=True, forbid_unknown_fields=True):
+    """The parameter `edgespec`: fields of `Speculation`, and two more."""
+
+    ignore_eos: bool | None = None
+    usage: bool | None = None
+    """Whether the response has `usage.edgespec`. Workers' names are in it if the operator allows this option."""
+
+
+OPTIONS = Extension.__struct_fields__
+ClientOption = Literal[OPTIONS]  # type: ignore[valid-type]
+ALWAYS = {"offload": ("never",), "usage": (True, False)}
+"""Values that every client may send: keeping a prompt from workers needs no permission, and figures show no names."""
+
+
+Alias = Annotated[str, Meta(min_length=1, max_length=100, extra={"allowed": "a name of at most 100 characters"})]
+Origin = Annotated[
+    str, Meta(pattern=r"^(\*|https?://[^/\s]+)\Z", extra={"allowed": '"*" or an origin such as "https://chat.example"'})
+]
+
+
+class RequestBounds(Struct, frozen=True, kw_only=True):
+    """Of [api]: bounds on one request."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=1_048_576)] = 512
+    """Maximum tokens of a completion where a request sets none, and the context has room."""
+    max_tokens_limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 4096
+    """Maximum tokens of one completion."""
+    stream: Literal["as-made", "even"] = "as-made"
+    client_options: tuple[ClientOption, ...] = ("offload", "ignore_eos")
+    model_alias: tuple[Alias, ...] = ()
+    """Further names by which requests may ask for the model."""
+    cors: tuple[Origin, ...] = ()
+    """Origins of web pages that may use the API; "*" for any."""
+    prefix_cache: bool = True
+    """Whether models keep what they computed of an ended request for later ones of the same key."""
+
+    def check(self, requested: Extension | None) -> None:
+        """Raises ClientError 400 naming an option that the operator has not allowed."""
+        if requested is None:
+            return
+        for name in OPTIONS:
+            value = getattr(requested, name)
+            if value is not None and name not in self.client_options and value not in ALWAYS.get(name, ()):
+                raise ClientError(
+                    f"The value of 'edgespec.{name}' is the choice of this gateway's operator: leave it out, or ask "
+                    f'the operator to add "{name}" to `api.client_options`.',
+                    param=f"edgespec.{name}",
+                    code="option_not_allowed",
+                )

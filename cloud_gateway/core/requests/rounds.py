@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import Action, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.protocol.messages import MAX_MICROS
 

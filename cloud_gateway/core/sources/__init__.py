@@ -5,6 +5,5 @@ Public, by module:
 - `answers`: `Answers`, `Archive`
 - `asking`: `HEADS`, `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
-- `interface`: `Suggestion`
-- `settings`: `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `SourceSettings`
+- `interface`: `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `SourceSettings`, `Suggestion`
 """

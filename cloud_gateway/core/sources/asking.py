@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from cloud_gateway.core.policies.memory import Learnt
+from cloud_gateway.core.policies.policy import Learnt
 from cloud_gateway.core.policies.settings import SOURCES, PolicySettings, SourceName
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.heads import HeadSource

@@ -1,12 +1,120 @@
-"""Source `lookup`: what followed, in prompt and completion, where the text was as it ends now."""
+"""Source `lookup`: what followed, in prompt and completion, where the text was as it ends now.
+
+The longest end of a text that occurs in it before is found by a suffix automaton (Blumer et al. 1985). A state stands
+for all substrings that end at the same positions; its link leads to the longest suffix of these that ends at more
+positions. So the link of the whole text is its longest end that occurs earlier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.sources.rates import Rates, likeliest
-from cloud_gateway.core.sources.suffixes import Suffixes
+
+MAX_TEXT = 16_384
+"""Tokens that are kept, at up to two states and about 1 kB each; beyond, the earlier half is dropped."""
+MAX_VISITS = 64
+"""States looked at for one match: enough for every text that does not repeat itself without end."""
+
+
+class Suffixes:
+    """Takes a text token by token, each in constant time on the average."""
+
+    def __init__(self, max_text: int = MAX_TEXT) -> None:
+        self.max_text = max_text
+        self._clear()
+
+    def _clear(self) -> None:
+        self.text: list[int] = []
+        self._next: list[dict[int, int]] = []
+        self._link: list[int] = []
+        self._length: list[int] = []
+        self._end: list[int] = []
+        """Position of the last token where the state is that of a beginning of the text; -1 for others."""
+        self._linked: list[dict[int, None]] = []
+        """States that link to this one."""
+        self._last = self._state({}, 0, -1)
+
+    @property
+    def match(self) -> int:
+        """Tokens of the longest end of the text that occurs earlier too; 0 for none."""
+        return self._length[self._link[self._last]] if self.text else 0
+
+    def append(self, token: int) -> None:
+        """The text has grown."""
+        if len(self.text) >= self.max_text:
+            kept = self.text[self.max_text // 2 :]
+            self._clear()
+            for old in kept:
+                self._append(old)
+        self._append(token)
+
+    def earlier(self) -> Iterator[int]:
+        """Where the longest match ended before: positions of its last token, at most MAX_VISITS."""
+        return self.ends(self._link[self._last]) if self.match else iter(())
+
+    def ends(self, state: int) -> Iterator[int]:
+        """Where the substrings of a state end: positions of the last token, at most MAX_VISITS."""
+        stack, visits = [state], 0
+        while stack and visits < MAX_VISITS:
+            state = stack.pop()
+            visits += 1
+            if self._end[state] >= 0 and state != self._last:
+                yield self._end[state]
+            stack.extend(self._linked[state])
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """The longest end of another text that occurs in this one, as state and length, when `token` follows there."""
+        while state and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        return (self._next[state][token], length + 1) if token in self._next[state] else (0, 0)
+
+    def following(self, end: int, distance: int) -> int:
+        """The token so far behind position `end`, the text being continued as it went on there."""
+        return self.text[end + 1 + distance % (len(self.text) - 1 - end)]
+
+    def _state(self, following: dict[int, int], length: int, end: int) -> int:
+        self._next.append(following)
+        self._link.append(-1)
+        self._length.append(length)
+        self._end.append(end)
+        self._linked.append({})
+        return len(self._next) - 1
+
+    def _attach(self, state: int, to: int) -> None:
+        self._link[state] = to
+        self._linked[to][state] = None
+
+    def _append(self, token: int) -> None:
+        follow, link, length = self._next, self._link, self._length
+        new, state = self._state({}, len(self.text) + 1, len(self.text)), self._last
+        self.text.append(token)
+        self._last = new
+        while state >= 0 and token not in follow[state]:
+            follow[state][token] = new
+            state = link[state]
+        if state < 0:
+            self._attach(new, 0)
+            return
+        found = follow[state][token]
+        if length[found] != length[state] + 1:
+            found = self._split(found, state, token)
+        self._attach(new, found)
+
+    def _split(self, found: int, state: int, token: int) -> int:
+        """A state of its own for the substrings of `found` that end in more places now."""
+        follow, link = self._next, self._link
+        part = self._state(dict(follow[found]), self._length[state] + 1, -1)
+        above = link[found]
+        del self._linked[above][found]
+        self._attach(part, above)
+        self._attach(found, part)
+        while state >= 0 and follow[state].get(token) == found:
+            follow[state][token] = part
+            state = link[state]
+        return part
 
 
 class Lookup:

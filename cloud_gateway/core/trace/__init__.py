@@ -4,5 +4,4 @@ Public, by module:
 
 - `format`: all
 - `play`: all
-- `record`: `InputLog`
 """

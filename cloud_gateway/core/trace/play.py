@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies import actions, registry
+from cloud_gateway.core.policies import policy, registry
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Bounds, Generation
@@ -20,9 +20,8 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.sources.asking import put
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Header, Trace
-from cloud_gateway.core.trace.record import act_of
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.trace.format import Header, Trace, act_of
+from cloud_gateway.core.verify.accept import FlatTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import TraceError
@@ -120,10 +119,10 @@ class Player:
         except UNFIT as error:
             raise TraceError(f"its header describes no request ({error!r}).") from None
         self.tree = self.generation.tree
-        self.link: actions.LinkView | None = None
+        self.link: policy.LinkView | None = None
         self.points: dict[int, float] = {}
         self._curve: Callable[[int], float] = lambda rows: interpolate(self.points, rows)
-        self.costs = actions.Costs(self._curve)
+        self.costs = policy.Costs(self._curve)
         self._nodes: Sequence[Node] = ()
         self._laid_out: FlatTree | None = None
 

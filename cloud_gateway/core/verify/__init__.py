@@ -2,9 +2,8 @@
 
 Public, by module:
 
-- `accept`: `at_open_end`, `Walk`, `walk`
+- `accept`: `at_open_end`, `flatten`, `FlatTree`, `walk`, `Walk`
 - `candidates`: `CandidateTree`, `COMMITTED_SPAN`, `LOCAL`, `Merged`
-- `flatten`: `flatten`, `FlatTree`
 - `guide`: `GRAMMAR`, `Guide`, `ready_at`
 - `interface`: `Constraint`, `ConstraintError`, `Method`, `TokenLogprob`
 - `logprobs`: `walk_logprobs`

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.flatten import FlatTree
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.core.verify.shared_noise import path_to
 from edgespec.core.drafting.tree import Node

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.shared_noise import Constraint, Rows, path_to
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Sampling

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.gumbel import MARGIN_NATS, noisy_argmax
 from edgespec.core.sampling.logits import Candidates, History, Processor

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.interface import Constraint, ConstraintError, Method
 from cloud_gateway.core.verify.rejection import RejectionChooser
 from cloud_gateway.core.verify.shared_noise import Chooser, Rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from cloud_gateway.core.policies.actions import Points
+from cloud_gateway.core.policies.policy import Points
 from cloud_gateway.core.sources.heads import Level
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
+from cloud_gateway.core.policies.policy import Points
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES

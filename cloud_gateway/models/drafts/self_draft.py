@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cloud_gateway.core.policies.actions import Points
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
+from cloud_gateway.core.policies.policy import Points
 from cloud_gateway.models.target_model.forward import Part, SlotKv, wait_for
 from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
 from cloud_gateway.models.target_model.slots import SlotTable

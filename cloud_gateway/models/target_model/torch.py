@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, SlotKv, wait_for

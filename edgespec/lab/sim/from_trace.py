@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from cloud_gateway.core.policies.actions import LinkView
+from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Trace
 from cloud_gateway.core.trace.play import Moment, Player

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloud_gateway.core.policies.actions import Costs
+from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.shared_noise import Rows
 from edgespec.core.drafting.algorithm2 import Proposal
 

@@ -10,9 +10,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import CatchUp, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import CatchUp, Draft, LinkView, Policy, Verify, Wait
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
@@ -28,8 +27,8 @@ from cloud_gateway.core.requests.events import (
 )
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.flatten import FlatTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.tree import Node, Part, SpeculationTree
 from edgespec.core.protocol.digests import prefix_hash

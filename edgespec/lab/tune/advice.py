@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from cloud_gateway.core.sources.asking import HEADS
-from cloud_gateway.engine.queued.drafts import REST
+from cloud_gateway.engine.queued_answers import REST
 from cloud_gateway.process.config import SELF
 from edgespec.core.numbers import interpolate
 

@@ -134,7 +134,7 @@ class Arms:
             finally:
                 draft.close(scope)
         self._written_s.append(time.perf_counter() - began)
-        self._engines["queue"].queue_drafts.keep(scope, prompt, written)
+        self._engines["queue"].queued_answers.keep(scope, prompt, written)
         return scope
 
     async def _completion(self, arm: Arm, prompt: Sequence[int], count: int, scope: bytes) -> Usage:

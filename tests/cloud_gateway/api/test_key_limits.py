@@ -15,7 +15,7 @@ import pytest
 from cloud_gateway.api import Backend, service
 from cloud_gateway.api.generation import TurnedThreads
 from cloud_gateway.api.respond import MAX_CANCELLED_LINES
-from cloud_gateway.core.requests.options import OPTIONS
+from cloud_gateway.core.requests.request import OPTIONS
 from edgespec.core.errors import ClientError
 from tests.support.echo import CHAT, MODEL, ByteText, Echo, echo_gateway, post, request_head
 from tests.support.until import until

@@ -10,8 +10,7 @@ import pytest
 
 from cloud_gateway.api.schema import RANGES
 from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.options import OPTIONS
-from cloud_gateway.core.requests.request import Speculation
+from cloud_gateway.core.requests.request import OPTIONS, Speculation
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.ranges import SAMPLING
 from tests.support.echo import CHAT, ECHOED, HELLO, Echo, echo_gateway, post

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.amusd import Amusd
-from cloud_gateway.core.policies.colocated import ColocatedTree
+from cloud_gateway.core.policies.baselines import Amusd, ColocatedTree
+from cloud_gateway.core.policies.policy import Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.rolling_k import RollingK, RollingWanSpec
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import WanSpec

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
@@ -109,7 +109,7 @@ async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
     with engines() as make:
         engine = make(target=TableTarget(pass_s=PASS_S))
         asked = wanted(speculation=Speculation(policy="adaptive", sources=("answers",)))
-        archive = engine.queue_drafts._archive
+        archive = engine.queued_answers._archive
         for shift in (1, 2, 3):
             wrong = [token if at % 2 else (token + shift) % 32 for at, token in enumerate(plain)]
             archive.keep(b"a", asked.tokens, wrong)

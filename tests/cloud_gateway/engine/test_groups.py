@@ -15,9 +15,8 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.policies import registry
-from cloud_gateway.core.requests.merit import Merit
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.requests.router import LinkedWorker, choose
+from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
 from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import KeyStoreError, PairingError

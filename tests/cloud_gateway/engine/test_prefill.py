@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Action, Costs, LinkView, Verify
 from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Verify
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.settings import SourceSettings
-from cloud_gateway.engine.queued import drafts
+from cloud_gateway.core.sources.interface import SourceSettings
+from cloud_gateway.engine import queued_answers
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
@@ -58,7 +58,7 @@ async def test_every_waiting_request_gets_an_answer_before_any_gets_two(monkeypa
     real = draft.open
     draft.open = lambda request, tokens, scope=b"": (opened.append(tokens[0]), real(request, tokens, scope))[1]  # type: ignore[method-assign]
     with engines() as make:
-        monkeypatch.setattr(drafts, "QUEUED_TOKENS", 4)
+        monkeypatch.setattr(queued_answers, "QUEUED_TOKENS", 4)
         settings = SourceSettings(queued_answers=2)
         engine = make(None, draft, TableTarget(slots=1), sources=settings, prefer="offload")
         await asyncio.gather(*(complete(engine, wanted(number)) for number in (1, 2, 3)))

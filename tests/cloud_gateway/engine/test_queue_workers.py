@@ -10,11 +10,11 @@ import pytest
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.settings import SourceSettings
+from cloud_gateway.core.sources.interface import SourceSettings
+from cloud_gateway.engine import queued_answers
 from cloud_gateway.engine.exchange import NoAudit
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.queued import drafts
-from cloud_gateway.engine.queued.workers import FIRST_NUMBER
+from cloud_gateway.engine.queued_answers import FIRST_NUMBER
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
 from tests.support.engines import complete, engines
@@ -163,7 +163,7 @@ class Falters(Writer):
 async def test_a_request_that_runs_takes_the_worker_from_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Falters()
     with engines() as make:
-        monkeypatch.setattr(drafts, "QUEUED_TOKENS", 4)
+        monkeypatch.setattr(queued_answers, "QUEUED_TOKENS", 4)
         settings = SourceSettings(queued_answers=1)
         engine = make(worker, None, TableTarget(slots=2), sources=settings)
         running = [asyncio.create_task(complete(engine, wanted(1, PLAIN, count))) for count in (COUNT, 8 * COUNT)]

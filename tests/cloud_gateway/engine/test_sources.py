@@ -9,8 +9,8 @@ import pytest
 from cloud_gateway.api.usage import offload_share
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings, SourceName
+from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.sources.asking import make
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloud_gateway.core.policies.tree_value import Surveyor
+from cloud_gateway.core.policies.worth import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.process import loading
 from cloud_gateway.process.loading import spare_rounds, sweep

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.actions import Points
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.policies.policy import Points
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Pass, Work
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children

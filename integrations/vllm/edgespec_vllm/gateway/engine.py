@@ -15,11 +15,9 @@ from collections.abc import Mapping
 import aiohttp
 
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.core.requests.accounting import FrameLedger
+from cloud_gateway.core.requests.accounting import FrameLedger, Stats
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
-from cloud_gateway.core.requests.stats import Stats
-from cloud_gateway.engine.exchange import Audit, LinkEvent, NoAudit, Stream
-from cloud_gateway.engine.slots import Waiting
+from cloud_gateway.engine.exchange import Audit, LinkEvent, NoAudit, Stream, Waiting
 from edgespec.core.errors import ClientError
 from edgespec_vllm.gateway import bodies
 from edgespec_vllm.gateway.bodies import RefusedError, UpstreamError

@@ -13,8 +13,7 @@ from typing import Protocol
 
 from cloud_gateway.core.requests.assignment import PATIENCE, opening
 from cloud_gateway.core.requests.events import FrameArrived
-from cloud_gateway.core.requests.merit import Merit
-from cloud_gateway.core.requests.router import LinkedWorker, choose
+from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone
 from cloud_gateway.links.server import Links

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.policies.actions import LinkView
 from cloud_gateway.core.policies.arrival import NEVER, Timeline
+from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.verify.candidates import Merged
 
 R, TD = 0.020, 0.004

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.budget import Budget
+from cloud_gateway.core.policies.completion import Budget
 from cloud_gateway.core.policies.guard import Reference
+from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.tuning import TUNING
 
 TT, TD = 0.01034, 0.00373

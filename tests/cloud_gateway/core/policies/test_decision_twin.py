@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.adaptive import WIDTH, Adaptive
 from cloud_gateway.core.policies.guard import Reference
+from cloud_gateway.core.policies.policy import Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import MAX_RUN, SPAN

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs
 from cloud_gateway.core.policies.estimators import (
     MAX_S,
     PROBE_EVERY,
@@ -17,6 +16,7 @@ from cloud_gateway.core.policies.estimators import (
     StepClock,
     StepCurve,
 )
+from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.worth import Prices
 from edgespec.core.numbers import interpolate
 

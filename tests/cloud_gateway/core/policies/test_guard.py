@@ -8,15 +8,14 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.guard import Guard, Mode, Reference
+from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
-from cloud_gateway.core.requests.accounting import Account, FrameLedger
+from cloud_gateway.core.requests.accounting import Account, FrameLedger, Stats
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.requests.stats import Stats
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.lab.link_model import LinkModel
 from tools.sim.config import load

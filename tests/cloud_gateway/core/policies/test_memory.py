@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from cloud_gateway.core.policies.actions import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.memory import MAX_KEPT, Memory, kind_of, temperature_class
+from cloud_gateway.core.policies.policy import MAX_KEPT, Costs, LinkView, Memory, Outcome, kind_of, temperature_class
 from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged

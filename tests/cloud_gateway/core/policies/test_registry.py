@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.colocated import Colocated, Plain
+from cloud_gateway.core.policies.baselines import Colocated, Plain
+from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import WanSpec

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.tree_value import Surveyor
-from cloud_gateway.core.policies.worth import Prices
+from cloud_gateway.core.policies.policy import Costs
+from cloud_gateway.core.policies.worth import Prices, Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node

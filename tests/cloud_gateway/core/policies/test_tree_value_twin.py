@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.policies.tree_value import Surveyor
 from cloud_gateway.core.policies.tuning import TUNING
+from cloud_gateway.core.policies.worth import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.policies.actions import Costs
-from cloud_gateway.core.policies.tree_value import Surveyor
+from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.worth import (
     MAX_RUN,
     Level,
     Prices,
+    Surveyor,
     credit,
     per_pass_s,
     reading_pays,

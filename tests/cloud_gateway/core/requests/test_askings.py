@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.requests.askings import MAX_AGAIN, MIN_PATIENCE_S, Askings, patience
+from cloud_gateway.core.requests.remote_answer import MAX_AGAIN, MIN_PATIENCE_S, Askings, patience
 
 
 def test_each_answer_is_asked_for_once_and_a_lost_one_before_the_next() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import Costs, LinkView, Verify, Wait
-from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.policy import Costs, LinkView, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
@@ -18,7 +17,7 @@ from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import RoundTimes
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Tree

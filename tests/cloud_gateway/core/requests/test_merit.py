@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cloud_gateway.core.requests.merit import MAX_KEYS, MIN_WORTH, START, Merit
-from cloud_gateway.core.requests.router import LinkedWorker, choose
+from cloud_gateway.core.requests.router import MAX_KEYS, MIN_WORTH, START, LinkedWorker, Merit, choose
 
 GROUPS = frozenset({"default"})
 NEAR, FAR = (

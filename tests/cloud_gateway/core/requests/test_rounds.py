@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_gateway.core.policies.actions import CatchUp, Draft, Verify, Wait
+from cloud_gateway.core.policies.policy import CatchUp, Draft, Verify, Wait
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
 from cloud_gateway.core.verify.candidates import CandidateTree
 

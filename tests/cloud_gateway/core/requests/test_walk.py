@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloud_gateway.core.policies.actions import CatchUp, Costs, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, Verify, Wait
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
@@ -19,8 +19,8 @@ from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.trace import format as trace
+from cloud_gateway.core.trace.format import InputLog
 from cloud_gateway.core.trace.play import Player
-from cloud_gateway.core.trace.record import InputLog
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Spread

@@ -7,12 +7,11 @@ import math
 import pytest
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.policies.tree_value import Surveyor
+from cloud_gateway.core.policies.worth import Surveyor
 from cloud_gateway.core.sources.asking import MAX_TAKEN, make, put
 from cloud_gateway.core.sources.interface import ROOT, Suggestion
-from cloud_gateway.core.verify.accept import at_open_end, walk
+from cloud_gateway.core.verify.accept import at_open_end, flatten, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
-from cloud_gateway.core.verify.flatten import flatten
 from edgespec.core.protocol.messages import Tree
 
 CHAIN = [Suggestion(ROOT, 5, 0.5), Suggestion(0, 6, 0.8)]

@@ -9,13 +9,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.actions import Costs, LinkView, Wait
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.policy import Costs, LinkView, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Header, Trace, seal, unseal
-from cloud_gateway.core.trace.record import InputLog
+from cloud_gateway.core.trace.format import Header, InputLog, Trace, seal, unseal
 from edgespec.core.errors import TraceError
 from edgespec.core.protocol.signing import GATEWAY_FRAME, SigningKey
 from tests.cloud_gateway.core.requests.test_generation import decoding

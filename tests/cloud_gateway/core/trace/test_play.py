@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_gateway.core.policies.colocated import Plain
+from cloud_gateway.core.policies.baselines import Plain
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.requests.events import WorkerChanged

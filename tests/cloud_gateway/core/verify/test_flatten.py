@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.flatten import FlatTree, flatten
+from cloud_gateway.core.verify.accept import FlatTree, flatten
 from edgespec.core.drafting.tree import Node, SpeculationTree
 from tests.support.trees import flat_trees, path_to
 

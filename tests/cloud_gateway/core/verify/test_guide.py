@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from cloud_gateway.core.verify.accept import flatten
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
-from cloud_gateway.core.verify.flatten import flatten
 from cloud_gateway.core.verify.guide import GRAMMAR, MAX_FORCED, Guide
 from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.drafting.tree import Node

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.accept import walk
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.core.verify.rejection import NONE, Rejection, RejectionChooser
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Sampling

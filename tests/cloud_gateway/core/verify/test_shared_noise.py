@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.accept import walk
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.core.verify.shared_noise import Chooser, path_to
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.gumbel import gumbel_all

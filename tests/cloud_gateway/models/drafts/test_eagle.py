@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.sources.heads import Level
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line
 from cloud_gateway.models.drafts.heads import Heads

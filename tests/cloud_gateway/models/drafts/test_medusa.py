@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.eagle import beside
 from cloud_gateway.models.drafts.heads import Heads, MedusaHeads

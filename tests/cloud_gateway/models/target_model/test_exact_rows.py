@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.linear import BLOCK_ROWS, PlainLinear
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward

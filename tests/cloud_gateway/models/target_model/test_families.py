@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models import headers
 from cloud_gateway.models.headers import FAMILIES, check_torch
 from cloud_gateway.models.target_model import Work

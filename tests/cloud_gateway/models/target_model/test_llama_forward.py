@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, SlotKv
 from cloud_gateway.models.target_model.linear import PackedLinear, PlainLinear, can_pack
 from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama

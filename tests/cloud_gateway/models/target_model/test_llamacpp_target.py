@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Target, Work, cells
 from cloud_gateway.models.target_model.cells import lay_out
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget

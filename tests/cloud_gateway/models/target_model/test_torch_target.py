@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cloud_gateway.core.verify.accept import walk
-from cloud_gateway.core.verify.flatten import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.models.target_model import Work, slots
 from cloud_gateway.models.target_model import torch as engine
 from cloud_gateway.models.target_model.forward import MIN_ENTRIES, HfForward, Part

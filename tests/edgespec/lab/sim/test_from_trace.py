@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.core.policies.actions import Costs, LinkView
+from cloud_gateway.core.policies.policy import Costs, LinkView
 from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Admitted, WorkerChanged
