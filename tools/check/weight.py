@@ -27,7 +27,7 @@ from tools.check.structure import folders
 BUDGET: Mapping[str, int] = {
     "wheel": 41_892,
     "tools": 16_256,
-    "tests": 41_843,
+    "tests": 42_058,
     "integrations": 4_700,
     "manual": 150_000,
     "settings": 75,

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import gguf
-import llama_cpp
 import numpy as np
 import pytest
 
@@ -125,13 +123,3 @@ def test_requantising_keeps_the_tokenizer_and_changes_the_format(quantised_model
     for key in ARRAYS:
         assert field_bytes(source, key) == field_bytes(draft, key)
     assert count_loaded_layers(out) == 30
-
-
-def test_the_log_of_llama_cpp_is_handed_back(quantised_model: Path) -> None:
-    count_loaded_layers(quantised_model)
-    current = llama_cpp.llama_log_callback()
-    user_data = ctypes.c_void_p()
-    llama_cpp.llama_log_get(ctypes.byref(current), ctypes.byref(user_data))
-    assert ctypes.cast(current, ctypes.c_void_p).value == (
-        ctypes.cast(llama_cpp._logger.llama_log_callback, ctypes.c_void_p).value
-    )

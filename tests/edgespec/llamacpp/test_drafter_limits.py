@@ -26,6 +26,30 @@ PROMPT = [1, 10, 20, 30, 40, 11, 21, 31, 41, 12]
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
+def test_without_free_sequence_ids_the_tip_idle_longest_is_dropped(
+    model: Path, slow: SlowDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgespec.llamacpp.drafter, "IDS_PER_REQUEST", 1)
+    drafter = Drafter(model, context=512, sequences=3, requests=2)
+    drafter.open("closed", PROMPT[:2], b"s")
+    drafter.step("closed", [()], 1)
+    drafter.close("closed")
+    drafter.open("a", PROMPT)
+    drafter.open("b", PROMPT[:4])
+    drafter.step("b", [(9,)], 1)
+    for paths in ([(3,), (4,), (5,)], [(6,), (7,)], [(3, 8), (6, 8)], [(4, 8), (5, 8), (7, 8)]):
+        for path, proposal in zip(paths, drafter.step("a", paths, 2), strict=True):
+            slow.check([*PROMPT, *path], proposal, TOLERANCE)
+    assert not drafter._free
+    # Three leaves beside three others whose cells they share: nothing else can be kept.
+    drafter.step("a", [(3, 1, 1), (4, 1, 1), (5, 1, 1)], 1)
+    beside = [(3, 1, 2), (4, 1, 2), (5, 1, 2)]
+    for path, proposal in zip(beside, drafter.step("a", beside, 2), strict=True):
+        slow.check([*PROMPT, *path], proposal, TOLERANCE)
+    slow.check([*PROMPT[:4], 9, 9], drafter.step("b", [(9, 9)], 2)[0], TOLERANCE)
+    drafter.shutdown()
+
+
 def test_without_free_cells_cached_prefixes_are_dropped_before_idle_tips(model: Path, slow: SlowDrafter) -> None:
     drafter = Drafter(model, context=256, sequences=4, requests=3)
     long = [i % 50 for i in range(120)]
@@ -45,6 +69,19 @@ def test_without_free_cells_cached_prefixes_are_dropped_before_idle_tips(model: 
     drafter.close("a", keep=False)
     drafter.catch_up("c", 999)
     slow.check([5, *long, 1], drafter.step("c", [(1,)], 2)[0], TOLERANCE)
+    drafter.shutdown()
+
+
+def test_a_refused_step_may_be_tried_again(model: Path, slow: SlowDrafter) -> None:
+    drafter = Drafter(model, context=256, sequences=8, requests=2)
+    tokens = [i % 60 for i in range(230)]
+    drafter.open("a", tokens)
+    drafter.catch_up("a", 999)
+    drafter.step("a", [(1,), (2,)], 1)
+    with pytest.raises(DraftMemoryError, match="full"):
+        drafter.step("a", [(i, 1, 1, 1) for i in range(8)], 1)
+    for path, proposal in zip([(1, 5), (3,)], drafter.step("a", [(1, 5), (3,)], 2), strict=True):
+        slow.check([*tokens, *path], proposal, TOLERANCE)
     drafter.shutdown()
 
 

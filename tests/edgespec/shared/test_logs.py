@@ -253,6 +253,23 @@ def test_what_libraries_write_to_standard_error_is_withheld_while_serving() -> N
     assert "CANARY" not in done.stderr
 
 
+DAEMON = """
+import sys
+from edgespec.shared import logs
+with logs.policy():
+    with logs.policy("info"):
+        logs.serving()
+        print("CANARY", file=sys.stderr, flush=True)
+    print("this worker was revoked", file=sys.stderr)
+"""
+
+
+def test_a_daemon_can_say_why_it_ends() -> None:
+    done = ran(sys.executable, "-c", DAEMON)
+    assert done.stderr.splitlines()[-1] == "this worker was revoked"
+    assert "CANARY" not in done.stderr
+
+
 ENDING = """
 from edgespec.shared import logs
 class Broken:

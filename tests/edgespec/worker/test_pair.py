@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -243,3 +243,51 @@ async def test_a_gateway_that_falls_silent_is_left_for_the_next_address(
         stored = await pair([address, gateway.address], code, worker.key, "lab-7", worker.gateways)
     assert passed > 2 and stored.address == str(gateway.address)
     assert operator.codes == [str(code)]
+
+
+# --- the race itself -------------------------------------------------------------------------------------------------
+
+
+async def run(race: Race, *attempts: Callable[[], Any]) -> float:
+    began = asyncio.get_running_loop().time()
+    await race.run(attempts)
+    return asyncio.get_running_loop().time() - began
+
+
+async def test_the_next_attempt_starts_when_one_ends_or_the_stagger_is_over() -> None:
+    race, started = Race(stagger_s=30.0), list[int]()
+
+    async def ends(number: int) -> None:
+        started.append(number)
+
+    assert await run(race, *[lambda n=n: ends(n) for n in range(5)]) < 5
+    assert started == [0, 1, 2, 3, 4]
+
+
+async def test_a_settled_race_ends_its_losers_and_starts_no_more() -> None:
+    race, ended, started = Race(stagger_s=0.01), list[str](), list[str]()
+
+    async def hangs() -> None:
+        started.append("loser")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("loser")
+
+    async def wins() -> None:
+        race.settle(asyncio.current_task())
+        await asyncio.sleep(0.05)
+        ended.append("winner")
+
+    await run(race, hangs, hangs, wins, hangs)
+    assert started == ["loser", "loser"] and ended == ["loser", "loser", "winner"]
+
+
+async def test_what_an_attempt_raises_ends_the_race() -> None:
+    race = Race(stagger_s=0.01)
+
+    async def raises() -> None:
+        raise PairingError("no")
+
+    with pytest.raises(PairingError):
+        await run(race, lambda: asyncio.sleep(3600), raises, lambda: asyncio.sleep(3600))

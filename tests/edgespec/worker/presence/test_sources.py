@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -169,6 +170,63 @@ async def test_groups_that_begin_and_end_are_followed(tmp_path: Path) -> None:
     assert source.read(RESCAN_S) == 0  # the first look at it
     pressure(tmp_path, "user.slice", 1_300_000)
     assert source.read(RESCAN_S + 1) == pytest.approx(40)
+
+
+PRESSED = """
+import asyncio, os, subprocess, sys, time
+from pathlib import Path
+from edgespec.worker.presence.sources import OtherGroups
+base = Path(sys.argv[1])
+(base / "worker/cgroup.procs").write_text(str(os.getpid()))
+async def main():
+    source = OtherGroups()
+    await source.open()
+    source.read(time.monotonic())
+    (base / "owner").mkdir()  # begins later
+    join = f"echo $$ > {base}/owner/cgroup.procs; exec taskset -c 0 timeout 30 sh -c 'while :; do :; done'"
+    busy = [subprocess.Popen(["sh", "-c", join]) for _ in range(2)]
+    values = [0.0]
+    while len(values) < 80 and values[-1] < 20:
+        await asyncio.sleep(0.25)
+        values.append(source.read(time.monotonic()))
+    for one in busy:
+        one.terminate()
+        one.wait()
+    print(max(values))
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def control_group() -> Iterator[Path]:
+    """A control group of version 2 with an empty one for a worker; with root only."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    mount = next((Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"), None)
+    if mount is None or not os.access(mount, os.W_OK) or not Path("/proc/pressure/cpu").exists():
+        pytest.skip("needs root, cgroups version 2 and PSI")
+    base = mount / f"edgespec-test-{os.getpid()}"
+    base.mkdir()
+    try:
+        (base / "worker").mkdir()
+        yield base
+    finally:
+        for group in (base / "owner", base / "worker", base):
+            for _ in range(100):
+                try:
+                    group.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:  # a process in it has not ended yet
+                    time.sleep(0.1)
+                else:
+                    break
+
+
+@pytest.mark.live
+def test_two_programs_on_one_core_press_in_a_real_group(control_group: Path) -> None:
+    command = [sys.executable, "-c", PRESSED, str(control_group)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert float(done.stdout) >= 20
 
 
 INTERRUPTS = """           CPU0       CPU1
