@@ -29,7 +29,7 @@ from cloud_gateway.core.requests.request import Usage, added
 
 if TYPE_CHECKING:
     from cloud_gateway.engine.loop import Engine
-    from cloud_gateway.links.registry import WorkerInfo
+    from cloud_gateway.links.link import WorkerInfo
 
 OUTCOMES = ("proposed", "verified", "accepted")
 """Of a candidate of a source without a draft model."""

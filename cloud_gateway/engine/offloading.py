@@ -47,6 +47,12 @@ class Workers:
         """Counts and logs something that was dropped but does not end the link."""
 
 
+def scope_for(worker: str, scope: bytes) -> bytes:
+    """A cache scope as it is sent to one worker, so that two workers cannot find out that they serve the same key."""
+    data = b"edgespec/1 cache scope\0" + scope + worker.encode()
+    return hashlib.sha256(data).digest()[: len(scope)]
+
+
 def why_none(linked: Collection[LinkedWorker], groups: frozenset[str], load: Mapping[str, int]) -> str:
     """Why no worker drafts, for the usage."""
     if any(one.groups & groups and not one.paused and not one.takes(load.get(one.id, 0)) for one in linked):
@@ -54,12 +60,6 @@ def why_none(linked: Collection[LinkedWorker], groups: frozenset[str], load: Map
     if all(worker.groups & groups for worker in linked):
         return "no worker is linked"
     return f"no worker of this API key's groups ({', '.join(sorted(groups))}) is linked"
-
-
-def scope_for(worker: str, scope: bytes) -> bytes:
-    """A cache scope as it is sent to one worker, so that two workers cannot find out that they serve the same key."""
-    data = b"edgespec/1 cache scope\0" + scope + worker.encode()
-    return hashlib.sha256(data).digest()[: len(scope)]
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
-"""The link port: the server of workers' links, and their registry.
+"""The link port: the server of workers' links, each link, and the table of linked workers.
 
 Public, by module:
 
+- `link`: `WorkerInfo`
 - `paired`: `PairedWorker`, `PairedWorkers`
-- `port`: `CONNECTIONS`, `link_admission`, `LinkLimits`
-- `registry`: `WorkerInfo`
-- `server`: `Links`
+- `server`: `CONNECTIONS`, `link_admission`, `Links`
 """

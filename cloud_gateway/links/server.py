@@ -16,35 +16,25 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from websockets.asyncio.server import ServerConnection
 
 from cloud_gateway.core.limits.conduct import Conduct, Probation
-from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
+from cloud_gateway.engine.exchange import Inbox, WorkerGone, WorkerReady
 from cloud_gateway.engine.offloading import Workers
-from cloud_gateway.links.offer import Offer, Sending
+from cloud_gateway.links.link import Link, Offer, Registry, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.links.port import LinkLimits
-from cloud_gateway.links.registry import Registry, WorkerInfo
+from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
 from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
 from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
+from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import (
     Bye,
     Close,
-    Decline,
-    Fetch,
     Open,
-    Pause,
-    Resume,
-    StepTimes,
     ToWorker,
-    Tree,
-    check_tree_shape,
-    levels,
-    step_curve,
 )
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
-from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers
+from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
 from edgespec.shared.address import FEATURES, LINK_PATH, PAIR_PATH, requests_of
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
@@ -58,6 +48,39 @@ FAULTS = frozenset(
     "shape-cost shape-steps".split()
 )
 """Ends of a link that are the worker's own doing."""
+CONNECTIONS = 1024
+"""Of the link port at once, fewer where the limit of open files does not suffice: more than one gateway can use."""
+UNPROVEN = 64
+"""Those whose key is not proven yet. At the limit a new one replaces the oldest of the address that holds most, never a
+worker's link."""
+UNPROVEN_OF_SOURCE = 16
+"""The same of one address (of IPv6: of one /64 network); a handshake takes less than a second."""
+CONNECTIONS_PER_S = 20.0
+"""New ones of one address: a TLS handshake takes about three milliseconds. Hundreds of workers behind one address may
+take minutes to reconnect, since each waits longer after each refusal."""
+TOTAL_RATE = 5.0
+"""New connections of all sources, in multiples of one source's rate: by default 100 TLS handshakes a second, which
+take a third of a core; the rest is left to linked workers and clients of the API."""
+WORKER_FRAMES_PER_S = 200.0
+"""Of one worker, which sends at most `TREES_PER_S` frames of trees."""
+WORKER_BYTES_PER_S, WORKER_BYTES_BURST = 5e5, 1 << 18
+"""180 frames a second with trees for eight requests are 370 KB. A node of 8 bytes costs 1.7 µs until it is
+merged, so that a flood of full frames takes a tenth of one core."""
+BURST_S = 5.0
+"""New connections at once, in seconds of their rate: after a restart all workers behind one address reconnect."""
+WORKER_INFLOW = InflowLimits(
+    frames_per_s=WORKER_FRAMES_PER_S, bytes_per_s=WORKER_BYTES_PER_S, bytes_burst=WORKER_BYTES_BURST
+)
+
+
+def link_admission(total: int) -> AdmissionLimits:
+    """Bounds of the link port, whose share of the descriptors are `total`.
+
+    A source may hold any number of proven connections: the machines of a campus often share one address.
+    """
+    unproven = max(1, min(UNPROVEN, total // 2))
+    mine, burst = min(UNPROVEN_OF_SOURCE, unproven), round(BURST_S * CONNECTIONS_PER_S)
+    return AdmissionLimits(total, unproven, mine, CONNECTIONS_PER_S, burst, TOTAL_RATE * CONNECTIONS_PER_S)
 
 
 class Links(Workers):
@@ -70,7 +93,8 @@ class Links(Workers):
         *,
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
-        limits: LinkLimits,
+        admission: AdmissionLimits,
+        inflow: InflowLimits = WORKER_INFLOW,
         conduct: Conduct | None = None,
         quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
     ) -> None:
@@ -93,7 +117,7 @@ class Links(Workers):
         self.conduct, self._quarantined = conduct or Conduct(), quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LimitedPort(
-            "link port", self._serve, paths, limits.admission, limits.inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
+            "link port", self._serve, paths, admission, inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
             log, self._count,
         )  # fmt: skip
 
@@ -129,7 +153,7 @@ class Links(Workers):
         now = asyncio.get_running_loop().time()
         nonce = os.urandom(NONCE_BYTES)
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
-        link = _Link(ws, session, self)
+        link = Link(ws, session, self.registry, self.inbox, self.vocab_size, self._linked, self._recheck)
         wire = link.wire = Wire(ws, session, link.take)
         wire.traffic = self.traffic
         code, why = int(CloseCode.OURS), "internal"
@@ -221,8 +245,28 @@ class Links(Workers):
 
     # --- for the links -------------------------------------------------------------------------------------------
 
-    def linked_now(self, worker: WorkerInfo) -> None:
+    def _linked(self, link: Link) -> None:
         """The handshake succeeded."""
+        hello = link.session.hello
+        assert hello is not None
+        if not link.ws.proven():
+            raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
+        if hello.tokenizer_digest == NO_TOKENIZER:
+            link.sending = self.offer.begin(key_id(hello.worker_key), link.wire)
+            return
+        features = [] if link.ws.request is None else link.ws.request.headers.get_all(FEATURES)
+        worker = link.worker = WorkerInfo(
+            id=key_id(hello.worker_key),
+            name=self.paired.name_of(hello.worker_key),
+            session=link.session.session,
+            address=link.ws.peer,
+            hello=hello,
+            groups=self.paired.groups_of(hello.worker_key),
+            requests=requests_of(features),
+            wire=link.wire,
+        )
+        worker.rtt.sample(link.first_rtt_s)
+        self._recheck(worker)
         former = self.registry.workers.get(worker.id)
         if former is not None:
             text = f"a newer session of the same key came from {worker.address}"
@@ -247,7 +291,7 @@ class Links(Workers):
             self._hang_up(info, Bye("superseded"), error)
         self._probation.renamed(former, to)
 
-    def recheck(self, worker: WorkerInfo) -> None:
+    def _recheck(self, worker: WorkerInfo) -> None:
         """Once a second: ends the link of a worker that has expired, or that another process revoked."""
         key = worker.hello.worker_key
         try:
@@ -306,90 +350,3 @@ class Links(Workers):
     def _count(self, reason: str) -> None:
         self.rejected[reason] += 1
         self._refused(reason)
-
-
-class _Link:
-    """One connection to the gateway: unproven until the handshake ends, then a worker's."""
-
-    def __init__(self, ws: LimitedConnection, session: GatewaySession, links: Links) -> None:
-        self.wire: Wire
-        self.worker: WorkerInfo | None = None
-        self._ws, self._session, self._links = ws, session, links
-        self._first_rtt_s = 0.0
-        self._sending: Sending | None = None
-
-    @property
-    def who(self) -> str:
-        """For logs. A name counts only once it is proven."""
-        return str(self.worker) if self.worker else self._ws.peer
-
-    def take(self, event: Event) -> None:
-        """Handles one event of the session."""
-        worker, inbox, refresh = self.worker, self._links.inbox, self._links.registry.refresh  # before what is posted
-        match event:
-            case RttSample(rtt_s):
-                self._sample(rtt_s)
-            case Linked():
-                self._linked()
-            case Fetch() if self._sending is None:
-                raise RemoteProtocolError("unexpected", "a worker with a tokenizer fetches none")
-            case _ if self._sending is not None and not isinstance(event, Bye):
-                self.wire.send(self._sending.next(event))
-            case _ if worker is None:
-                assert isinstance(event, Bye), f"{type(event).__name__} before the handshake"
-            case Tree():
-                self._tree(worker, event)
-            case StepTimes():
-                worker.draft_points = step_curve(event)
-                refresh(worker)
-            case Pause():
-                worker.paused_because = event.reason
-                worker.step.broken()
-                refresh(worker)
-                inbox.post(WorkerGone(worker.id, event.reason))
-            case Resume():
-                worker.paused_because = None
-                refresh(worker)
-                inbox.post(WorkerReady(worker.id))
-            case Decline():
-                inbox.post(Declined(worker.id, event.request, event.reason))
-
-    def _linked(self) -> None:
-        hello = self._session.hello
-        assert hello is not None
-        if not self._ws.proven():
-            raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
-        if hello.tokenizer_digest == NO_TOKENIZER:
-            self._sending = self._links.offer.begin(key_id(hello.worker_key), self.wire)
-            return
-        features = [] if self._ws.request is None else self._ws.request.headers.get_all(FEATURES)
-        self.worker = WorkerInfo(
-            id=key_id(hello.worker_key),
-            name=self._links.paired.name_of(hello.worker_key),
-            session=self._session.session,
-            address=self._ws.peer,
-            hello=hello,
-            groups=self._links.paired.groups_of(hello.worker_key),
-            requests=requests_of(features),
-            wire=self.wire,
-        )
-        self._sample(self._first_rtt_s)
-        self._links.linked_now(self.worker)
-
-    def _sample(self, rtt_s: float) -> None:
-        if self.worker is None:
-            self._first_rtt_s = rtt_s
-        else:
-            self.worker.rtt.sample(rtt_s)
-            self._links.registry.refresh(self.worker)
-            self._links.recheck(self.worker)
-
-    def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
-        try:
-            check_tree_shape(tree, self._links.vocab_size)
-        except RemoteProtocolError:
-            worker.blamed_for = worker.scopes.get(tree.request, b"")
-            raise
-        worker.step.frame(self._session.received_at, levels(tree))
-        self._links.registry.refresh(worker)
-        self._links.inbox.post(FrameArrived(worker.id, tree))

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.links.port import LinkLimits, link_admission
-from cloud_gateway.links.server import Links
+from cloud_gateway.links.server import Links, link_admission
 from cloud_gateway.process.config import LinkSection, LocalDraftSection
 from edgespec.core.errors import AddressError
 from edgespec.core.pairing.groups import OWN_GROUP
@@ -74,7 +73,7 @@ class LinkPort:
             self.paired,
             refused,
             pair=self.pairing.handle,
-            limits=LinkLimits(link_admission(connections)),
+            admission=link_admission(connections),
             conduct=Conduct(self._settings.quarantine_keys),
             quarantined=quarantined,
         )

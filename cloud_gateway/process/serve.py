@@ -19,7 +19,7 @@ from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, Ti
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.links.port import CONNECTIONS as LINK_CONNECTIONS
+from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, Watch, metrics_app
 from cloud_gateway.process import spans

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cloud_gateway.core.requests.router import Merit, Record
+    from cloud_gateway.links.link import WorkerInfo
     from cloud_gateway.links.paired import PairedWorker
-    from cloud_gateway.links.registry import WorkerInfo
 
 
 CHANGED: Mapping[str, str] = {

@@ -17,7 +17,6 @@ from websockets.exceptions import ConnectionClosed
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol import messages as m
@@ -149,7 +148,6 @@ async def serving(
     folder: Path,
     *,
     timers: Timers = DEFAULT_TIMERS,
-    limits: LinkLimits | None = None,
     inflow: InflowLimits | None = None,
     pair: Callable[[Any], Any] | None = None,
     quarantined: Callable[[str, str, str], None] = lambda *_: None,
@@ -181,7 +179,8 @@ async def serving(
         pair=pair,
         quarantined=quarantined,
         timers=timers,
-        limits=limits or LinkLimits(link_limits(), inflow or InflowLimits()),
+        admission=link_limits(),
+        inflow=inflow or InflowLimits(),
     )
     links.inbox = seen
     port = await links.start("127.0.0.1", port, context)

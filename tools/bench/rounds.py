@@ -40,7 +40,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import Workers
-from cloud_gateway.links.registry import Registry, WorkerInfo
+from cloud_gateway.links.link import Registry, WorkerInfo
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, spare_rounds

@@ -11,7 +11,7 @@ from cloud_gateway.api import listener
 from cloud_gateway.api.generation import Limits
 from cloud_gateway.api.listener import Times
 from cloud_gateway.core.limits.quota import KeyLimits
-from cloud_gateway.links import port
+from cloud_gateway.links import server
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.admission import AdmissionLimits
 
@@ -29,7 +29,7 @@ def request_limits(**changes: Any) -> Limits:
 
 def link_limits(**changes: Any) -> AdmissionLimits:
     """Changes are fields of `AdmissionLimits`."""
-    return replace(port.link_admission(port.CONNECTIONS), **changes)
+    return replace(server.link_admission(server.CONNECTIONS), **changes)
 
 
 def api_limits(**changes: Any) -> AdmissionLimits:

@@ -13,7 +13,6 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cloud_gateway.core.limits import conduct
-from cloud_gateway.links.port import LinkLimits
 from edgespec.core.errors import AddressError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NONCE_BYTES
@@ -33,7 +32,6 @@ from tests.support.links import (
     worker_identity,
 )
 from tests.support.until import until
-from tools.doubles.limits import link_limits
 
 ME = worker_identity()
 ID = key_id(ME.key.public)
@@ -253,8 +251,8 @@ async def test_a_silent_worker_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.claim("a-flood-is-read-no-faster-than-allowed")
 async def test_a_flood_is_read_no_faster_than_allowed(tmp_path: Path) -> None:
-    limits = LinkLimits(link_limits(), InflowLimits(frames_per_s=200.0))
-    async with serving(tmp_path, limits=limits) as gateway, client(gateway) as linked:
+    inflow = InflowLimits(frames_per_s=200.0)
+    async with serving(tmp_path, inflow=inflow) as gateway, client(gateway) as linked:
         began = asyncio.get_running_loop().time()
         for i in range(164):
             await linked.send(some_tree(1 + 2 * i))

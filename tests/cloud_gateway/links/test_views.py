@@ -9,8 +9,8 @@ import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.links import registry
-from cloud_gateway.links.registry import Registry, WorkerInfo
+from cloud_gateway.links import link
+from cloud_gateway.links.link import Registry, WorkerInfo
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.names import key_id
 from tests.support.engines import engine_settings
@@ -43,13 +43,13 @@ class Table(OneWorker):
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The views made, by worker."""
     names: list[str] = []
-    original = registry.LinkedWorker
+    original = link.LinkedWorker
 
     def counted(worker: str, *fields: Any) -> Any:
         names.append(worker)
         return original(worker, *fields)
 
-    monkeypatch.setattr(registry, "LinkedWorker", counted)
+    monkeypatch.setattr(link, "LinkedWorker", counted)
     return names
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.links.offer import Sending
+from cloud_gateway.links.link import Sending
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NO_TOKENIZER

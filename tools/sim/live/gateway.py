@@ -20,7 +20,6 @@ from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Sp
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.links.port import LinkLimits
 from cloud_gateway.links.server import Links
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
@@ -79,7 +78,7 @@ class Gateway:
         self._tls = store.tls_identity()
         me = GatewayIdentity(store.identity(), "sleeps", self._tls.spki_hash, setting.digest)
         paired = PairedWorkers(store.folder)
-        self._links = Links(me, VOCABULARY, paired, lambda reason: None, limits=LinkLimits(link_limits()))
+        self._links = Links(me, VOCABULARY, paired, lambda reason: None, admission=link_limits())
         self._target = SleepingTarget(setting)
         self._engine = self._links.inbox = Engine(
             self._target, SleepingDraft(setting), engine_settings(GatewaySettings(policy=setting.policy)), self._links,
