@@ -51,11 +51,12 @@ async def test_a_step_that_takes_long_is_logged_again(
     assert await running is True
 
 
-async def test_a_signal_does_not_wait_for_the_loading_to_end() -> None:
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])  # under `nohup` SIGHUP is ignored
+async def test_a_signal_does_not_wait_for_the_loading_to_end(sig: signal.Signals) -> None:
     stop, go = asyncio.Event(), threading.Event()
     on_stop_signals(lambda sig: stop.set())
     running = asyncio.ensure_future(Starting("edgespec 1").finished(lambda: go.wait(60), stop))
-    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), sig)
     with pytest.raises(Stopped):
         await asyncio.wait_for(running, 30)
     go.set()
@@ -66,14 +67,15 @@ async def test_what_loading_raises_is_raised() -> None:
         await Starting("edgespec 1").finished(lambda: 1 // 0, asyncio.Event())
 
 
-async def test_sighup_that_nohup_ignores_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(("handler", "expected"), [(signal.SIG_IGN, set()), (signal.SIG_DFL, {signal.SIGHUP})])
+async def test_sighup_stops_unless_nohup_ignores_it(handler: signal.Handlers, expected: set[signal.Signals]) -> None:
+    before = signal.signal(signal.SIGHUP, handler)
     try:
-        seen: list[signal.Signals] = []
-        on_stop_signals(seen.append)
+        seen: set[signal.Signals] = set()
+        on_stop_signals(seen.add)
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        await until(lambda: seen)
-        assert seen == [signal.SIGTERM]
+        await until(lambda: signal.SIGTERM in seen)
+        assert seen == {signal.SIGTERM} | expected
     finally:
         signal.signal(signal.SIGHUP, before)
