@@ -197,8 +197,9 @@ async def multicast(browser: Browser, needed: bool, wait_s: float = MDNS_S) -> F
         return Finding("mDNS", f"shows the gateway at {found[0].addresses[0]}")
     says = f"mDNS does not work here ({problem})" if problem else "mDNS works, but nobody announces the paired gateway"
     do = (
-        "allow UDP port 5353 and multicast 224.0.0.251 in firewall and wireless network; routers do not pass it on, so "
-        "set `gateway.address` in worker.toml to the gateway's address"
+        f"{'' if problem else 'see whether the gateway runs; if it does, '}allow UDP port 5353 and multicast "
+        "224.0.0.251 in firewall and wireless network; routers do not pass it on, so set `gateway.address` in "
+        "worker.toml to the gateway's address"
     )
     return Finding("mDNS", says, do if needed else "", 69 if needed else 0)
 
