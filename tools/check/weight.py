@@ -25,7 +25,7 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_881,
+    "wheel": 41_884,
     "tools": 16_255,
     "tests": 42_057,
     "integrations": 4_700,

@@ -94,12 +94,15 @@ class Processes:
         tail = "\n".join(lines[-TAIL_LINES:] if crash is None else lines[crash : crash + TAIL_LINES])
         return RigError(f"The {name} {_end(self._running[name].poll())}. It wrote:\n{tail or 'nothing'}")
 
-    def stop(self, name: str, sig: signal.Signals = signal.SIGTERM) -> str:
-        """Ends one process and waits until it has gone; returns what is left of its piped output."""
+    def stop(self, name: str, sig: signal.Signals | None = signal.SIGTERM) -> str:
+        """Ends one process and waits until it has gone; returns what is left of its piped output.
+
+        `sig` None: only its standard input is closed.
+        """
         process = self._running.pop(name, None)
         if process is None:
             return ""
-        if process.poll() is None:
+        if sig is not None and process.poll() is None:
             process.send_signal(sig)
         try:
             output, _ = process.communicate(timeout=END_S)
