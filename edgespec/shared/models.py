@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,13 +37,17 @@ def model_digest(path: Path) -> bytes:
             state = os.fstat(file.fileno())
             facts = str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino
             known = cache_dir() / "digests" / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-            if state.st_size >= MIN_BYTES and known.is_file() and len(digest := known.read_bytes()) == 32:
-                return digest
+            if state.st_size >= MIN_BYTES:
+                with suppress(OSError):  # not remembered, or not to be read
+                    if len(digest := known.read_bytes()) == 32:
+                        return digest
             digest = hashlib.file_digest(file, "sha256").digest()
             if state.st_size >= MIN_BYTES and os.fstat(file.fileno()).st_mtime_ns == state.st_mtime_ns:
                 with suppress(OSError):  # a cache that cannot be written costs time only
                     known.parent.mkdir(parents=True, exist_ok=True)
-                    known.write_bytes(digest)
+                    with tempfile.NamedTemporaryFile(dir=known.parent, prefix=".part-", delete=False) as part:
+                        part.write(digest)
+                    Path(part.name).replace(known)
             return digest
     except OSError as error:
         raise ModelError(
