@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.core.sources.heads import Level
-from cloud_gateway.models.drafts.heads import UNFIT, Heads, HeadTensors, MedusaHeads, read
+from cloud_gateway.models.drafts.heads import UNFIT, Heads, HeadTensors, MedusaHeads, opened
 from cloud_gateway.models.target_model.forward import LayerShape, SlotKv, SlotLayer
 from edgespec.core.errors import ModelError
 
@@ -238,7 +238,8 @@ def beside(target: TorchTarget, digest: bytes, files: Sequence[Path]) -> dict[st
     """The heads of these files beside the target of this digest, by the name of their source. Raises ModelError."""
     found: dict[str, HeadsModel] = {}
     for path in files:
-        kind = read(path, names=())[0].get("kind", "")
+        with opened(path) as file:
+            kind = (file.metadata() or {}).get("kind", "")
         if kind not in HEADS or kind in found:
             why = "other heads of its kind are named too" if kind in found else f"holds none of {', '.join(HEADS)}"
             raise ModelError(f"{path} in `sources.heads`: it {why}; `python -m tools.train` makes such a file.")

@@ -7,7 +7,8 @@ small product.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -59,12 +60,14 @@ class HeadTensors:
     @classmethod
     def load(cls, path: Path, target: bytes) -> Self:
         """Those of a file, of this kind for the target of this digest. Raises ModelError."""
-        facts, tensors = read(path)
-        if facts.get("kind") != cls.kind or set(tensors) != set(cls.names()):
-            raise ModelError(f"{path} holds no {cls.kind} heads; `python -m tools.train {cls.kind}` makes such a file.")
-        if facts.get("target") != target.hex():
-            raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")
-        heads = cls(**tensors)
+        with opened(path) as file:
+            facts = file.metadata() or {}
+            if facts.get("kind") != cls.kind or set(file.keys()) != set(cls.names()):
+                why = f"holds no {cls.kind} heads; `python -m tools.train {cls.kind}` makes such a file."
+                raise ModelError(f"{path} {why}")
+            if facts.get("target") != target.hex():
+                raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")
+            heads = cls(**{name: file.get_tensor(name) for name in cls.names()})
         try:
             fits = heads.fits()
         except (RuntimeError, IndexError, TypeError, ValueError):
@@ -74,12 +77,12 @@ class HeadTensors:
         return heads
 
 
-def read(path: Path, names: Sequence[str] | None = None) -> tuple[Mapping[str, str], dict[str, Tensor]]:
-    """The facts of a file, and its tensors or those of these names."""
+@contextmanager
+def opened(path: Path) -> Iterator[safe_open]:
+    """A file of heads, of which no tensor is read yet. Raises ModelError if it cannot be read, then or later."""
     try:
         with safe_open(path, "pt") as file:
-            wanted = file.keys() if names is None else names
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in wanted}
+            yield file
     except (OSError, SafetensorError) as error:
         why = f"The heads in {path} cannot be read ({error}); train them again or name another file."
         raise ModelError(why) from error
