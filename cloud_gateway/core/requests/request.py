@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -182,7 +182,10 @@ class Extension(Speculation, frozen=True, forbid_unknown_fields=True):
 
 
 OPTIONS = Extension.__struct_fields__
-ClientOption = Literal[OPTIONS]  # type: ignore[valid-type]
+if TYPE_CHECKING:
+    ClientOption = str
+else:
+    ClientOption = Literal[OPTIONS]
 ALWAYS = {"offload": ("never",), "usage": (True, False)}
 """Values that every client may send: keeping a prompt from workers needs no permission, and figures show no names."""
 
