@@ -83,8 +83,9 @@ def watch(rig: Rig, page: Browser, key: str) -> None:
 
 
 def ended(page: Browser, count: int = 1) -> dict[str, Any]:
-    """The latest completion, when so many have ended."""
+    """The latest completion, when so many have ended and it is drawn."""
     page.wait(f"[...edgespecPage.model.runs.values()].filter(run => run.usage).length >= {count}", 120)
+    page.wait(f"document.querySelectorAll('.run:last-child .t').length === {LATEST}.tokens")
     found: dict[str, Any] = page.js(
         f"(run => ({{tokens: run.tokens, passes: run.passes.length, off: run.off, sources: [...run.sources.keys()], "
         f"text: document.querySelector('.run:last-child .tokens').textContent, usage: run.usage}}))({LATEST})"
