@@ -124,14 +124,22 @@ class Drafter:
             raise DraftMemoryError(f"the draft model serves {self.requests} requests already")
         self._now += 1
         opened = self._open[request] = Request(list(tokens), self._take_sequence(), scope=scope)
-        known = (*self._open.values(), *self._closed)
-        shared, alike = max(((r.shared_with(opened), r) for r in known), key=lambda pair: pair[0])
-        self._llama.copy(alike.trunk, opened.trunk, 0, shared)
-        opened.evaluated = shared
+        alike = self._share(opened)
         if alike in self._closed:
             self._closed.remove(alike)
             self._cache(alike)
-        return shared
+        return opened.evaluated
+
+    def _share(self, r: Request) -> Request:
+        """Shares the KV of the request that has evaluated most of these tokens, which may be itself; returns that.
+
+        Called again before tokens are read: choices of one prompt are opened together, and it is read once.
+        """
+        shared, alike = max(((one.shared_with(r), one) for one in (*self._open.values(), *self._closed)), key=lambda pair: pair[0])
+        if shared > r.evaluated:
+            self._llama.copy(alike.trunk, r.trunk, r.evaluated, shared)
+            r.evaluated = shared
+        return alike
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
         """Extends the committed prefix; KV along it is kept, tips beside it are dropped. No model work.
@@ -168,6 +176,7 @@ class Drafter:
         between them (WANSpec section 4.5). Raises DraftMemoryError as `step` does.
         """
         r = self._open[request]
+        self._share(r)
         start, end = r.evaluated, min(len(r.tokens) - 1, r.evaluated + limit)
         if start < end:
             self._now += 1
@@ -220,6 +229,8 @@ class Drafter:
                 raise ValueError(f"a step takes 1 to {self.sequences} leaves below at least one committed token")
             self._check([token for path in unique for token in path])
             self._require_room(len(r.tokens) + max(map(len, unique)))
+            if r.evaluated < len(r.tokens) - 1:
+                self._share(r)
         if sum(len(unique) for *_, unique in parts) > self.together:
             raise ValueError(f"a step takes at most {self.together} leaves of all requests")
         self._now += 1

@@ -76,8 +76,9 @@ class Reading:
         return self._drafting_s <= 0
 
     def read(self, tokens: int, seconds: float) -> None:
-        """A batch has been read."""
-        self._token_s, self._drafting_s = seconds / max(tokens, 1), seconds
+        """A batch has been read, unless there was nothing to evaluate."""
+        if tokens:
+            self._token_s, self._drafting_s = seconds / tokens, seconds
 
     def drafted(self, seconds: float) -> None:
         """A draft step has ended."""

@@ -131,6 +131,17 @@ def test_a_prompt_that_begins_like_another_shares_its_cells(drafter: Drafter, sl
     assert drafter.rows - before == 3
 
 
+def test_prompts_that_are_opened_together_are_read_once(drafter: Drafter, slow: SlowDrafter) -> None:
+    for name, scope in (("a", b"s"), ("b", b"s"), ("c", b"s"), ("other", b"t")):
+        drafter.open(name, PROMPT, scope)
+    assert [drafter.catch_up(name, 4) for name in ("a", "b", "a", "b", "a")] == [5, 1, 0, 0, 0]
+    assert drafter.rows == 4 + 4 + 1
+    for name in ("b", "c"):
+        slow.check(PROMPT, drafter.step(name, [()], 3)[0], TOLERANCE)
+    assert drafter.rows == 9 + 2
+    assert drafter.catch_up("other", 999) == 0 and drafter.rows == 11 + 9
+
+
 @pytest.mark.claim("a-scope-with-many-prompts-keeps-its-share-of-slots-only")
 def test_a_scope_that_keeps_most_gives_way_before_the_others(model: Path) -> None:
     drafter = Drafter(model, context=512, sequences=2, requests=3)
