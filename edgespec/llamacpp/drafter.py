@@ -135,7 +135,8 @@ class Drafter:
 
         Called again before tokens are read: choices of one prompt are opened together, and it is read once.
         """
-        shared, alike = max(((one.shared_with(r), one) for one in (*self._open.values(), *self._closed)), key=lambda pair: pair[0])
+        known = (*self._open.values(), *self._closed)
+        shared, alike = max(((one.shared_with(r), one) for one in known), key=lambda pair: pair[0])
         if shared > r.evaluated:
             self._llama.copy(alike.trunk, r.trunk, r.evaluated, shared)
             r.evaluated = shared

@@ -194,11 +194,10 @@ class Walk(RuleBasedStateMachine):
     def open(self, stem: int, tail: list[int], scope: bytes) -> None:
         tokens = [7 + i % 11 for i in range(stem)] + tail
         self.next += 1
-        others = (*self.drafter._open.values(), *self.drafter._closed)
-        own = [common_prefix(r.tokens[: r.evaluated], tokens) for r in others if scope and r.scope == scope]
+        known = self.known(tokens, scope)
         shared = self.drafter.open(self.next, tokens, scope)
         assert shared + self.drafter.backlog(self.next) == len(tokens)
-        assert shared <= max(own, default=0), "nothing of another scope"
+        assert shared <= known, "nothing of another scope"
         self.committed[self.next] = tokens
 
     @precondition(lambda self: self.committed)
@@ -227,7 +226,9 @@ class Walk(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 2), limit=st.integers(1, 40))
     def catch_up(self, pick: int, limit: int) -> None:
         request = self.pick(pick)
-        backlog = self.drafter.backlog(request)
+        tokens = self.committed[request]
+        known = self.known(tokens, self.drafter._open[request].scope)
+        backlog = min(self.drafter.backlog(request), len(tokens) - known)
         try:
             left = self.drafter.catch_up(request, limit)
         except DraftMemoryError:
@@ -240,6 +241,12 @@ class Walk(RuleBasedStateMachine):
         request = self.pick(pick)
         self.drafter.close(request, keep=keep)
         del self.committed[request]
+
+    def known(self, tokens: list[int], scope: bytes) -> int:
+        """How many of these tokens some request of the scope has evaluated."""
+        others = (*self.drafter._open.values(), *self.drafter._closed)
+        found = [common_prefix(r.tokens[: r.evaluated], tokens) for r in others if scope and r.scope == scope]
+        return max(found, default=0)
 
     def pick(self, number: int) -> int:
         return list(self.committed)[number % len(self.committed)]
