@@ -10,7 +10,7 @@ from edgespec.lab.demo.arms import BASE, CONTROL, Run
 from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
-from tests.edgespec.lab.demo.test_measure import FakeNeighbour
+from tests.edgespec.lab.demo.test_report import FakeNeighbour
 from tools import places
 from tools.places.report import interval, summary
 from tools.places.series import ALONE, FACTOR_TURNS, Place, Series, neighbour_factor

@@ -1,4 +1,4 @@
-"""TLS of the link, over real sockets: version 1.3, the pin decides, and no date matters."""
+"""TLS of the link, over real sockets: version 1.3, the pin decides, no date matters, and records are counted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from edgespec.core.errors import KeyStoreError, RemoteProtocolError
 from edgespec.shared import server_keys, tls
+from edgespec.shared.acceptor import MAX_UNPROVEN_RECORDS, RECORDS_BURST, RECORDS_PER_S, Records
 from edgespec.shared.server_keys import ServerKeyStore
 
 
@@ -103,3 +104,34 @@ def test_a_connection_without_tls_has_no_pin() -> None:
     with pytest.raises(RemoteProtocolError) as error:
         tls.peer_spki_hash(None)
     assert error.value.reason == "tls"
+
+
+def record(size: int) -> bytes:
+    return bytes([23, 3, 3]) + size.to_bytes(2, "big") + bytes(size)
+
+
+def take(records: Records, data: bytes, proven: bool = False, now: float = 0.0) -> bool:
+    return records.take(memoryview(data), proven, now)
+
+
+@given(st.lists(st.sampled_from([0, 1, 17, 300, 16640]), max_size=30), st.lists(st.integers(1, 5000), max_size=30))
+def test_records_are_counted_whatever_the_chunks(sizes: list[int], chunks: list[int]) -> None:
+    records, data, at = Records(), b"".join(map(record, sizes)), 0
+    for chunk in [*chunks, len(data)]:
+        take(records, data[at : at + chunk])
+        at += chunk
+    assert records.count == len(sizes)
+
+
+@given(st.integers(0, 300))
+def test_before_the_proof_there_is_a_total(count: int) -> None:
+    assert take(Records(), record(17) * count) == (count <= MAX_UNPROVEN_RECORDS)
+
+
+def test_after_it_there_is_a_rate_with_a_burst() -> None:
+    records, now = Records(), 0.0
+    assert take(records, record(1) * RECORDS_BURST, True, now)
+    for _ in range(1000):
+        now += 0.01
+        assert take(records, record(1) * int(RECORDS_PER_S / 100), True, now)
+    assert not take(records, record(1) * 100, True, now)

@@ -1,9 +1,12 @@
-"""The worker's service: its owner, its admin, penalties that overflow, and a GPU that is not there."""
+"""The worker's service: its owner, its admin, penalties that overflow, no GPU, and the priority of its threads."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from edgespec import __main__ as command
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.shared.settings import override
-from edgespec.worker import config, report
+from edgespec.worker import config, models, report
 from edgespec.worker.config import OwnerSection, WorkerSettings
 from edgespec.worker.daemon import FREED
 from edgespec.worker.service import OWNER_FIRST, load_drafter
@@ -142,3 +145,39 @@ def test_a_gpu_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None
     settings = override(WorkerSettings(), "draft.model", str(make_tiny_gguf(tmp_path / "tiny.gguf")))
     with pytest.raises(ModelError, match="`n_gpu_layers` = 9 asks for a GPU"):
         load_drafter(override(settings, "draft.n_gpu_layers", "9"))
+
+
+def nice(thread: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def nices() -> dict[int, int]:
+    """Each thread of this process that has not ended meanwhile."""
+    found = {}
+    for one in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            found[int(one.name)] = nice(int(one.name))
+    return found
+
+
+def test_work_that_is_lowered_leaves_the_calling_thread_alone() -> None:
+    before = nice(threading.get_native_id())
+    assert models.run_lowered(lambda: nice(threading.get_native_id())) == models.LOWEST_NICE
+    assert nice(threading.get_native_id()) == before < models.LOWEST_NICE
+    with pytest.raises(ZeroDivisionError):
+        models.run_lowered(lambda: 1 // 0)
+
+
+async def test_what_computes_is_lowered_and_the_event_loop_is_not(tmp_path: Path) -> None:
+    before = nice(threading.get_native_id())
+    async with serving_worker(tmp_path, priority="idle") as running:
+        await running.drafts(1)
+        (drafting,) = (one.native_id for one in threading.enumerate() if one.name == "drafting")
+        assert drafting is not None and nice(drafting) == models.LOWEST_NICE
+        assert nice(threading.get_native_id()) == before
+        assert running.loaded_at_nice == [models.LOWEST_NICE]
+        threads = set(nices())
+        await running.drafts(2)
+        await until(lambda: running.service.daemon.stats.steps > 2)
+        new = {thread: value for thread, value in nices().items() if thread not in threads}
+        assert set(new.values()) <= {models.LOWEST_NICE}

@@ -1,4 +1,4 @@
-"""Names of machines: look-alike characters are not allowed, and no two names are the same."""
+"""Names of machines and of groups: no look-alike characters, no two machines of one name, one group reserved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgespec.core.pairing.groups import DEFAULT_GROUPS, MAX_GROUPS, OWN_GROUP, parse_groups
 from edgespec.core.protocol.messages import Name
 from edgespec.core.protocol.names import MAX_NAME, free_name
 
@@ -44,3 +45,16 @@ def test_a_free_name_is_a_name_and_is_not_taken(taken: list[str], requested: str
         names.append(free_name(one, names))
     assert len({name.casefold() for name in names}) == len(names)
     assert all(msgspec.convert(name, Name) == name and len(name) <= MAX_NAME for name in names)
+
+
+def test_a_name_counts_once_and_none_is_the_default() -> None:
+    assert parse_groups(["lab", "lab", "b"]) == ("lab", "b")
+    assert parse_groups([]) == DEFAULT_GROUPS
+    with pytest.raises(ValueError, match=f"at most {MAX_GROUPS}"):
+        parse_groups(f"g{n}" for n in range(MAX_GROUPS + 1))
+
+
+@pytest.mark.claim("it-drafts-for-every-key-and-is-replaced-when-it-dies")
+def test_the_group_of_the_gateways_own_worker_is_reserved() -> None:
+    with pytest.raises(ValueError, match="gateway's own worker"):
+        parse_groups(["lab", OWN_GROUP])

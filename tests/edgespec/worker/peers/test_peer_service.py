@@ -1,4 +1,4 @@
-"""The addresses of a gateway as a daemon among peers sees them."""
+"""Peers: those paired while a daemon runs, and the addresses of a gateway as a daemon among peers sees them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from edgespec.core.protocol.handshake import Pin
-from edgespec.shared.paired import PairedGateways
+from edgespec.shared.paired import PairedGateways, PairedPeers
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker import report
-from edgespec.worker.config import RelaySection
+from edgespec.worker.config import PeersSection, RelaySection
+from edgespec.worker.peers.optional import Peers
 from edgespec.worker.peers.service import PeerService
 from tests.support.peers import HOME
 
@@ -50,3 +51,19 @@ def test_a_relay_finds_a_gateway_by_its_key_before_a_rotation_too(tmp_path: Path
     assert [one.host for one in place.addresses_of(OLD)] == ["10.0.0.1", "10.0.0.9"]
     assert place.addresses_of(NEW) == place.addresses_of(OLD) and place.addresses_of(OTHER) == []
     assert place.routes.gateway == NEW and place._drafting_for() == [NEW]
+
+
+async def test_a_peer_paired_while_the_daemon_runs_is_a_way_at_once(tmp_path: Path) -> None:
+    store = ServerKeyStore(tmp_path)
+    settings = "desk", PeersSection(discover=False), RelaySection()
+    make = lambda gateway: PeerService(store, *settings, gateway, "", lambda: False)  # noqa: E731
+    peers = Peers(PairedPeers(store.folder), listen=False, gateway=OLD, make=make)
+    await peers.start()
+    assert await peers.now() == [] and peers._service is None
+    peers.rotated(NEW)
+    PairedPeers(store.folder).add(OTHER, b"", "desk-2", "10.0.0.2:7444", 1)
+    (way,) = await peers.now()
+    assert (way.peer, str(way)) == ("desk-2", "10.0.0.2:7444 (relay desk-2)")
+    assert peers._service is not None and peers._service.routes.gateway == NEW
+    peers.failed(way)
+    await peers.close()

@@ -1,31 +1,38 @@
-"""The port for peers over real sockets: pairing, presence, tunnels, and whom it refuses."""
+"""The port for peers over real sockets: pairing, presence, tunnels, whom it refuses, and floods of both ends."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
+from websockets.protocol import SERVER
 
+from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.pairing.messages import PairingFailed, Reason
+from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.peer_handshake import MAX_CHUNK_BYTES, CallerHandshake, PeerUnavailable, Purpose
-from edgespec.shared.address import PEER_PROTOCOL, Address
+from edgespec.shared.address import PAIR_PATH, PEER_PROTOCOL, Address
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.config import RelaySection
 from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
 from edgespec.worker.peers.tunnel import Channel
+from tests.support.floods import closed, count_frames, frame, pour
+from tests.support.links import make_certificate
 from tests.support.pairing import Operator
 from tests.support.peers import Peer, echo, peer
+from tests.support.sockets import dial
 from tests.support.until import until
 
 GATEWAY = b"g" * 32
@@ -231,3 +238,90 @@ async def shaken(channel: Channel, caller: Peer, relay: Peer, what: Purpose = "r
     await channel.send_message(handshake.challenged(await channel.next_message(), what, GATEWAY))
     handshake.answered(await channel.next_message())
     await until(lambda: relay.port.tunnels or what == "presence")
+
+
+@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
+async def test_half_open_connections_of_one_address_keep_no_peer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of them begin a TLS handshake, the others send nothing; none hangs up."""
+    monkeypatch.setattr(peer_port, "HANDSHAKE_S", 3.0)
+    async with relaying(tmp_path) as (caller, relay), AsyncExitStack() as stack:
+        admission = relay.port._server._acceptor.admission
+        half_open = [stack.enter_context(dial(relay.address.port, "127.0.0.2")) for _ in range(2 * peer_port.BURST)]
+        for sock in half_open[::2]:
+            sock.sendall(b"\x16\x03\x01\x02\x00")  # header of a record of 512 bytes
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
+        assert await exchanged(end, b"there") == b"there"
+        assert admission.unproven == peer_port.UNPROVEN_OF_SOURCE and admission.proven == 1
+        assert [r.getMessage().split(": ")[-1] for r in caplog.records if "refused" in r.getMessage()] == [
+            "a connection from 127.0.0.2 that had proven no key was dropped for a newer one (busy)",
+            "127.0.0.2 opens too many connections (rate)",
+        ]
+        await until(lambda: admission.unproven == 0)
+        assert await exchanged(end, b"still") == b"still"
+
+
+@pytest.mark.claim("a-stranger-that-floods-is-dropped")
+async def test_a_stranger_that_floods_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    processed = count_frames(monkeypatch)
+    async with two(tmp_path) as (_, relay):
+        async with connect(relay.address.url(PAIR_PATH), ssl=client_context(), proxy=None, compression=None) as ws:
+            await pour(ws, frame(9))
+            assert await closed(ws) in (4429, 1006)
+        assert processed[SERVER] <= InflowLimits().unproven_frames
+        await until(lambda: [r for r in caplog.records if "before it has proven a key" in r.getMessage()])
+
+
+@pytest.mark.claim("a-proven-peer-that-does-not-hang-up-is-dropped")
+async def test_a_proven_peer_that_does_not_hang_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_port, "PRESENCE_S", 0.1)
+    async with two(tmp_path) as (caller, relay):
+        caller.meets(relay)
+        async with by_hand(relay) as channel:
+            await shaken(channel, caller, relay, "presence")
+            async with asyncio.timeout(20):
+                assert await channel.reader.read() == b""
+
+
+async def presence_at(tmp_path: Path, answer: object) -> Exception:
+    """Calls a machine that accepts and then floods; returns the error."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(writer)  # type: ignore[operator]
+        await reader.read()
+        writer.close()
+
+    context, _ = make_certificate(tmp_path)
+    context.set_alpn_protocols([PEER_PROTOCOL])
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
+    async with server, peer(tmp_path / "caller") as caller, peer(tmp_path / "relay") as relay:
+        there = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises((RemoteProtocolError, PeerUnavailable)) as error:
+            await caller.caller.presence(caller.meets(relay), there)
+    return error.value
+
+
+@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
+async def test_a_chunk_longer_than_a_handshakes_is_not_read(tmp_path: Path) -> None:
+    async def long(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x40\x00" + bytes(1 << 14))
+
+    error = await presence_at(tmp_path, long)
+    assert isinstance(error, RemoteProtocolError) and error.reason == "oversize"
+
+
+@pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
+async def test_tiny_tls_records_before_the_proof_are_counted(tmp_path: Path) -> None:
+    async def slowly(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x04\x00")
+        for _ in range(1000):  # of 1024: the chunk never ends
+            if writer.transport.is_closing():
+                return
+            writer.write(b"x")
+            await asyncio.sleep(0)
+
+    error = await presence_at(tmp_path, slowly)
+    assert re.fullmatch(r"\d+ TLS records, more than are allowed", str(error))
