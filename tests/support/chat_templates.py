@@ -29,8 +29,6 @@ class Family:
     """Added tokens that are only text."""
     bos: str | None = None
     sentencepiece: bool = False
-    system: bool = True
-    """Whether the template takes a system message, and any order of roles."""
     tools: bool = False
 
 
@@ -101,12 +99,6 @@ LLAMA_2 = (
     "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
     "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
-LLAMA_3 = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
-    " + message['content'] | trim + '<|eot_id|>' %}"
-    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
 LLAMA_31 = (
     "{{- bos_token }}{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content']|trim %}"
     "{%- set messages = messages[1:] %}{%- else %}{%- set system = '' %}{%- endif %}"
@@ -123,12 +115,6 @@ LLAMA_31 = (
     "{{- '<|eot_id|>' }}"
     "{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
-)
-MISTRAL_1 = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
-    "{{ message['content'] + eos_token }}{% else %}{{ raise_exception('Only user and assistant roles.') }}{% endif %}"
-    "{% endfor %}"
 )
 MISTRAL_3 = (
     "{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content'] %}"
@@ -255,9 +241,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2.5": Family(QWEN_25, CHATML_TOKENS, QWEN_TAGS, tools=True),
     "qwen3": Family(QWEN_3, CHATML_TOKENS, QWEN_TAGS, tools=True),
     "llama2": Family(LLAMA_2, ("<s>", "</s>"), bos="<s>", sentencepiece=True),
-    "llama3": Family(LLAMA_3, LLAMA_3_TOKENS, bos="<|begin_of_text|>"),
     "llama3.1": Family(LLAMA_31, LLAMA_3_TOKENS, bos="<|begin_of_text|>", tools=True),
-    "mistral1": Family(MISTRAL_1, ("<s>", "</s>"), bos="<s>", sentencepiece=True, system=False),
     "mistral3": Family(MISTRAL_3, ("<s>", "</s>", *MISTRAL_TOKENS), bos="<s>", sentencepiece=True, tools=True),
     "gemma3": Family(
         GEMMA, ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), ("<unused0>",), ("\n\n", "<table>"), "<bos>"

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
@@ -47,6 +47,7 @@ def sent(made: Arrivals, late_s: Sequence[float] = (0.0,)) -> tuple[list[float],
 
 
 @pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
+@settings(max_examples=20)
 @given(arrivals)
 def test_sizes_and_times_of_frames_depend_on_their_number_only(made: Arrivals) -> None:
     times, seen = sent(made)
@@ -103,11 +104,11 @@ async def test_chunks_of_an_even_stream_have_one_size(tmp_path: Path, form: str)
 
 @pytest.mark.claim("an-even-stream-shows-only-the-number-of-its-frames")
 async def test_frames_go_on_while_the_engine_ends_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "TICK_S", 0.02)
-    async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(step_s=1.0, per_event=9)) as echo:
+    monkeypatch.setattr(sse, "TICK_S", 0.01)
+    async with echo_gateway(tmp_path, request_limits(stream="even"), EchoEngine(step_s=0.3, per_event=9)) as echo:
         sizes, text = await observed(echo, stop="hel")
     assert text == "user: "
-    assert len(sizes) > 100  # 50 before the text, 50 until the usage
+    assert len(sizes) > 40  # 30 before the text, 30 until the usage
 
 
 @pytest.mark.parametrize("form", ["as-made", "even"])

@@ -122,8 +122,8 @@ def of_poison(tree: Any) -> bool:
     return isinstance(tree, CandidateTree) and tree.prefix.tokens[0] == POISON
 
 
-async def others_finish(engine: Engine, bad: Any) -> tuple[list[int], DoneEvent]:
-    """Runs the bad request beside three others, which must not notice; returns what became of the bad one."""
+async def others_finish(engine: Engine, bad: Any) -> Any:
+    """Runs bad requests beside three others, which must not notice; returns what became of the bad ones."""
     good = [asyncio.ensure_future(answer(engine, prompt)) for prompt in PROMPTS]
     found = await bad
     assert [tokens for tokens, _ in await asyncio.gather(*good)] == [twin(prompt) for prompt in PROMPTS]
@@ -164,8 +164,8 @@ async def test_a_fault_in_choosing_tokens_ends_that_answer_alone(
     engine = make(LoopWorker(0.0, 0.8), TableDraft(0.7))
     gone: list[bool] = []
     engine.on_failure = lambda: gone.append(True)
-    for _ in range(6):
-        _, done = await others_finish(engine, answer(engine, BAD, constraint=Limits(stage, after=4)))
+    bad = (answer(engine, BAD, constraint=Limits(stage, after=4)) for _ in range(6))
+    for _, done in await others_finish(engine, asyncio.gather(*bad)):
         assert done.finish in (("error",) if stage != "allowed" else ("error", "length"))
         assert SECRET not in (done.error or "")
     assert not gone and engine.stats.faults >= 6 and engine.stats.failed_passes == 0

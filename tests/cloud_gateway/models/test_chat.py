@@ -56,7 +56,7 @@ def chat(name: str, *said: str) -> list[dict[str, Any]]:
         if name.startswith("llama"):
             messages.append({"role": "assistant", "content": "seen"})
     messages.append({"role": "user", "content": question})
-    return [{"role": "system", "content": system}, *messages] if family.system else messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def tools(name: str, text: str) -> list[dict[str, Any]] | None:
@@ -208,7 +208,7 @@ def test_no_client_can_write_a_mark(mark: str, field: str) -> None:
 def test_letters_of_private_use_are_ordinary_text() -> None:
     """Fonts with icons have letters in the planes of private use, which therefore are no marks."""
     messages = [{"role": "user", "content": "\U000f0001 \ue0b0 \U00100000 🀄 𠀀"}]
-    for name in ("smollm2", "mistral1"):
+    for name in ("smollm2", "llama2"):
         assert encoder(name).encode(messages, None) == before(name, messages)
 
 

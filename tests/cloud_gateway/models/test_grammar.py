@@ -335,10 +335,10 @@ async def test_a_completion_with_tools_is_the_same_with_any_draft(
     compiled, found = grammars.compile(wanted.schema, b"", wanted.param, wanted.lark), list[Any]()
     for seed in range(2):
         sampling, answers = Sampling(temperature=1.0, seed=seed), []
-        for worker, local in ((None, None), (LoopWorker(model=Letters()), None), (LoopWorker(0.001), draft())):
-            request = GenerationRequest([*PROMPT, seed], 200, sampling, constraint=compiled.beside())
+        for worker, local in ((None, None), (LoopWorker(model=Letters()), draft())):
+            request = GenerationRequest([*PROMPT, seed], 120, sampling, constraint=compiled.beside())
             answers.append((await answer(request, worker, local))[0])
-        assert answers[0] == answers[1] == answers[2]
+        assert answers[0] == answers[1]
         found.append((text_of(tokenizer, answers[0]), read_calls(text_of(tokenizer, answers[0]), {"f", "g"})))
     if offer.must:
         assert all(calls or text.count(CLOSING) for text, calls in found), found

@@ -42,13 +42,6 @@ def why_not_local(policy: Adaptive) -> str | None:
     return policy.report(drafted=True).why_not_local
 
 
-def test_what_is_at_hand_is_verified_at_once() -> None:
-    tree = CandidateTree([1, 2])
-    chain(tree, 0.9, 0.8)
-    action = decide(Adaptive(OFFLOAD), tree, 0.02)
-    assert isinstance(action, Verify) and len(action.nodes) == 2
-
-
 def test_it_waits_for_what_is_about_to_come() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.02)
@@ -296,11 +289,6 @@ def test_above_phi_the_worker_counts_as_diverged(phi: float | str, waiting: bool
     assert waits(unsure(phi, 1.5)) == waiting
 
 
-def test_without_a_local_draft_it_never_asks_for_one() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
-    assert isinstance(decide(policy, tree, 0.3, costs=NO_LOCAL), Verify)
-
-
 def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
     policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
     costs = replace(COSTS, local_step_s=TT / 5)
@@ -315,11 +303,3 @@ def test_a_worker_that_drafts_is_not_drafted_after() -> None:
     near = LinkView(0.001, 0.001, TT / 100, ready=True)
     action = Adaptive(LATENCY).decide(tree, near, replace(COSTS, local_step_s=TT / 5), 0.0)
     assert not isinstance(action, Draft)
-
-
-def test_a_run_ends_when_another_level_does_not_pay() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
-    assert isinstance(decide(policy, tree, 0.1), Draft)
-    for i in range(4):
-        tree.add_local(tree.root, 5 + i, -math.log(0.1), 3.0)
-    assert isinstance(decide(policy, tree, 0.1, now=TD), Verify)

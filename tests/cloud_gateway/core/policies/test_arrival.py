@@ -111,12 +111,6 @@ def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
     assert timeline.divergences == 5
 
 
-def test_a_frame_before_the_first_decision_is_taken_in() -> None:
-    timeline = Timeline()
-    timeline.frame(Merged(fresh=2, prefix_len=11, reached=12), 0.5)
-    assert timeline.frontier == 12 and timeline.hits == 0
-
-
 def test_on_a_link_with_jitter_a_late_frame_is_expected_for_longer() -> None:
     steady, jittery = (streaming().expect(13, LinkView(R, high, TD, True), 1.0 + 4 * TD) for high in (R, 3 * R))
     assert steady.soon_s > 1e8, "given up"

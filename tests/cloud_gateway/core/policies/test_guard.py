@@ -169,13 +169,6 @@ def test_changes_are_counted_in_usage_and_metrics() -> None:
     assert usage.guard == {"alone": {"slower": 2}} and stats.ended.guard == {"alone": {"slower": 4}}
 
 
-def test_the_next_answer_goes_on_where_this_one_was() -> None:
-    guard, following = after(Guard("latency"), 20, 2 * ALONE_S), Guard("latency")
-    assert choice(guard) == "alone"
-    following.resume(guard.state())
-    assert choice(following) == "alone"
-
-
 WORST = {
     "gets a third of its core": {"ratio": 0.1, "noise": 2.0},
     "three times slower, other jobs": {"ratio": 0.1, "slower": 3.0, "noise": 1.0},

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.policies.baselines import Colocated, Plain
+from cloud_gateway.core.policies.baselines import Colocated
 from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
@@ -105,13 +104,3 @@ def test_a_long_catch_up_alternates_with_target_steps() -> None:
     actions = [policy.decide(tree_of(0), None, costs, 0.0) for costs in behind]
     assert [type(action) for action in actions] == [CatchUp, Verify, CatchUp]
     assert isinstance(policy.decide(tree_of(0), None, LOCAL, 0.0), Draft)
-
-
-def test_plain_never_speculates() -> None:
-    action = Plain().decide(tree_of(4), LINK, LOCAL, 0.0)
-    assert isinstance(action, Verify) and not action.nodes
-
-
-def test_every_listed_policy_can_be_made_by_name() -> None:
-    for name in NAMES:
-        assert make(PolicySettings(name=name)).name == name

@@ -17,7 +17,6 @@ from cloud_gateway.core.policies.worth import (
     Surveyor,
     credit,
     per_pass_s,
-    reading_pays,
     run_s,
     run_tokens,
     tree_s,
@@ -105,11 +104,6 @@ def test_a_level_left_for_the_next_pass_costs_what_that_pass_lacks(kept: float, 
     assert credit(kept, 0.0) == 1, "what the worker does not bring is lost"
 
 
-def test_rows_of_other_requests_are_in_every_pass() -> None:
-    alone, beside = prices(0.001), prices(0.001, other_rows=7)
-    assert beside.pass_s(3) - alone.pass_s(3) == pytest.approx(0.007)
-
-
 def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> None:
     alone, beside = (Prices(Costs(lambda rows: TT + 0.01 * rows, sharers=n), 8 * 0.01) for n in (0, 7))
     assert (alone.best_count([0.5]), beside.best_count([0.5])) == (1, 0)
@@ -131,11 +125,6 @@ def test_those_that_share_a_draft_step_share_rows(known: list[float], found: lis
     costs = Costs(pass_s, sharers=clients - 1, rows_s=shared_rows(pass_s, clients, 3, 16))
     level = Level(Prices(costs, clients * TT), sorted(known, reverse=True), 16)
     assert level.value_s(found) == pytest.approx(worth([*known, *found]) - worth(known), abs=1e-9)
-
-
-def test_a_backlog_is_read_where_the_tokens_to_come_pay_for_it() -> None:
-    assert not reading_pays(0.01, 0, 0.05)
-    assert reading_pays(0.01, 10, 0.05)
 
 
 @given(CHANCE, SECONDS, SECONDS, st.integers(0, 3))

@@ -24,12 +24,6 @@ def test_a_second_worker_gets_the_prefix_and_both_their_shares() -> None:
     assert sent(outputs, Share) == [("w", Share(1, 1, 0, 2)), ("v", Share(1, 2, 1, 2))]
 
 
-def test_a_single_worker_is_never_sent_a_share() -> None:
-    generation = decoding("wanspec")
-    generation.handle(events.FrameArrived("w", frame(generation)), 0.5)
-    assert not sent(list(verify(generation)), Share)
-
-
 def test_a_worker_is_not_assigned_twice_nor_unasked() -> None:
     generation, _ = shared()
     assert not generation.handle(events.WorkerChanged("v", "beside"), 0.0)

@@ -44,10 +44,6 @@ def test_candidates_follow_the_longest_match_of_the_slow_twin(answers: list[list
     assert firsts <= wanted and (bool(firsts) == (made.why is None))
 
 
-def test_an_answer_is_suggested_from_its_first_token_on() -> None:
-    assert [one.token for one in source([1, 2, 3, 4]).propose(3)] == [1, 2, 3]
-
-
 def test_an_answer_that_comes_later_continues_where_the_text_is() -> None:
     made = source()
     made.committed([1, 2])

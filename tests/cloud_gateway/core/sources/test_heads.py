@@ -125,7 +125,3 @@ def test_a_completion_starts_with_how_far_heads_were_right() -> None:
     later.resume(source.state())
     after(later, [6], TREE)
     assert paths(later) == known and known[6, 9] > 0.8
-
-
-def test_heads_that_were_never_asked_teach_nothing() -> None:
-    assert HeadSource("medusa").state() == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.verify.candidates import LOCAL, MIN_NAMED, CandidateTree
+from cloud_gateway.core.verify.candidates import MIN_NAMED, CandidateTree
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.digests import prefix_hash
@@ -112,13 +112,6 @@ def test_best_gives_parents_with_children_within_the_depth_limit() -> None:
     chosen = tree.best(2)
     assert all(node.parent is tree.root or node.parent in chosen for node in chosen)
     assert {node.token for node in tree.best(9, max_depth=1)} == {5, 6}
-
-
-def test_a_local_draft_goes_on_at_the_end_of_the_most_probable_path() -> None:
-    tree = CandidateTree(PROMPT)
-    likely = tree.add_local(tree.root, 5, 0.1, 0.3)
-    tree.add_local(tree.root, 6, 2.0, 0.3)
-    assert tree.best_leaf() is likely and likely.owner == LOCAL
 
 
 def test_a_revoked_workers_candidates_go_and_the_others_stay() -> None:

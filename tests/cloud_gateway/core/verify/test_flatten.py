@@ -42,15 +42,6 @@ def test_the_mask_shows_each_row_its_ancestors_and_itself(tree: FlatTree) -> Non
         assert set(mask[row].nonzero()[0].tolist()) == set(path_to(tree, row))
 
 
-@given(tree=flat_trees(max_rows=20))
-def test_children_are_found_by_their_token(tree: FlatTree) -> None:
-    found = tree.children()
-    below = [(parent, tree.tokens[row], row) for row, parent in enumerate(tree.parents) if row]
-    assert [(row, token, child) for row, of in enumerate(found) for token, child in of.items()] == sorted(
-        below, key=lambda link: (link[0], link[2])
-    )
-
-
 @given(steps=steps, wanted=st.integers(0, 2**30), order=st.randoms(use_true_random=False))
 def test_any_choice_in_any_order_keeps_tokens_paths_and_depths(
     steps: list[tuple[int, int]], wanted: int, order: object

@@ -84,7 +84,7 @@ def test_every_row_of_any_tree_has_the_logits_of_its_path_alone(
         assert found.argmax[row] == int(expected.argmax())
 
 
-@slow
+@settings(slow, max_examples=6)
 @given(prompt=prompts, trees=st.lists(flat_trees(VOCAB, 8), min_size=1, max_size=5), hits=st.integers(0, 2**20))
 def test_greedy_answers_are_those_of_plain_decoding_whatever_the_trees(
     pair: tuple[TorchTarget, Any], prompt: list[int], trees: list[FlatTree], hits: int
