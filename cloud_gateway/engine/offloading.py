@@ -87,7 +87,7 @@ class Offloading:
         linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
         firsts = (other.generation.assignment for other in self.active.values())
         load = Counter(one.worker for one in firsts if one is not None)
-        exclude = {*generation.assignments.excluded, *(one.worker for one in generation.assignments.given)}
+        exclude = generation.assignments.excluded | generation.assignments.given.keys()
         explore = not useless and self.merit.explores()
         worker = choose(linked.values(), load, groups, self.merit, exclude=exclude, explore=explore)
         if worker is None:
@@ -97,7 +97,7 @@ class Offloading:
         if useless:
             self.step(active, WorkerChanged(useless, "useless"))
         for other in list(self.active.values()):  # what it drafts beside another worker can do without it
-            if any(one.worker == worker for one in other.generation.assignments.given[1:]):
+            if worker in [*other.generation.assignments.given][1:]:
                 self.step(other, WorkerChanged(worker, "needed"))
         self._give(active, linked[worker], beside=bool(generation.assignments.given))
 
@@ -123,7 +123,7 @@ class Offloading:
         busy = self._busy()
         for active in sorted(self.active.values(), key=lambda active: len(active.generation.assignments.given)):
             generation = active.generation
-            given = {one.worker for one in generation.assignments.given}
+            given = generation.assignments.given.keys()
             sharing = generation.may_offload and given <= linked.keys()
             if not sharing or not 0 < len(given) < self.workers_per_request:
                 continue
@@ -139,7 +139,7 @@ class Offloading:
         return {name: worker for name, worker in dict(self.workers.linked()).items() if name not in busy}
 
     def _busy(self) -> set[str]:
-        return {one.worker for active in self.active.values() for one in active.generation.assignments.given}
+        return {worker for active in self.active.values() for worker in active.generation.assignments.given}
 
     def worker_ready(self) -> None:
         """A worker was linked or resumed: requests without one may use it."""
@@ -166,11 +166,11 @@ class Offloading:
             self.post(lambda: self.workers.diverged(message.worker))
         self._outgoing.setdefault(message.worker, []).append(message.body)
 
-    def released(self, active: Active, one: Released) -> None:
+    def released(self, active: Active, released: Released) -> None:
         """Reports what a worker has brought for a request."""
-        self._changed = True
+        self._changed, one = True, released.given
         self.merit.ended(one.name, active.request.key, one.rounds, one.frames, one.brought)
-        self.audit.released(active.request, one.worker, one.name, one.reason, one.frames)
+        self.audit.released(active.request, one.worker, one.name, released.reason, one.frames)
         self.post(lambda: self.workers.audited(one.worker, active.request.key, one.claimed, one.accepted))
 
     def outgoing(self) -> Iterator[Callable[[], None]]:

@@ -194,7 +194,7 @@ class Requests:
     def _fault(self, active: Active, stage: str, fatal: bool, worker: str | None, error: Exception) -> None:
         """One request's own fault; never counted towards the end of the process. `worker`: whose message it was."""
         self.stats.faults += 1
-        given = [one.worker for one in active.generation.assignments.given if stage in WORKER_DATA]
+        given = list(active.generation.assignments.given) if stage in WORKER_DATA else []
         blamed = given if worker is None else [worker]
         what = describe_fault(error)
         by = f", over data of worker {' and '.join(blamed)}" if blamed else ""

@@ -18,7 +18,7 @@ from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepCloc
 from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.rounds import RoundBudget
+from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.verify.accept import flatten, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.interface import Method
@@ -66,7 +66,7 @@ def _parts(one: object) -> Iterable[tuple[object, object]]:
 ROUNDS = 12
 """Of one walk, and so its cases."""
 MAX_DECISIONS = 200
-"""Until a policy verifies; `RoundBudget` bounds passes and time, so that fewer are needed."""
+"""Until a policy verifies; `Rounds.bound` bounds passes and time, so that fewer are needed."""
 VOCABULARIES = (2, 17, 64)
 SAMPLINGS = (
     Sampling(),
@@ -101,7 +101,7 @@ class Walk:
         self.tree = CandidateTree(self.prompt, max_nodes=rng.choice((1, 8, 64, 1024)))
         settings = _settings(rng)
         self.controller: Policy = make(settings)
-        self.budget = RoundBudget(settings.verify_nodes)
+        self.rounds = Rounds(settings.verify_nodes)
         self.now, self.starts, self.epoch, self.spread = rng.choice((0.0, 1e9)), [len(self.prompt)], 1, Spread()
         self._plan()
         self._measure()
@@ -160,7 +160,7 @@ class Walk:
         for _ in range(MAX_DECISIONS):
             link = self.link if rng.random() < 0.95 else None
             action = self.controller.decide(self.tree, link, self.costs(), self.now)
-            action = self.budget.bound(action, self.tree, self.now)
+            action = self.rounds.bound(action, self.tree, self.now)
             match action:
                 case Verify(nodes):
                     self._verify(list(nodes))
@@ -212,10 +212,10 @@ class Walk:
         self.tree.advance(taken.tokens)
         self.chosen.committed(taken.tokens)
         self.starts = [*self.starts[-3:], len(self.tree.prefix)]
-        self.budget.verified()
         self.now += 10 ** self.rng.uniform(-4, 0)
         entropy = self.rng.choice((0.0, 1.0, max_entropy(self.vocab_size) / 1000))
         outcome = Outcome(max(flat.depths), len(taken.tokens), taken.at_leaf, entropy, self.tree.root.position)
+        self.rounds.ended(outcome, self.now)
         self.controller.verified(outcome, self.now)
 
 

@@ -29,7 +29,6 @@ from cloud_gateway.core.policies.policy import (
     LinkView,
     Outcome,
     Policy,
-    PolicyReport,
     Verify,
     Wait,
 )
@@ -83,7 +82,6 @@ class Adaptive(Policy):
     tuning: Tuning = TUNING
     fallbacks: int = field(default=0, init=False)
     why: str | None = field(default=None, init=False)
-    """Why it last drafted here, in words for the client; None while it never did."""
     change: tuple[Mode, Reason] | None = field(default=None, init=False)
     carried: Learnt | None = field(default=None, init=False)
     completion: Completion = field(init=False)
@@ -130,9 +128,9 @@ class Adaptive(Policy):
         backlog_s = costs.local_backlog_s * (1 + costs.sharers)
         return not worker and reading_pays(saved_s, self.completion.remaining(costs) - 1, backlog_s)
 
-    def report(self, *, drafted: bool) -> PolicyReport:
+    def why_not_local(self, *, drafted: bool) -> str | None:
         """The reasons of the latest round that had a use for a local pass."""
-        return PolicyReport(self.fallbacks, self.why, None if self._refused is None else str(self._refused))
+        return None if self._refused is None else str(self._refused)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """The action of the greatest value."""

@@ -9,7 +9,6 @@ of twenty tokens is over before they could be learnt again. So `Memory` keeps wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
@@ -190,18 +189,6 @@ class Memory:
         return next((state for (worker, of), state in kept if of == kind and worker in wanted), None)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyReport:
-    """What a policy says of its decisions, for usage, metrics and log."""
-
-    fallbacks: int = 0
-    """Times that it began to draft at the gateway while a worker drafted too."""
-    reason: str | None = None
-    """Why it last drafted at the gateway; None if it never did, or does not say."""
-    why_not_local: str | None = None
-    """Why the local draft made no pass in the latest round that had a use for one; None if it made one."""
-
-
 class Policy:
     """One request's policy. `decide` may be called at any time and as often as wanted."""
 
@@ -211,6 +198,10 @@ class Policy:
     """Whether workers draft for its requests."""
     drafts_from_start: ClassVar[bool] = False
     """Whether the local draft reads the prompt before the first token, whatever that costs."""
+    fallbacks: int = 0
+    """Times that it began to draft at the gateway while a worker drafted too."""
+    why: str | None = None
+    """Why it last drafted at the gateway, in words for the client; None if it never did, or does not say."""
     change: tuple[str, str] | None = None
     """The guard's new mode and its reason, if the latest decision changed it (guard.py)."""
     carried: Learnt | None = None
@@ -238,9 +229,10 @@ class Policy:
         `worker`: whether one drafts for the request."""
         return self.drafts_from_start
 
-    def report(self, *, drafted: bool) -> PolicyReport:
-        """What it says of itself; `drafted`: whether the local draft made a pass for the request."""
-        return PolicyReport(why_not_local=None if drafted else f"policy {self.name} did not ask it")
+    def why_not_local(self, *, drafted: bool) -> str | None:
+        """Why the local draft made no pass in the latest round that had a use for one; None if it made one. `drafted`:
+        whether it made any for the request."""
+        return None if drafted else f"policy {self.name} did not ask it"
 
     def resume(self, learnt: Learnt) -> None:
         """Starts with what earlier completions of the same kind taught (`state`); before the first decision."""

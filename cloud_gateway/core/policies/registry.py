@@ -7,9 +7,8 @@ from collections.abc import Callable
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.baselines import Amusd, Colocated, ColocatedTree, Plain
 from cloud_gateway.core.policies.policy import Learnt, Policy
-from cloud_gateway.core.policies.rolling_k import RollingWanSpec
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.policies.wanspec import WanSpec
+from cloud_gateway.core.policies.wanspec import RollingWanSpec, WanSpec
 
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "plain": Plain,
@@ -17,7 +16,7 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "colocated-tree": ColocatedTree,
     "wanspec": WanSpec,
     "adaptive": Adaptive,
-    "rolling-k": lambda settings: RollingWanSpec(WanSpec(settings)),
+    "rolling-k": RollingWanSpec,
     "amusd": Amusd,
 }
 NAMES = tuple(POLICIES)

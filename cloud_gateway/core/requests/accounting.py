@@ -182,10 +182,9 @@ class Account:
     def policy_ended(self, policy: Policy) -> None:
         """This policy decides no more for it."""
         usage = self.usage
-        report = policy.report(drafted=usage.local_draft_passes > 0)
-        usage.fallbacks += report.fallbacks
-        usage.why = report.reason or usage.why
-        usage.why_not_local = usage.why_not_local or report.why_not_local
+        usage.fallbacks += policy.fallbacks
+        usage.why = policy.why or usage.why
+        usage.why_not_local = usage.why_not_local or policy.why_not_local(drafted=usage.local_draft_passes > 0)
 
     def decodes_plainly(self, why: str) -> None:
         """Nobody drafts for the rest of the completion."""

@@ -55,16 +55,6 @@ class Assignment:
     share: tuple[int, int] = (0, 1)
     """Its place among the request's workers, and their number, as it was last sent."""
 
-    def released(self, why: str) -> Released:
-        """What is reported of it at its end."""
-        return Released(
-            self.worker, self.name, why, self.frames, self.claimed, self.accepted, self.rounds, self.brought
-        )
-
-    def has_read(self) -> None:
-        """Its first candidate has come."""
-        self.ready, self.rounds, self.idle = True, 0, 0
-
     def verified(self, flat: FlatTree, taken: Walk, root: Node) -> None:
         """Compares its candidates at each row where the target chose with the choice. `root`: of the candidate tree
         before the round."""
@@ -95,7 +85,8 @@ class Assignments:
     """Whether workers may draft for it."""
     sampling: Sampling = field(default_factory=Sampling)
     """The sampling parameters as sent to workers: the seed removed unless it is shared."""
-    given: list[Assignment] = field(default_factory=list)
+    given: dict[str, Assignment] = field(default_factory=dict)
+    """By worker."""
     excluded: set[str] = field(default_factory=set)
     """Workers that declined, broke the protocol or brought nothing for this request."""
     _epoch: int = 0
@@ -103,19 +94,12 @@ class Assignments:
     @property
     def first(self) -> Assignment | None:
         """The worker that the policy sees; None while nobody drafts."""
-        return self.given[0] if self.given else None
-
-    def of(self, worker: str, epoch: int | None = None) -> Assignment | None:
-        """This worker's assignment, of this epoch where one is named."""
-        for one in self.given:
-            if one.worker == worker and (epoch is None or one.epoch == epoch):
-                return one
-        return None
+        return next(iter(self.given.values()), None)
 
     def useless(self, prompt_len: int) -> Iterator[WorkerWanted]:
         """Asks for another worker in place of each that has brought nothing for PATIENCE rounds, again and again;
         one that still reads the prompt has a round more for each READ tokens."""
-        for one in self.given:
+        for one in self.given.values():
             patience = PATIENCE + (0 if one.ready else prompt_len // READ)
             if one.idle >= patience and (one.idle - patience) % PATIENCE == 0:
                 yield WorkerWanted(one.worker)
@@ -124,15 +108,15 @@ class Assignments:
         """One worker more, and the messages with the prefix and the new shares."""
         self._epoch += 1
         one = Assignment(event.worker, self._epoch, event.name or event.worker, self.audited)
-        self.given.append(one)
+        self.given[one.worker] = one
         messages = opening(self.request, one.epoch, prefix, self.sampling, event.scope)
         return one, [*(Send(event.worker, body) for body in messages), *self._shares()]
 
     def remove(self, one: Assignment, why: str) -> list[Send | Released]:
         """One worker less: the others draft its branches too, from now on."""
-        self.given.remove(one)
+        del self.given[one.worker]
         close = Close(self.request, one.epoch, why)
-        return [Send(one.worker, close), one.released(why), *self._shares()]
+        return [Send(one.worker, close), Released(one, why), *self._shares()]
 
     def commit(self, prefix: Prefix, tokens: list[int], times: tuple[int, int], outcome: Outcome) -> Sequence[Send]:
         """Sends all workers what the target chose (step 5 of WANSpec's figure 6). `times`: the round's period and pass,
@@ -140,12 +124,12 @@ class Assignments:
         start, depth, diverged = len(prefix) - len(tokens), min(outcome.depth, MAX_DEPTH), not outcome.at_leaf
         return [
             Send(one.worker, Commit(self.request, one.epoch, start, tokens, prefix.digest, *times, depth), diverged)
-            for one in self.given
+            for one in self.given.values()
         ]
 
     def _shares(self) -> Iterator[Send]:
         """A message for each worker whose share has changed."""
-        for index, one in enumerate(self.given):
+        for index, one in enumerate(self.given.values()):
             share = (index, len(self.given))
             if one.share != share:
                 one.share = share

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView
 from cloud_gateway.core.requests.request import Finish, TokensEvent
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import Merged
+from cloud_gateway.core.verify.shared_noise import Rows as ChoiceRows
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker, Tree
 
+if TYPE_CHECKING:
+    from cloud_gateway.core.requests.assignment import Assignment
 
-class Rows(Protocol):
+
+class Rows(ChoiceRows, Protocol):
     """The target's result for one tree, as `cloud_gateway.models.target_model.Verified` has it."""
 
-    @property
-    def argmax(self) -> Sequence[int]: ...
     def entropy(self, row: int) -> float: ...
-    def logits(self, row: int) -> NDArray[np.float32]: ...
 
 
 class Status(enum.StrEnum):
@@ -179,22 +178,10 @@ class FrameTaken(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """A worker no longer drafts for it; `frames` of its frames brought candidates.
+    """A worker no longer drafts for it; `given` has what it has brought."""
 
-    Of candidates among which the target chose, `claimed` were to be accepted by the stated probabilities, and
-    `accepted` were.
-    """
-
-    worker: str
-    name: str
+    given: Assignment
     reason: str
-    frames: int
-    claimed: float = 0.0
-    accepted: int = 0
-    rounds: int = 0
-    """Passes that the worker could have saved."""
-    brought: int = 0
-    """Its candidates that the target emitted."""
 
 
 class WorkerWanted(Struct, frozen=True):

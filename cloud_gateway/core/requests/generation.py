@@ -238,7 +238,7 @@ class Generation:
     def _worker(self, event: WorkerChanged) -> Sequence[Effect]:
         if event.why in ("assigned", "beside"):
             return self._assign(event)
-        given = self.assignments.of(event.worker)
+        given = self.assignments.given.get(event.worker)
         if given is None:
             return ()
         if event.why in ("declined", "useless"):
@@ -249,7 +249,7 @@ class Generation:
         return [*effects, WorkerWanted()] if event.why in ("gone", "declined") else effects
 
     def _assign(self, event: WorkerChanged) -> Sequence[Effect]:
-        beside = event.why == "beside" and self.may_offload and self.assignments.of(event.worker) is None
+        beside = event.why == "beside" and self.may_offload and event.worker not in self.assignments.given
         if not (beside or self.wants_worker):
             return ()
         given, effects = self.assignments.add(event, self.tree.prefix)
@@ -262,12 +262,12 @@ class Generation:
         return [*self.assignments.remove(given, why)]
 
     def _release_all(self, why: str) -> list[Effect]:
-        return [effect for given in self.assignments.given[::-1] for effect in self._release(given, why)]
+        return [effect for given in [*self.assignments.given.values()][::-1] for effect in self._release(given, why)]
 
     def _frame(self, event: FrameArrived, now: float) -> Sequence[Effect]:
         """Merges a frame of a present assignment; one of another worker or epoch is stale."""
-        given = self.assignments.of(event.worker, event.frame.epoch)
-        if given is None:
+        given = self.assignments.given.get(event.worker)
+        if given is None or given.epoch != event.frame.epoch:
             return (FrameTaken("stale", event.worker),)
         self._rounds.inform(self.policy)
         try:
@@ -277,7 +277,7 @@ class Generation:
             return (FrameTaken("rejected", event.worker, error=error),)
         given.frames += bool(merged.fresh)
         if merged.useful and not given.ready:
-            given.has_read()
+            given.ready, given.rounds, given.idle = True, 0, 0  # it has read the prompt
         self.policy.received(merged, now)
         return (FrameTaken("used" if merged.fresh else "stale", event.worker, merged),)
 
@@ -292,7 +292,7 @@ class Generation:
         except ConstraintError as error:
             return self._finish("error", str(error))
         tokens, finish = taken.tokens, self._finish_of(taken.tokens)
-        commits = self.assignments.commit(self.tree.prefix, tokens, self._rounds.times.latest, outcome)
+        commits = self.assignments.commit(self.tree.prefix, tokens, self._rounds.latest, outcome)
         chosen = Chosen(taken.rows, tokens, self._for_client(event.rows, taken, finish))
         more = self.assignments.useless(len(self.request.tokens)) if finish is None else self._finish(finish)
         return [*commits, chosen, *more]
@@ -311,7 +311,7 @@ class Generation:
         choose, constraint = self.verification.at(flat, rows), self.request.constraint
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining, ready=ready_at(flat, constraint))
         self.account.walked(flat, taken, now)
-        for given in self.assignments.given:
+        for given in self.assignments.given.values():
             given.verified(flat, taken, self.tree.root)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
         self.tree.advance(taken.tokens)

@@ -15,58 +15,6 @@ MAX_ROUND_S = 2.0
 """Longest time of drafting and waiting before a verify pass; round trips worth waiting for are far shorter."""
 
 
-class RoundBudget:
-    """Passes on what a policy decides until the round has used its passes or its time; then it verifies."""
-
-    def __init__(self, verify_nodes: int) -> None:
-        """`verify_nodes`: most candidates of the verify pass that ends such a round."""
-        self._verify_nodes = verify_nodes
-        self._began: float | None = None
-        self.passes = 0
-
-    def bound(self, action: Action, tree: CandidateTree, now: float) -> Action:
-        """The action, or a verify pass over the likeliest candidates where the budget is used up."""
-        if isinstance(action, Verify):
-            return action
-        if self._began is None:
-            self._began = now
-        deadline = self._began + MAX_ROUND_S
-        if now >= deadline:
-            return Verify(tree.best(self._verify_nodes))
-        if isinstance(action, Wait):
-            return action if action.until < deadline else Wait(deadline)  # written so that NaN is bounded too
-        if self.passes >= MAX_LOCAL_PASSES:
-            return Verify(tree.best(self._verify_nodes))
-        self.passes += 1
-        return action
-
-    def verified(self) -> None:
-        self._began, self.passes = None, 0
-
-
-class RoundTimes:
-    """What a worker is sent about the latest round: its period and its pass, in whole microseconds."""
-
-    def __init__(self) -> None:
-        self.period_us = self.pass_us = 0
-        self._began: float | None = None
-        self._ended: float | None = None
-
-    @property
-    def latest(self) -> tuple[int, int]:
-        """Period and pass."""
-        return self.period_us, self.pass_us
-
-    def begins(self, now: float) -> None:
-        """A pass over candidates begins."""
-        self._began = now
-
-    def ended(self, now: float) -> None:
-        self.period_us = micros(0.0 if self._ended is None else now - self._ended)
-        self.pass_us = min(micros(0.0 if self._began is None else now - self._began), self.period_us or MAX_MICROS)
-        self._ended = now
-
-
 class OwnTime:
     """A request's own time: it stands still from a preemption until the request's tokens are read again, so that no
     policy, worker or figure is charged with the wait."""
@@ -109,29 +57,49 @@ class Rounds:
 
     def __init__(self, verify_nodes: int) -> None:
         """`verify_nodes`: most candidates of the verify pass that ends a round whose budget is used up."""
-        self.own, self.times = OwnTime(), RoundTimes()
-        self._budget = RoundBudget(verify_nodes)
-        self._unheard: tuple[Outcome, float] | None = None
+        self.own = OwnTime()
+        self.latest = 0, 0
+        """Period and pass of the latest round in whole microseconds, as its workers are sent them."""
         self.drafting = False
         """Whether the policy wants a draft pass that has not been made."""
+        self._verify_nodes, self._passes = verify_nodes, 0
+        self._began: float | None = None
+        """When the round's first decision was made that was not to verify."""
+        self._pass_began: float | None = None
+        self._ended: float | None = None
+        self._unheard: tuple[Outcome, float] | None = None
 
     def decide(self, policy: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round."""
         own = self.own.at(now)
         if self.drafting:
             policy.withdrawn()
-            self._budget.passes -= 1
-        action = self._budget.bound(policy.decide(tree, link, self.own.costs(costs), own), tree, own)
+            self._passes -= 1
+        action = self.bound(policy.decide(tree, link, self.own.costs(costs), own), tree, own)
         self.drafting = isinstance(action, Draft)
-        if isinstance(action, Verify):
-            self.times.begins(own)
         return Wait(self.own.driver(action.until)) if isinstance(action, Wait) else action
+
+    def bound(self, action: Action, tree: CandidateTree, now: float) -> Action:
+        """The action, or a verify pass over the likeliest candidates where passes or time of the round are used up."""
+        if not isinstance(action, Verify):
+            self._began = now if self._began is None else self._began
+            deadline = self._began + MAX_ROUND_S
+            if now < deadline and isinstance(action, Wait):
+                return action if action.until < deadline else Wait(deadline)  # written so that NaN is bounded too
+            if now < deadline and self._passes < MAX_LOCAL_PASSES:
+                self._passes += 1
+                return action
+            action = Verify(tree.best(self._verify_nodes))
+        self._pass_began = now
+        return action
 
     def ended(self, outcome: Outcome, now: float) -> None:
         """A round ended; its policy is given the outcome before any later event (`inform`)."""
         self._unheard = outcome, now
-        self._budget.verified()
-        self.times.ended(now)
+        period_us = micros(0.0 if self._ended is None else now - self._ended)
+        pass_us = min(micros(0.0 if self._pass_began is None else now - self._pass_began), period_us or MAX_MICROS)
+        self.latest, self._ended = (period_us, pass_us), now
+        self._began, self._passes = None, 0
 
     def inform(self, policy: Policy) -> None:
         """Gives the policy the last round's outcome, where it has not been given it."""

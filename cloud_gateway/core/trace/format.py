@@ -309,8 +309,8 @@ class InputLog(events.Listener):
         """The event as a trace has it: without texts, nodes and hashes. None where it changes nothing."""
         match event:
             case events.FrameArrived(worker, frame):
-                given, taken = self.generation.assignments.of(worker, frame.epoch), effects[0]
-                if given is None:
+                given, taken = self.generation.assignments.given.get(worker), effects[0]
+                if given is None or given.epoch != frame.epoch:
                     return None
                 on_path = isinstance(taken, events.FrameTaken) and not taken.unknown_prefix
                 tokens = self._named(frame.tokens)

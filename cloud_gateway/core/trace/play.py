@@ -185,7 +185,7 @@ class Player:
                 return event
 
     def _frame(self, event: trace.Frame) -> events.FrameArrived:
-        given = self.generation.assignments.of(event.worker)
+        given = self.generation.assignments.given.get(event.worker)
         if given is None:
             raise ValueError("a frame came while its worker was not assigned")
         digest = self.tree.prefix.digest_at(event.prefix_len) if event.on_path else NO_PREFIX

@@ -216,7 +216,7 @@ class _Reader:
     def _take(self, moment: Moment) -> None:
         match moment.event:
             case trace.Frame() as event:
-                given = self._player.generation.assignments.of(event.worker)
+                given = self._player.generation.assignments.given.get(event.worker)
                 if event.on_path and given is not None:
                     self._frames.append((given.epoch, event))
                 if self._useful_at is None and moment.taken is not None and moment.taken.useful:

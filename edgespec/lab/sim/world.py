@@ -352,7 +352,7 @@ def run(
     result.up_bytes = sum(worker.up.bytes for worker in workers)
     result.down_bytes = sum(worker.down.bytes for worker in workers)
     result.worker_steps = sum(worker.count for worker in workers)
-    result.fallbacks = controller.report(drafted=False).fallbacks
+    result.fallbacks = controller.fallbacks
     usage = gateway.generation.usage
     result.accepted, result.by_worker = sum(usage.accepted.values()), list(usage.by_worker.values())
     emitted = gateway.tree.prefix.tokens[len(prompt) :]

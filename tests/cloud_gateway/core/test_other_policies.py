@@ -8,9 +8,8 @@ import pytest
 
 from cloud_gateway.core.policies.baselines import Amusd, ColocatedTree
 from cloud_gateway.core.policies.policy import Costs, Draft, LinkView, Outcome, Verify, Wait
-from cloud_gateway.core.policies.rolling_k import RollingK, RollingWanSpec
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.policies.wanspec import WanSpec
+from cloud_gateway.core.policies.wanspec import RollingK, RollingWanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from tools.sim.theory import best_k, expected_tokens
 
@@ -46,13 +45,13 @@ def test_rolling_k_moves_as_the_post_says(rate: float, start: int, after: int) -
 
 
 def test_rolling_k_sets_algorithm_1() -> None:
-    policy, tree = RollingWanSpec(WanSpec(PolicySettings(k=5)), RollingK(start=5)), CandidateTree([1, 2])
+    policy, tree = RollingWanSpec(PolicySettings(k=5), rolling=RollingK(start=5)), CandidateTree([1, 2])
     assert isinstance(policy.decide(tree, None, COSTS, 0.0), Draft)
     for _ in range(10):
         policy.verified(Outcome(5, 1, False, 0.1), 0.0)
     policy.received(Merged(), 0.0)
     policy.decide(tree, None, COSTS, 0.0)
-    assert policy.inner.k == 3  # type: ignore[attr-defined]
+    assert policy.k == 3
 
 
 def test_the_local_tree_takes_k_passes_and_then_verifies() -> None:

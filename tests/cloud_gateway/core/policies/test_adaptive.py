@@ -39,7 +39,7 @@ def decide(
 
 
 def why_not_local(policy: Adaptive) -> str | None:
-    return policy.report(drafted=True).why_not_local
+    return policy.why_not_local(drafted=True)
 
 
 def test_it_waits_for_what_is_about_to_come() -> None:

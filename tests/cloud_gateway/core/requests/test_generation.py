@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.policy import Costs, LinkView, Policy, Verify, Wait
+from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.rounds import RoundTimes
+from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.verification import SharedNoise
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.protocol.messages import MAX_MICROS, Close, Commit, Tree
@@ -83,11 +84,11 @@ def test_a_commit_states_the_rounds_period_its_pass_and_its_depth() -> None:
 
 
 def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
-    times = RoundTimes()
+    rounds, tree = Rounds(4), CandidateTree(PROMPT)
     for now in (0.0, float("nan"), 1e9, -5.0, float("inf"), 3.0):
-        times.begins(now)
-        times.ended(now)
-        assert 0 <= times.pass_us <= MAX_MICROS and 0 <= times.period_us <= MAX_MICROS
+        rounds.bound(Verify(()), tree, now)
+        rounds.ended(Outcome(0, 1, True, 0.0), now)
+        assert all(0 <= micros <= MAX_MICROS for micros in rounds.latest)
 
 
 def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def audit(right: bool, constraint: ForcesFive | None = None) -> tuple[float, int
     generation.handle(events.FrameArrived("w", frame(generation, right=right)), 0.1)
     verify(generation)
     (released,) = of(generation.handle(events.WorkerChanged("w", "gone"), 2.0), events.Released)
-    return round(released.claimed, 6), released.accepted  # type: ignore[attr-defined]
+    return round(released.given.claimed, 6), released.given.accepted  # type: ignore[attr-defined]
 
 
 def test_a_worker_is_judged_by_the_candidates_among_which_the_target_chose() -> None:

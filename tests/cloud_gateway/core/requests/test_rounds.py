@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cloud_gateway.core.policies.policy import CatchUp, Draft, Verify, Wait
-from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, RoundBudget
+from cloud_gateway.core.policies.policy import CatchUp, Draft, Outcome, Verify, Wait
+from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, Rounds
 from cloud_gateway.core.verify.candidates import CandidateTree
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -15,10 +15,10 @@ PROMPT = [3, 1, 4, 1, 5]
 
 def bounded(actions: Callable[[int], Draft | CatchUp | Wait], step_s: float) -> tuple[int, float]:
     """How often a policy that never verifies is obeyed, and how long."""
-    budget, tree = RoundBudget(4), CandidateTree(PROMPT)
+    rounds, tree = Rounds(4), CandidateTree(PROMPT)
     tree.add_local(tree.root, 7, 0.1, 0.1)
     for number in range(10_000):
-        action = budget.bound(actions(number), tree, number * step_s)
+        action = rounds.bound(actions(number), tree, number * step_s)
         if isinstance(action, Verify):
             assert [node.token for node in action.nodes] == [7]
             return number, number * step_s
@@ -40,9 +40,9 @@ def test_a_policy_that_waits_for_ever_is_woken(until: float) -> None:
 
 
 def test_the_budget_starts_again_each_round() -> None:
-    budget, tree = RoundBudget(4), CandidateTree(PROMPT)
+    rounds, tree = Rounds(4), CandidateTree(PROMPT)
     for _ in range(3):
         for _ in range(MAX_LOCAL_PASSES):
-            assert isinstance(budget.bound(Draft(()), tree, 1.0), Draft)
-        assert isinstance(budget.bound(Draft(()), tree, 1.0), Verify)
-        budget.verified()
+            assert isinstance(rounds.bound(Draft(()), tree, 1.0), Draft)
+        assert isinstance(rounds.bound(Draft(()), tree, 1.0), Verify)
+        rounds.ended(Outcome(0, 1, True, 0.0), 1.0)

@@ -77,7 +77,7 @@ def test_one_that_is_needed_elsewhere_keeps_its_candidates() -> None:
 def test_a_decline_or_a_fault_of_one_leaves_the_other() -> None:
     generation, _ = shared()
     generation.handle(events.WorkerChanged("v", "declined"), 0.5)
-    assert [one.worker for one in generation.assignments.given] == ["w"]
+    assert list(generation.assignments.given) == ["w"]
     assert generation.assignments.excluded == {"v"}
 
 
