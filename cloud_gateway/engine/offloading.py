@@ -28,8 +28,8 @@ class Workers:
         return {}
 
     def view(self, worker: str) -> LinkedWorker | None:
-        """One of them, asked for at every decision: the same object as long as nothing about it has changed."""
-        return None
+        """One of them, asked for at every decision."""
+        return self.linked().get(worker)
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         """Sends messages, in one frame if they fit; those to a worker that has gone are dropped."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
-from cloud_gateway.core.policies.policy import Points
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
@@ -47,92 +46,49 @@ EVERY_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class WorkerInfo:
-    """One linked worker; updated while the link lasts."""
+class WorkerInfo(LinkedWorker):
+    """One linked worker with what the link layer keeps of it.
 
-    id: str
-    """Its key id: stable over reconnects; `cloud-gateway workers` lists and revokes workers by it."""
-    name: str
-    """From the operator's list of paired workers; the name in `hello` is not used."""
-    session: bytes
-    address: str
-    hello: Hello
+    `id` is its key id: stable over reconnects; `cloud-gateway workers` lists and revokes workers by it. `name` and
+    `groups` are those of the operator's list of paired workers; without a group it gets no request.
+    """
+
+    rtt_s: float = 0.0
+    """Smoothed round trip time; the handshake provides the first sample."""
+    rtt_high_s: float = 0.0
+    step_s: float = FIRST_STEP_S
+    paused: bool = False
+    """Whether it gets no requests: it has sent `Pause` and not yet `Resume`, or is on probation."""
+    session: bytes = field(kw_only=True)
+    address: str = field(kw_only=True)
+    hello: Hello = field(kw_only=True)
+    wire: Wire = field(repr=False, kw_only=True)
     rtt: RttEstimator = field(default_factory=RttEstimator)
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
-    draft_points: Points = ()
-    """Leaves and seconds of a draft step as the worker reports it; empty until it has."""
     paused_because: str | None = None
     probation_ends: asyncio.TimerHandle | None = None
     """Until then it gets no requests, because its links kept ending (cloud_gateway/core/limits/conduct.py)."""
-    groups: frozenset[str] = frozenset()
-    """Its groups in the operator's list (edgespec/core/pairing/groups.py); without a group it gets no request."""
     scopes: dict[int, bytes] = field(default_factory=dict)
     """The cache scopes of its open requests, which differ between API keys (cloud_gateway/core/limits/conduct.py)."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
-    requests: int = 0
-    """That it takes at once, as it said when it connected; 0: it did not."""
-    wire: Wire = field(repr=False, kw_only=True)
-
-    @property
-    def rtt_s(self) -> float:
-        """Smoothed round trip time; the handshake provides the first sample."""
-        return self.rtt.srtt_s or 0.0
-
-    @property
-    def step_s(self) -> float:
-        """Draft step time, estimated from the spacing of its frames."""
-        return self.step.step_s
 
     @property
     def probation(self) -> bool:
         """Whether it gets no requests yet, because its links kept ending."""
         return self.probation_ends is not None
 
-    @property
-    def paused(self) -> bool:
-        """Whether it gets no requests: it has sent `Pause` and not yet `Resume`, or is on probation."""
-        return self.probation or self.paused_because is not None
+    def sampled(self, rtt_s: float) -> None:
+        """Takes in one measured round trip."""
+        self.rtt.sample(rtt_s)
+        self.rtt_s, self.rtt_high_s = self.rtt.srtt_s or 0.0, self.rtt.high_s
 
-    def view(self) -> LinkedWorker:
-        return LinkedWorker(
-            self.id, self.rtt_s, self.rtt.high_s, self.step_s, self.paused, self.name, self.groups,
-            self.draft_points, self.requests,
-        )  # fmt: skip
+    def pause(self, because: str | None) -> None:
+        """It has sent `Pause`, for this reason, or `Resume`, or its probation has begun or ended."""
+        self.paused_because, self.paused = because, self.probation or because is not None
 
     def __str__(self) -> str:
         return f"worker {self.name} ({self.id})"
-
-
-class Registry:
-    """The linked workers by id, on the event loop, and the frozen views of them that any thread may read.
-
-    Every event of a link ends in `refresh`. A view is replaced only where something in it has changed, so that the
-    engine, which asks at every decision, never makes one.
-    """
-
-    def __init__(self) -> None:
-        self.workers: dict[str, WorkerInfo] = {}
-        self.views: dict[str, LinkedWorker] = {}
-
-    def add(self, worker: WorkerInfo) -> None:
-        """It is linked; replaces a former link of the same worker."""
-        self.workers[worker.id] = worker
-        self.refresh(worker)
-
-    def remove(self, worker: WorkerInfo) -> bool:
-        """Its link has ended; whether it was still this worker's."""
-        found = self.workers.get(worker.id) is worker
-        if found:
-            del self.workers[worker.id], self.views[worker.id]
-        return found
-
-    def refresh(self, worker: WorkerInfo) -> None:
-        """Something may have changed; without effect for a link that has been replaced."""
-        if self.workers.get(worker.id) is worker:
-            view = worker.view()
-            if view != self.views.get(worker.id):
-                self.views[worker.id] = view
 
 
 @dataclass(slots=True)
@@ -146,47 +102,36 @@ class Offer:
     def __post_init__(self) -> None:
         self.digest = hashlib.sha256(self.file).digest()
 
-    def begin(self, worker: str, wire: Wire) -> Sending:
+    def begin(self, worker: str, wire: Wire) -> None:
         """For this link of a worker, which ends in time. Raises RemoteProtocolError (`busy`) soon after a former."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._began.get(worker, -EVERY_S) < EVERY_S:
             raise RemoteProtocolError("busy", "it has just fetched the tokenizer", close_code=CloseCode.SLOW)
         self._began[worker] = loop.time()
         loop.call_later(FETCH_S, wire.end, RemoteProtocolError("slow", f"no tokenizer in {FETCH_S:g} s"))
-        return Sending(self)
 
-
-@dataclass(slots=True)
-class Sending:
-    """What one link has fetched."""
-
-    offer: Offer
-    sent: int = 0
-
-    def next(self, event: Event) -> Piece:
-        """The piece that was asked for. Raises RemoteProtocolError (`unexpected`) for all but a `Fetch` of the next."""
-        at = event.at if isinstance(event, Fetch) else -1
-        data = self.offer.file[self.sent : self.sent + MAX_PIECE_BYTES]
-        if at != self.sent or not data:
-            raise RemoteProtocolError("unexpected", f"not the piece of the tokenizer from byte {self.sent}")
-        self.sent += len(data)
-        return Piece(self.offer.digest, len(self.offer.file), data)
+    def piece(self, sent: int, event: Event) -> Piece:
+        """What follows the first `sent` bytes. Raises RemoteProtocolError (`unexpected`) unless that is asked for."""
+        data = self.file[sent : sent + MAX_PIECE_BYTES]
+        if not isinstance(event, Fetch) or event.at != sent or not data:
+            raise RemoteProtocolError("unexpected", f"not the piece of the tokenizer from byte {sent}")
+        return Piece(self.digest, len(self.file), data)
 
 
 class Link:
     """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
     def __init__(
-        self, ws: LimitedConnection, session: GatewaySession, registry: Registry, inbox: Inbox, vocab_size: int,
+        self, ws: LimitedConnection, session: GatewaySession, offer: Offer, inbox: Inbox, vocab_size: int,
         linked: Callable[[Link], None], recheck: Callable[[WorkerInfo], None],
     ) -> None:  # fmt: skip
         """`linked` is called once the handshake has succeeded, `recheck` of the worker after each round trip."""
         self.wire: Wire
         self.worker: WorkerInfo | None = None
-        self.sending: Sending | None = None
-        """What it fetches, in place of a worker's link."""
+        self.fetched: int | None = None
+        """Bytes of the tokenizer that it has fetched, in place of a worker's link."""
         self.ws, self.session, self.first_rtt_s = ws, session, 0.0
-        self._registry, self._inbox, self._vocab_size = registry, inbox, vocab_size
+        self._offer, self._inbox, self._vocab_size = offer, inbox, vocab_size
         self._linked, self._recheck = linked, recheck
 
     @property
@@ -196,31 +141,30 @@ class Link:
 
     def take(self, event: Event) -> None:
         """Handles one event of the session."""
-        worker, inbox, refresh = self.worker, self._inbox, self._registry.refresh  # before what is posted
+        worker, inbox = self.worker, self._inbox
         match event:
             case RttSample(rtt_s):
                 self._sample(rtt_s)
             case Linked():
                 self._linked(self)
-            case Fetch() if self.sending is None:
+            case Fetch() if self.fetched is None:
                 raise RemoteProtocolError("unexpected", "a worker with a tokenizer fetches none")
-            case _ if self.sending is not None and not isinstance(event, Bye):
-                self.wire.send(self.sending.next(event))
+            case _ if self.fetched is not None and not isinstance(event, Bye):
+                piece = self._offer.piece(self.fetched, event)
+                self.fetched += len(piece.data)
+                self.wire.send(piece)
             case _ if worker is None:
                 assert isinstance(event, Bye), f"{type(event).__name__} before the handshake"
             case Tree():
                 self._tree(worker, event)
             case StepTimes():
                 worker.draft_points = step_curve(event)
-                refresh(worker)
             case Pause():
-                worker.paused_because = event.reason
+                worker.pause(event.reason)
                 worker.step.broken()
-                refresh(worker)
                 inbox.post(WorkerGone(worker.id, event.reason))
             case Resume():
-                worker.paused_because = None
-                refresh(worker)
+                worker.pause(None)
                 inbox.post(WorkerReady(worker.id))
             case Decline():
                 inbox.post(Declined(worker.id, event.request, event.reason))
@@ -229,8 +173,7 @@ class Link:
         if self.worker is None:
             self.first_rtt_s = rtt_s
         else:
-            self.worker.rtt.sample(rtt_s)
-            self._registry.refresh(self.worker)
+            self.worker.sampled(rtt_s)
             self._recheck(self.worker)
 
     def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
@@ -240,5 +183,5 @@ class Link:
             worker.blamed_for = worker.scopes.get(tree.request, b"")
             raise
         worker.step.frame(self.session.received_at, levels(tree))
-        self._registry.refresh(worker)
+        worker.step_s = worker.step.step_s
         self._inbox.post(FrameArrived(worker.id, tree))

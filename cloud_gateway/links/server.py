@@ -19,7 +19,7 @@ from cloud_gateway.core.limits.conduct import Conduct, Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Inbox, WorkerGone, WorkerReady
 from cloud_gateway.engine.offloading import Workers
-from cloud_gateway.links.link import Link, Offer, Registry, WorkerInfo
+from cloud_gateway.links.link import Link, Offer, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
@@ -112,7 +112,8 @@ class Links(Workers):
         self.rejected, self.traffic = Counter[str](), Counter[str]()
         """How often each reason for a refusal occurred, and bytes `sent` and `received` on all links."""
         self._lines = LimitedLog(log)
-        self.registry = Registry()
+        self._workers: dict[str, WorkerInfo] = {}
+        """By id; changed on the event loop."""
         self._probation = Probation()
         self.conduct, self._quarantined = conduct or Conduct(), quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
@@ -153,7 +154,7 @@ class Links(Workers):
         now = asyncio.get_running_loop().time()
         nonce = os.urandom(NONCE_BYTES)
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
-        link = Link(ws, session, self.registry, self.inbox, self.vocab_size, self._linked, self._recheck)
+        link = Link(ws, session, self.offer, self.inbox, self.vocab_size, self._linked, self._recheck)
         wire = link.wire = Wire(ws, session, link.take)
         wire.traffic = self.traffic
         code, why = int(CloseCode.OURS), "internal"
@@ -171,18 +172,14 @@ class Links(Workers):
 
     def workers(self) -> list[WorkerInfo]:
         """All linked workers, the paused ones included."""
-        return list(self.registry.workers.values())
+        return list(self._workers.values())
 
     def linked(self) -> Mapping[str, LinkedWorker]:
-        """The linked workers by id, in the engine's type; may be called on any thread, which should read a copy."""
-        return self.registry.views
-
-    def view(self, worker: str) -> LinkedWorker | None:
-        """One of them; may be called on any thread."""
-        return self.registry.views.get(worker)
+        """The linked workers by id; may be called on any thread, which should read a copy."""
+        return self._workers
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
-        info = self.registry.workers.get(worker)
+        info = self._workers.get(worker)
         if info is None or info.wire.over:
             return
         for body in bodies:
@@ -193,7 +190,7 @@ class Links(Workers):
         info.wire.send(*bodies)
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
-        info = self.registry.workers.get(worker)
+        info = self._workers.get(worker)
         if info is not None:
             info.blamed_for = info.scopes.get(request, b"")
             info.wire.end(error)
@@ -202,26 +199,25 @@ class Links(Workers):
         self._judge(worker, self.conduct.drafted(worker, key, claimed, accepted, asyncio.get_running_loop().time()))
 
     def note(self, worker: str, reason: str, text: str) -> None:
-        info = self.registry.workers.get(worker)
+        info = self._workers.get(worker)
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
 
     def diverged(self, worker: str) -> None:
         """The time until its next frame is no measure of its step time."""
-        info = self.registry.workers.get(worker)
+        info = self._workers.get(worker)
         if info is not None:
             info.step.broken()
 
     def regroup(self, worker_key: bytes, groups: frozenset[str]) -> WorkerInfo | None:
         """Replaces a worker's groups; returns the worker if it is linked."""
-        info = self.registry.workers.get(key_id(worker_key))
+        info = self._workers.get(key_id(worker_key))
         if info is not None:
             info.groups = groups
-            self.registry.refresh(info)
         return info
 
     def revoke(self, worker_key: bytes) -> None:
         """Ends the link of a key that was just revoked; the caller has updated the list."""
-        info = self.registry.workers.get(key_id(worker_key))
+        info = self._workers.get(key_id(worker_key))
         if info is not None:
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
             self._hang_up(info, Bye("revoked"), error)
@@ -231,7 +227,7 @@ class Links(Workers):
         if why is None:
             return
         self.conduct.forget(worker)
-        info = self.registry.workers.get(worker)
+        info = self._workers.get(worker)
         try:
             name = self.paired.quarantine(worker, why)  # on the event loop: rare, and no handshake may come before it
         except (KeyStoreError, PairingError) as error:
@@ -252,7 +248,8 @@ class Links(Workers):
         if not link.ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
         if hello.tokenizer_digest == NO_TOKENIZER:
-            link.sending = self.offer.begin(key_id(hello.worker_key), link.wire)
+            self.offer.begin(key_id(hello.worker_key), link.wire)
+            link.fetched = 0
             return
         features = [] if link.ws.request is None else link.ws.request.headers.get_all(FEATURES)
         worker = link.worker = WorkerInfo(
@@ -265,15 +262,15 @@ class Links(Workers):
             requests=requests_of(features),
             wire=link.wire,
         )
-        worker.rtt.sample(link.first_rtt_s)
+        worker.sampled(link.first_rtt_s)
         self._recheck(worker)
-        former = self.registry.workers.get(worker.id)
+        former = self._workers.get(worker.id)
         if former is not None:
             text = f"a newer session of the same key came from {worker.address}"
             error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
             self._hang_up(former, Bye("superseded"), error)
         self._begin_probation(worker)
-        self.registry.add(worker)
+        self._workers[worker.id] = worker
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
         self.inbox.post(WorkerReady(worker.id))
@@ -285,7 +282,7 @@ class Links(Workers):
         former, to = key_id(old), key_id(new)
         self.conduct.renamed(former, to)
         log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, to)
-        info = self.registry.workers.get(former)
+        info = self._workers.get(former)
         if info is not None:
             error = RemoteProtocolError("superseded", "its key was rotated", close_code=CloseCode.SUPERSEDED)
             self._hang_up(info, Bye("superseded"), error)
@@ -310,8 +307,9 @@ class Links(Workers):
 
     def _down(self, worker: WorkerInfo | None, why: str) -> None:
         """Removes a link from the table before its socket is closed; does nothing the second time."""
-        if worker is None or not self.registry.remove(worker):
+        if worker is None or self._workers.get(worker.id) is not worker:
             return
+        del self._workers[worker.id]
         if worker.probation_ends is not None:
             worker.probation_ends.cancel()  # it would hold the connection's buffers for up to ten minutes
         now = asyncio.get_running_loop().time()
@@ -327,12 +325,13 @@ class Links(Workers):
         seconds = self._probation.length_s(worker.id, loop.time())
         if seconds:
             worker.probation_ends = loop.call_later(seconds, self._end_probation, worker)
+            worker.pause(worker.paused_because)
             text = f"{worker} gets no requests for {seconds:.0f} s: its links keep ending"
             self._lines.line(logging.WARNING, ("probation", worker.id), text)
 
     def _end_probation(self, worker: WorkerInfo) -> None:
         worker.probation_ends = None
-        self.registry.refresh(worker)
+        worker.pause(worker.paused_because)
         if not worker.paused:
             self.inbox.post(WorkerReady(worker.id))
 

@@ -73,7 +73,7 @@ def worker_rows(
     paired: Iterable[PairedWorker], linked: Mapping[str, WorkerInfo], merit: Merit
 ) -> list[dict[str, object]]:
     """All of them; `rank` 1 is the linked one that an idle gateway gives the next request to."""
-    views = [link.view() for link in linked.values() if not link.paused]
+    views = [link for link in linked.values() if not link.paused]
     ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit)), 1)}
     rows = [worker_row(one, linked.get(key_id(one.key)), merit.of(one.name)) for one in paired]
     return [row | {"rank": ranks.get(str(row["id"]))} for row in rows]

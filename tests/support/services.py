@@ -50,7 +50,7 @@ class Running:
     @property
     def paused_because(self) -> str | None:
         """The pause as the gateway has it."""
-        (worker,) = self.gateway.links.registry.workers.values()
+        (worker,) = self.gateway.links.workers()
         return worker.paused_because
 
     async def drafts(self, number: int) -> None:

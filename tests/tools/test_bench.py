@@ -23,7 +23,6 @@ def test_the_bench_of_rounds_measures_the_shipped_defaults_by_parts(tmp_path: Pa
     for part in ("receive", "engine", "send", "engine_and_send", "round", "decision"):
         assert 0 < figures[f"{part}_us"] <= figures[f"{part}_p99_us"]
     assert figures["decision_us"] < figures["engine_us"] and figures["decisions_per_round"] >= 1
-    assert figures["views_of_100_workers_us"] > 0
     assert Setup().policy == GatewaySettings().policy.name and GatewaySettings().policy.verify_nodes == 16
 
 

@@ -17,7 +17,6 @@ import random
 import statistics
 import sys
 import time
-import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,6 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import Workers
-from cloud_gateway.links.link import Registry, WorkerInfo
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, spare_rounds
@@ -276,16 +274,6 @@ def measure_log(setup: Setup) -> dict[str, Any]:
     return {"rounds": setup.rounds, "round_us": round_us, "recorder_us": round(spent * 1e6, 1)}
 
 
-def views_us(workers: int = 100) -> float:
-    """Microseconds in which the engine gets the view of so many linked workers, as in a turn: a minimum of many."""
-    registry = Registry()
-    absent: Any = None
-    for number in range(workers):
-        registry.add(WorkerInfo(f"{number:016x}", "lab", b"", "", absent, wire=absent))
-    views = registry.views
-    return min(timeit.repeat(lambda: [views.get(worker) for worker in views], number=1, repeat=100)) * 1e6
-
-
 async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     target = InstantTarget()
     link = BenchLink(target, setup)
@@ -332,7 +320,6 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
         **{f"{name}_us": round(float(np.median(values)), 1) for name, values in parts.items()},
         **{f"{name}_min_us": round(float(np.min(values)), 1) for name, values in parts.items()},
         **{f"{name}_p99_us": round(float(np.percentile(values, 99)), 1) for name, values in parts.items()},
-        "views_of_100_workers_us": round(views_us(), 1),
         "frames_per_round": round(frames_seen / setup.rounds, 2),
         "requests_per_round": round(done / setup.rounds, 2),
         "tokens_per_round": round(tokens / done, 2),

@@ -91,9 +91,10 @@ class Merit:
             del record.means[next(iter(record.means))]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LinkedWorker:
-    """A linked worker at one moment, as the engine sees it; the link layer replaces it when something has changed."""
+    """A linked worker as the engine sees it. The link layer writes each figure as it changes, on the event loop; each
+    stands for itself, so that other threads may read them at any time."""
 
     id: str
     rtt_s: float

@@ -212,6 +212,18 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
         assert 1 << 20 < sum(sizes) < 24 << 20
 
 
+async def test_each_event_of_a_link_shows_in_its_figures_before_the_engine_sees_it(tmp_path: Path) -> None:
+    seen = Watched()
+    async with serving(tmp_path, seen=seen) as gateway:
+        seen.links = gateway.links
+        async with client(gateway) as connected:
+            await connected.send(m.Pause("busy"))
+            await connected.send(m.Resume())
+            await until(lambda: len(seen.paused) == 3)
+            assert seen.paused == [False, True, False]
+        await until(lambda: gateway.links.view(ID) is None)
+
+
 @pytest.mark.claim("a-worker-that-was-cut-off-for-its-fault-is-on-probation")
 async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

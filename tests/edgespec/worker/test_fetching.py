@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.links.link import Sending
+from cloud_gateway.links.link import Offer
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NO_TOKENIZER
@@ -98,8 +98,8 @@ async def test_a_wrong_file_is_refused_and_not_kept(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    true = Sending.next
-    monkeypatch.setattr(Sending, "next", lambda self, event: lie(true(self, event)))
+    true = Offer.piece
+    monkeypatch.setattr(Offer, "piece", lambda self, sent, event: lie(true(self, sent, event)))
     async with offering(tmp_path) as gateway:
         fetching = asyncio.ensure_future(fetch(gateway))
         await until(lambda: "(malformed)" in caplog.text, timeout_s=20)
