@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp
 
 from cloud_gateway.core.policies.policy import Outcome
-from cloud_gateway.core.requests.events import Released, Send, WorkerChange, WorkerChanged, WorkerWanted
-from cloud_gateway.core.verify.accept import FlatTree, Walk
-from edgespec.core.drafting.tree import Node
+from cloud_gateway.core.requests.events import Assignment, Released, Send, WorkerChange, WorkerChanged, WorkerWanted
 from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
 
@@ -24,54 +21,6 @@ PATIENCE = 24
 is that unlucky once in 200 times, and then costs another worker the reading of the prompt."""
 READ = 16
 """Tokens of a prompt that a worker reads in one round at least: 320 a second beside passes of 50 ms."""
-
-
-@dataclass(slots=True)
-class Assignment:
-    """A worker that drafts for a request, and since which epoch."""
-
-    worker: str
-    epoch: int
-    name: str
-    """The worker's, for people."""
-    audited: bool
-    """Whether its candidates are compared with what they claim. Under a constraint they are not: it refutes candidates
-    for reasons that no worker can know."""
-    ready: bool = False
-    """It has sent a candidate, so it has read the prompt."""
-    frames: int = 0
-    """Frames that brought candidates."""
-    claimed: float = 0.0
-    """Sum of the probabilities that it stated for candidates among which the target then chose."""
-    accepted: int = 0
-    """How many of those candidates the target chose."""
-    rounds: int = 0
-    """Passes that it could have saved since it has read the prompt, or since the beginning where it has not; without
-    those for which the policy left its candidates out."""
-    brought: int = 0
-    """Its candidates that the target emitted."""
-    idle: int = 0
-    """Rounds in a row without one."""
-    share: tuple[int, int] = (0, 1)
-    """Its place among the request's workers, and their number, as it was last sent."""
-
-    def verified(self, flat: FlatTree, taken: Walk, root: Node) -> None:
-        """Compares its candidates at each row where the target chose with the choice. `root`: of the candidate tree
-        before the round."""
-        chosen = dict(zip(taken.rows, taken.tokens, strict=True))
-        own = [(row, node) for row, node in enumerate(flat.nodes, 1) if node.owner == self.worker]
-        brought = sum([row in chosen for row, _ in own])
-        if own or all(child.owner != self.worker for child in root.children.values()):
-            self.rounds += 1
-            self.brought += brought
-            self.idle = 0 if brought else self.idle + 1
-        if not self.audited:
-            return
-        for row, node in own:
-            token = chosen.get(flat.parents[row])
-            if token is not None and node.parent is not None:
-                self.claimed += min(1.0, exp(node.parent.cost - node.cost))
-                self.accepted += token == node.token
 
 
 @dataclass(slots=True)

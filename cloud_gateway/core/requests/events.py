@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass
+from math import exp
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView
 from cloud_gateway.core.requests.request import Finish, TokensEvent
 from cloud_gateway.core.sources.interface import Suggestion
-from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.core.verify.accept import FlatTree, Walk
 from cloud_gateway.core.verify.candidates import Merged
 from cloud_gateway.core.verify.shared_noise import Rows as ChoiceRows
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker, Tree
-
-if TYPE_CHECKING:
-    from cloud_gateway.core.requests.assignment import Assignment
 
 
 class Rows(ChoiceRows, Protocol):
@@ -175,6 +174,54 @@ class FrameTaken(Struct, frozen=True):
     def unknown_prefix(self) -> bool:
         """It named tokens that were never committed."""
         return self.merged is not None and not self.merged.prefix
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A worker that drafts for a request, and since which epoch."""
+
+    worker: str
+    epoch: int
+    name: str
+    """The worker's, for people."""
+    audited: bool
+    """Whether its candidates are compared with what they claim. Under a constraint they are not: it refutes candidates
+    for reasons that no worker can know."""
+    ready: bool = False
+    """It has sent a candidate, so it has read the prompt."""
+    frames: int = 0
+    """Frames that brought candidates."""
+    claimed: float = 0.0
+    """Sum of the probabilities that it stated for candidates among which the target then chose."""
+    accepted: int = 0
+    """How many of those candidates the target chose."""
+    rounds: int = 0
+    """Passes that it could have saved since it has read the prompt, or since the beginning where it has not; without
+    those for which the policy left its candidates out."""
+    brought: int = 0
+    """Its candidates that the target emitted."""
+    idle: int = 0
+    """Rounds in a row without one."""
+    share: tuple[int, int] = (0, 1)
+    """Its place among the request's workers, and their number, as it was last sent."""
+
+    def verified(self, flat: FlatTree, taken: Walk, root: Node) -> None:
+        """Compares its candidates at each row where the target chose with the choice. `root`: of the candidate tree
+        before the round."""
+        chosen = dict(zip(taken.rows, taken.tokens, strict=True))
+        own = [(row, node) for row, node in enumerate(flat.nodes, 1) if node.owner == self.worker]
+        brought = sum([row in chosen for row, _ in own])
+        if own or all(child.owner != self.worker for child in root.children.values()):
+            self.rounds += 1
+            self.brought += brought
+            self.idle = 0 if brought else self.idle + 1
+        if not self.audited:
+            return
+        for row, node in own:
+            token = chosen.get(flat.parents[row])
+            if token is not None and node.parent is not None:
+                self.claimed += min(1.0, exp(node.parent.cost - node.cost))
+                self.accepted += token == node.token
 
 
 class Released(Struct, frozen=True):

@@ -18,10 +18,11 @@ from cloud_gateway.core.policies.baselines import Plain
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account
-from cloud_gateway.core.requests.assignment import RELEASED, Assignment, Assignments
+from cloud_gateway.core.requests.assignment import RELEASED, Assignments
 from cloud_gateway.core.requests.events import (
     TABLE,
     Admitted,
+    Assignment,
     Chosen,
     Drafted,
     Drop,

@@ -212,7 +212,7 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
         assert 1 << 20 < sum(sizes) < 24 << 20
 
 
-async def test_each_event_of_a_link_shows_in_its_figures_before_the_engine_sees_it(tmp_path: Path) -> None:
+async def test_an_event_shows_in_a_links_figures_before_the_engine_gets_it(tmp_path: Path) -> None:
     seen = Watched()
     async with serving(tmp_path, seen=seen) as gateway:
         seen.links = gateway.links
