@@ -1,8 +1,8 @@
 """`python -m tools.results [OUT ...]`: pages of docs/results and README.md's table, made from docs/results/*.json.
 
-Each OUT is a file that `python -m tools.places`, `python -m tools.bench worst` or `python -m tools.sim
-from-demo` wrote with `--json`. It is copied to docs/results without its single runs, with commit and machine, and the
-pages are written again. `--check` only says which differ.
+Each OUT is a file that `python -m tools.places` or `python -m tools.bench map` wrote with `--json`. It is copied to
+docs/results without its single runs, with commit and machine, and the pages are written again. `--check` only says
+which differ.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ RESULTS = ROOT / "docs/results"
 SUMMARY_PAGE = "README.md"
 BLOCK = re.compile(r"(<!-- results: summary -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 MADE = "Made by `python -m tools.results` of these files. Policies may have changed since a file's commit."
-WORST = """Whole completions of `adaptive` ÷ plain decoding on the same prompt. `wrong`: no draft token is right. `far`:
-200 ms. `slow`: ten times slower than the worker reports. `loss`: 5 % of packets. `stalls`: silent for three seconds
-after the first frame. *: beside no neighbour, since the worker hardly drafts. Lookup and the gateway's own draft go
-on."""
-SIMULATED = """Decoding ÷ co-located k = 2, live and simulated with the run's step times, then with each arm's own; the
-differences are in points."""
 LEGEND = """Times are milliseconds per token while decoding, the first pass included; ratios are medians over prompts of
 the ratio on the same prompt, in brackets the interval of the median. "Draft passes": at the gateway, over
 those of k = 2. "Best k": of k = 2 and the two that were fastest on two other prompts. "Better": the better of plain
@@ -48,15 +42,10 @@ Figures = Mapping[str, Any]
 
 def kind_of(figures: Figures) -> str:
     """The kind of page that a file belongs to. Raises ConfigError if it is of none."""
-    rows, setting = figures.get("rows"), figures.get("setting")
     if "capacity" in figures:
         return "map"
-    if setting and "cases" in figures:
-        return "worst"
-    if not rows or not setting:
-        raise ConfigError("it has no rows: it is no table of several places, of worst cases or of the simulator.")
-    if "sim" in rows[0]:
-        return "simulator"
+    if not figures.get("rows") or not figures.get("setting"):
+        raise ConfigError("it has no rows: it is no table of several places, and no map.")
     return "places"
 
 
@@ -150,35 +139,6 @@ def _rows(every: Sequence[Figures]) -> list[str]:
     return lines
 
 
-def worst(every: Sequence[Figures]) -> str:
-    """A row for each case."""
-    head = ("draft", "case", "prompts", "plain ms", "adaptive ms", "ratio", "p90", "above 1.02")
-    lines = [WORST, "", *markdown(head, [])]
-    for figures in every:
-        for name, row in figures["cases"].items():
-            base = row[row["base"]]
-            lines.append(line((
-                figures["setting"]["draft"], name + ("*" if row["base"] != "plain" else ""), row["prompts"],
-                f"{base['ms_per_token']:.1f}", f"{row['ms_per_token']:.1f}", f"{base['ratio']:.3f}",
-                f"{base['ratio_p90']:.3f}", base["above_limit"],
-            )))  # fmt: skip
-    return "\n".join(lines)
-
-
-def simulator(every: Sequence[Figures]) -> str:
-    """Live and simulated ratios to co-located k = 2."""
-    lines = [SIMULATED, ""]
-    lines += markdown(("models", "arm", "prompts", "live", "simulated", "points", "own times", "points"), [])
-    for figures in every:
-        setting = figures["setting"]
-        for row in figures["rows"]:
-            lines.append(line((
-                f"{setting['target']}, {setting['draft']}", row["arm"], row["prompts"], f"{row['live']:.3f}",
-                f"{row['sim']:.3f}", f"{row['points']:+.1f}", f"{row['own']:.3f}", f"{row['points_own']:+.1f}",
-            )))  # fmt: skip
-    return "\n".join(lines)
-
-
 @dataclass(frozen=True)
 class Page:
     """A page of docs/results, made of all files of one kind."""
@@ -193,9 +153,7 @@ PAGES = {
     "demo": Page(
         "places", "The demo at several round trips", "python -m tools.places --rtt-ms 0,20,80 --json OUT", places
     ),
-    "worst": Page("worst", "The worst workers and links", "python -m tools.bench worst --limit 20 --json OUT", worst),
     "map": Page("map", "Where remote drafting wins", "python -m tools.bench map --json OUT", map_report.write),
-    "simulator": Page("simulator", "The demo beside the simulator", "python -m tools.sim from-demo OUT DIR", simulator),
 }
 
 

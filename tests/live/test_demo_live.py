@@ -1,4 +1,4 @@
-"""The demo's tables with real models, in small: places in one run, the worst cases, and the deep target's text."""
+"""The demo's tables with real models, in small: places in one run, and the deep target's text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from edgespec.__main__ import main as edgespec
 from edgespec.core.errors import ModelError
 from edgespec.lab.demo import check_identity
 from edgespec.lab.demo.arms import BASE, REMOTE
 from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
 from edgespec.shared import models
-from tools.bench.__main__ import main as bench
 from tools.deep_target import deepened
 from tools.places.__main__ import main as places
 
@@ -23,9 +21,9 @@ TOKENS = 12
 
 
 def test_two_round_trips_in_one_run_and_the_rest_continued(tmp_path: Path) -> None:
-    out, traces = tmp_path / "table.json", tmp_path / "traces"
+    out = tmp_path / "table.json"
     common = ["--rtt-ms", "0,20", "--max-tokens", str(TOKENS), "--json", str(out)]
-    assert places([*common, "--limit", "1", "--traces", str(traces)]) == 0
+    assert places([*common, "--limit", "1"]) == 0
     first = json.loads(out.read_text())
     assert places([*common, "--limit", "2", "--resume"]) == 0
     figures = json.loads(out.read_text())
@@ -36,17 +34,6 @@ def test_two_round_trips_in_one_run_and_the_rest_continued(tmp_path: Path) -> No
     for row in figures["rows"]:
         workers = {name for runs in figures["runs"] for name in runs[row["arm"]]["usage"]["workers"]}
         assert workers <= {f"demo-{row['arm']}"}, "each place and preference has its own worker"
-    assert {path.stem for path in traces.glob("*.trace")} == {f"000-{arm}" for arm in first["runs"][0]}
-
-
-def test_a_trace_of_each_worst_case_shows_the_decisions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, traces = tmp_path / "worst.json", tmp_path / "traces"
-    small = ["--limit", "1", "--max-tokens", str(TOKENS), "--json", str(out), "--traces", str(traces)]
-    assert bench(["worst", "--case", "wrong", "far", *small]) == 0
-    assert set(json.loads(out.read_text())["cases"]) == {"wrong", "far"}
-    capsys.readouterr()
-    assert edgespec(["replay", str(traces / "000-wrong.trace")]) == 0
-    assert "decision" in capsys.readouterr().out
 
 
 def test_the_deep_targets_text_in_fp32_does_not_depend_on_drafts(tmp_path: Path) -> None:

@@ -26,15 +26,6 @@ def test_the_bench_of_rounds_measures_the_shipped_defaults_by_parts(tmp_path: Pa
     assert Setup().policy == GatewaySettings().policy.name and GatewaySettings().policy.verify_nodes == 16
 
 
-def test_the_bench_of_rounds_shows_what_sharing_frames_saves(tmp_path: Path) -> None:
-    out, found = tmp_path / "rounds.json", []
-    for apart in ([], ["--apart"]):
-        assert main(["rounds", "--rounds", "10", "--requests", "4", *apart, "--json", str(out)]) == 0
-        found.append(json.loads(out.read_text()))
-    assert [one["frames_per_round"] for one in found] == [4, 16] and found[0]["requests_per_round"] > 3.5
-    assert found[0]["tokens_per_round"] > 2 and found[0]["bytes_per_token"] < 0.7 * found[1]["bytes_per_token"]
-
-
 def test_the_bench_of_the_target_finds_trees_and_plain_decoding_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

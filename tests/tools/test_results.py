@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.lab.demo.arms import Table
 from tests.tools import test_places as test_sweep
-from tests.tools import test_worst
 from tools import results
-from tools.bench import worst
 
 
 def figures() -> dict[str, Any]:
@@ -34,17 +31,6 @@ def test_the_table_of_the_readme_takes_the_row_of_more_prompts() -> None:
     assert results.summary([few]) != results.summary([many])
 
 
-def worst_cases() -> dict[str, Any]:
-    table: Table = test_worst.table()
-    row = worst.row(table, "adaptive") | {"base": "plain"}
-    return {"setting": {"target": "plain", "draft": "quantised"}, "cases": {"wrong": row}, "runs": []}
-
-
-def simulated() -> dict[str, Any]:
-    row = {"arm": "balanced-20", "prompts": 3, "live": 0.84, "sim": 0.8, "own": 0.83, "points": 4.0, "points_own": 1.0}
-    return {"setting": {"target": "deep", "draft": "dropped"}, "rows": [row]}
-
-
 def test_the_pages_show_what_docs_results_holds(capsys: pytest.CaptureFixture[str]) -> None:
     assert results.main(["--check"]) == 0, capsys.readouterr().out
 
@@ -64,8 +50,6 @@ def test_every_page_has_results_with_their_commit_and_machine() -> None:
     [
         (figures(), "places-deep-quantised.json"),
         (only_20ms(), "places-deep-quantised-20ms.json"),
-        (worst_cases(), "worst-plain-quantised.json"),
-        (simulated(), "simulator-deep-dropped.json"),
     ],
 )
 def test_a_result_is_kept_without_its_runs_and_shown(made: dict[str, Any], name: str, tmp_path: Path) -> None:

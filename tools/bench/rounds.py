@@ -6,6 +6,8 @@ target answers from a table that was computed before; the engine's clock is driv
 real one takes, so that policies decide as in service. All on one thread, in its own processor time, so that nothing is
 hidden by overlap. The defaults are those that are shipped: `adaptive`, a worker that drafts best first, at most 16
 candidates verified. Times are those of one request and round.
+
+Both ends of a link, authenticated without a socket: what benchmarks send frames through.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +36,6 @@ from cloud_gateway.core.requests.events import FrameArrived, Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
-from cloud_gateway.core.trace.format import InputLog
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
@@ -46,17 +47,34 @@ from cloud_gateway.process.recorder import Recorder
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.protocol.gateway_session import GatewaySession
+from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Commit, Open, ToWorker, Tree, check_tree_shape
+from edgespec.core.protocol.session import WorkerSession
+from edgespec.core.protocol.signing import SigningKey
 from tools import verbs
-from tools.bench.sessions import linked_sessions
 
 VOCAB = 49_152
-REPEATS = 30
 WARM_UP = 50
 """Rounds before those measured: caches fill."""
 PASS_S, ROW_S = 0.030, 0.001
 """What a pass of the target is said to take, and each row of a request besides: the demo's model on one core. Rows of
 many requests are said to cost what those of one do, as on an accelerator, so that candidates are worth verifying."""
+
+
+def linked_sessions() -> tuple[WorkerSession, GatewaySession]:
+    """Both ends of an authenticated link, without a socket."""
+    spki, digest = b"s" * 32, b"t" * 32
+    worker_key, gateway_key = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
+    me = WorkerIdentity(worker_key, "bench", digest, b"m" * 32, VOCAB, 4)
+    worker = WorkerSession(me, Pin(gateway_key.public, spki), spki, b"1" * 32, 0.0)
+    gateway = GatewaySession(GatewayIdentity(gateway_key, "bench", spki, digest), lambda key: "paired", b"2" * 32, 0.0)
+    for _ in range(2):
+        for data in worker.outgoing():
+            gateway.receive(data, 0.0)
+        for data in gateway.outgoing():
+            worker.receive(data, 0.0)
+    return worker, gateway
 
 
 class InstantTarget:
@@ -138,8 +156,7 @@ class BenchLink(Workers):
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         """Signs and encodes; timed."""
-        for group in [[body] for body in bodies] if self.setup.apart else [bodies]:
-            self.wire[worker].append(self.sessions[worker][1].send(*group))
+        self.wire[worker].append(self.sessions[worker][1].send(*bodies))
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
         raise error
@@ -162,8 +179,8 @@ class BenchLink(Workers):
         frames: list[bytes] = []
         for _ in range(self.setup.frames):
             trees = [tree for one in drafting.values() for tree in self._step(one)]
-            for group in [[tree] for tree in trees] if self.setup.apart else [trees] if trees else []:
-                frames.append(session.send(*group))
+            if trees:
+                frames.append(session.send(*trees))
         self.received_bytes += sum(map(len, frames))
         return frames
 
@@ -198,8 +215,6 @@ class Setup:
     """Draft steps of each worker in a round, and frames of it."""
     requests: int = 1
     workers: int = 1
-    apart: bool = False
-    """A frame for each request, as before version 2 of the wire."""
 
 
 def measure(setup: Setup) -> dict[str, Any]:
@@ -241,37 +256,6 @@ class _Timed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
-
-
-class Calls:
-    """In the recorder's place: keeps the calls that its log would get."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[str, tuple[Any, ...], int]] = []
-
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
-        """As the recorder's."""
-        self.of = (generation, settings, curve)
-        return [cast(Listener, self)]
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *given: self.made.append((name, given, self.of[2].samples))
-
-    def again(self) -> float:
-        """Seconds of the same calls on a fresh log."""
-        log, curve = InputLog(*self.of, 0, 1 << 40), self.of[2]
-        began = time.perf_counter()
-        for name, given, curve.samples in self.made:
-            getattr(log, name)(*given)
-        return time.perf_counter() - began
-
-
-def measure_log(setup: Setup) -> dict[str, Any]:
-    """What the flight recorder adds to a round: the least of REPEATS times, since what else runs can only add to it."""
-    calls = Calls()
-    round_us = asyncio.run(_measure(setup, calls))["round_us"]  # type: ignore[arg-type]
-    spent = min(calls.again() for _ in range(REPEATS)) / (setup.rounds + WARM_UP)
-    return {"rounds": setup.rounds, "round_us": round_us, "recorder_us": round(spent * 1e6, 1)}
 
 
 async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
@@ -316,7 +300,7 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     both = run + send
     parts = {"receive": receive, "engine": run, "send": send, "engine_and_send": both, "round": receive + both}
     return {
-        "rounds": setup.rounds, "requests": setup.requests, "workers": setup.workers, "apart": setup.apart,
+        "rounds": setup.rounds, "requests": setup.requests, "workers": setup.workers,
         **{f"{name}_us": round(float(np.median(values)), 1) for name, values in parts.items()},
         **{f"{name}_min_us": round(float(np.min(values)), 1) for name, values in parts.items()},
         **{f"{name}_p99_us": round(float(np.percentile(values, 99)), 1) for name, values in parts.items()},
@@ -350,15 +334,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", type=int, default=4, help="draft steps of the worker in each round")
     parser.add_argument("--requests", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--apart", action="store_true", help="a frame for each request, as version 1 of the wire had")
-    parser.add_argument("--traces", action="store_true", help="what the flight recorder adds to a round")
     parser.add_argument("--json", type=Path, metavar="OUT")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
-    how = measure_log if options.traces else measure
     given = options.rounds, options.match, options.branching, options.policy, options.frames
-    figures = how(Setup(*given, options.requests, options.workers, options.apart))
-    verbs.print_json(figures, options.json)
+    verbs.print_json(measure(Setup(*given, options.requests, options.workers)), options.json)
     return 0

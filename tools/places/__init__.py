@@ -24,18 +24,7 @@ from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_pro
 from tools import deep_target, verbs
 from tools.options import number, output
 from tools.places.report import LIMITED, show, summary
-from tools.places.series import (
-    ALONE,
-    Asked,
-    Place,
-    Series,
-    measured,
-    neighbour_factor,
-    save,
-    saved,
-    trace_options,
-    written,
-)
+from tools.places.series import ALONE, Asked, Place, Series, measured, neighbour_factor, save, saved
 
 T = TypeVar("T")
 SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
@@ -72,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt that would end later")
     parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here")
     parser.add_argument("--resume", action="store_true", help="go on with the file of --json")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep a trace of each completion")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
     parser.set_defaults(run=run)
 
@@ -113,10 +101,9 @@ def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for what a table of several places does not do."""
     if options.resume and not options.json:
         raise ConfigError("--resume needs the file to go on with: name it with --json.")
-    for folder in (options.traces, options.keep):
-        if folder:
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+    if options.keep:
+        with writing(options.keep):
+            options.keep.mkdir(parents=True, exist_ok=True)
 
 
 def setting_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -140,9 +127,6 @@ def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, 
     """Gateway, neighbour and all workers, one after the other: each measures its step time when it starts."""
     folder, draft, target = options.keep or scratch, DRAFTS[options.draft](), deep_target.target_model(options, console)
     with make_rig(folder, str(target), str(draft), 0.0, engine=options.engine) as rig:
-        rig.gateway_options = {**rig.gateway_options, **trace_options(folder, options.traces)}
-        if options.traces:
-            written(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         with console.status("Starting the gateway"):
             rig.start_gateway()
             rig.create_key()
@@ -153,7 +137,7 @@ def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, 
                 with console.status(f"Starting worker {worker}"):
                     keys[worker] = rig.add_worker(worker, place.rtt_ms)
         with benched(rig) as bench:
-            yield Series(bench, keys, options.traces)
+            yield Series(bench, keys)
 
 
 def started(series: Series, spare: Sequence[str], console: Console) -> dict[str, Any]:

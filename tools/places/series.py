@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from rich.console import Console
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import LOCAL, Run
 from edgespec.lab.demo.measure import Bench
-from edgespec.lab.rig import RigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,6 @@ FACTOR_PROMPT = "Count from one to thirty in words."
 FACTOR_TOKENS = 16
 FACTOR_TURNS = 4
 """Short plain completions alone and beside the neighbour, in turns: about 130 passes."""
-WRITTEN_S = 10.0
-"""Longest wait for the gateway to write a trace, which it does after the completion."""
 Runs = dict[str, Run]
 """Of one prompt, by arm."""
 
@@ -70,24 +66,19 @@ class Series:
 
     bench: Bench
     keys: Mapping[str, str]
-    traces: Path | None = None
-    """Folder that takes a trace of every completion, where the gateway writes any."""
 
     def prompt(self, number: int, prompt: str, max_tokens: int, arms: Sequence[Asked]) -> Runs:
         """All arms on one prompt, each prompt beginning with another one."""
         runs: Runs = {}
         for arm in _shifted(arms, number):
-            runs[arm.name] = self.run(prompt, max_tokens, arm, f"{number:03}-{arm.name}")
+            runs[arm.name] = self.run(prompt, max_tokens, arm)
         return {arm.name: runs[arm.name] for arm in arms}
 
-    def run(self, prompt: str, max_tokens: int, arm: Asked, name: str = "") -> Run:
-        """One completion, its trace kept under this name; its text is replaced by a digest."""
-        before = self._written()
+    def run(self, prompt: str, max_tokens: int, arm: Asked) -> Run:
+        """One completion; its text is replaced by a digest."""
         key = self.keys[arm.worker] if arm.worker else ""
         run = self.bench.timed(prompt, max_tokens, arm.asks, beside=arm.beside and not arm.worker, key=key)
         run.text = hashlib.sha256(run.text.encode()).hexdigest()[:16]
-        if self.traces:
-            self._keep_trace(before, name)
         return run
 
     def warm_up(self, prompt: str, max_tokens: int, arms: Sequence[Asked]) -> None:
@@ -95,19 +86,6 @@ class Series:
         for arm in arms:
             if arm.worker:
                 self.run(prompt, max_tokens, arm)
-
-    def _written(self) -> set[Path]:
-        return set(written(self.bench.rig.folder).glob("*.trace"))
-
-    def _keep_trace(self, before: set[Path], name: str) -> None:
-        """Moves the trace that was not there before; without a name it stays where it is."""
-        until = time.monotonic() + WRITTEN_S
-        while not (new := self._written() - before):
-            if time.monotonic() > until:
-                raise RigError(f"The gateway wrote no trace of {name or 'a completion'}.")
-            time.sleep(0.005)
-        if name and self.traces:
-            shutil.move(max(new), self.traces / f"{name}.trace")
 
 
 def neighbour_factor(bench: Bench) -> dict[str, Any]:
@@ -126,16 +104,6 @@ def neighbour_factor(bench: Bench) -> dict[str, Any]:
 def high(values: Sequence[float]) -> float:
     """The HIGH quantile, linear between the ordered values."""
     return float(np.quantile(values, HIGH))
-
-
-def written(folder: Path) -> Path:
-    """Where the gateway of a rig in this folder writes its traces."""
-    return folder / "traces"
-
-
-def trace_options(folder: Path, traces: Path | None) -> dict[str, Any]:
-    """Settings of a gateway that records; the traces are unsalted, so that those of one prompt can be joined."""
-    return {"traces.folder": str(written(folder)), "traces.salt": False} if traces else {}
 
 
 def _shifted(these: Sequence[T], by: int) -> list[T]:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from tools import verbs
 from tools.options import number
-from tools.sim import figures, from_demo, record, sweep, tables
+from tools.sim import figures, sweep, tables
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -30,8 +30,7 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
 
 def parser() -> argparse.ArgumentParser:
     drawn = [verbs.Verb(name, text, partial(_add_arguments, name), _figure) for name, (_, text) in FIGURES.items()]
-    own = [verbs.Verb.of("record", record), verbs.Verb.of("replay-live", replay), verbs.Verb.of("from-demo", from_demo)]
-    return verbs.command("tools.sim", [*drawn, *own], __doc__ or "")
+    return verbs.command("tools.sim", [*drawn, verbs.Verb.of("replay-live", replay)], __doc__ or "")
 
 
 def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:

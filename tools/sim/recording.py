@@ -1,4 +1,4 @@
-"""Recorded token processes: real targets' answers with what real drafts would have proposed (made by `record`)."""
+"""Recorded token processes: real targets' answers with what real drafts would have proposed (recording.md)."""
 
 from __future__ import annotations
 
@@ -42,25 +42,16 @@ class Recording:
         return float(hits.any(axis=1).mean())
 
 
-def save(path: Path, recording: Recording) -> None:
-    """Writes a compressed NumPy archive."""
-    arrays = {"targets": recording.targets, "entropies": recording.entropies, "starts": recording.starts}
-    for name, (tokens, costs, entropies) in recording.drafts.items():
-        arrays |= {f"{name}/tokens": tokens, f"{name}/costs": costs, f"{name}/entropies": entropies}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, allow_pickle=False, **arrays)
-
-
 @functools.lru_cache(maxsize=4)
 def load(path: Path) -> Recording:
-    """Reads what `save` wrote. Raises ConfigError where there is no such file or it holds something else."""
+    """Reads a compressed NumPy archive. Raises ConfigError where there is no such file or it holds something else."""
     try:
         with np.load(path, allow_pickle=False) as data:
             names = sorted({key.rpartition("/")[0] for key in data.files if "/" in key})
             drafts = {n: (data[f"{n}/tokens"], data[f"{n}/costs"], data[f"{n}/entropies"]) for n in names}
             return Recording(data["targets"], data["entropies"], data["starts"], drafts)
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-        raise ConfigError(f"{path} is no recording ({error}): make one with `python -m tools.sim record`") from error
+        raise ConfigError(f"{path} is no recording ({error}); tools/sim/recording.md says what one holds.") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,26 +104,24 @@ class Rig:
         """`cloud-gateway keys create`: an API key that allows offloading."""
         self.key = self._new_key("demo")
 
-    def add_worker(self, name: str, rtt_ms: float, link: Sequence[str] = (), program: Sequence[str] = ()) -> str:
+    def add_worker(self, name: str, rtt_ms: float) -> str:
         """A further worker behind a link of its own, in a group of its own; returns the API key of that group.
 
-        `link`: further options of `python -m edgespec.lab.wan`, such as `--loss 0.05`; `program`: the command without
-        `--config` of what stands for `edgespec run`. What the gateway learns of a worker from one completion to the
-        next is then of this link alone.
+        What the gateway learns of a worker from one completion to the next is then of this link alone.
         """
-        self._start_proxy(name, f"proxy-{name}", rtt_ms, link)
+        self._start_proxy(name, f"proxy-{name}", rtt_ms)
         self._processes.last.append(f"proxy-{name}")
         self.pair(name, "--group", name)
-        self.start_worker(name, program)
+        self.start_worker(name)
         return self._new_key(name, name)
 
     def start_proxy(self) -> None:
         """The delayed link, through which the worker dials."""
         self._start_proxy("worker", "proxy", self.rtt_ms)
 
-    def _start_proxy(self, worker: str, name: str, rtt_ms: float, more: Sequence[str] = ()) -> None:
+    def _start_proxy(self, worker: str, name: str, rtt_ms: float) -> None:
         link = f"127.0.0.1:{self.link_port}"
-        command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms), *more]
+        command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms)]
         self._processes.start(name, command, piped=True)
         self._proxies[worker] = int(self._processes.line(name))
 

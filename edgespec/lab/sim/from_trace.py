@@ -62,24 +62,6 @@ class _Named:
         return Proposal([self.tokens[i] for i in order], [self.costs[i] for i in order], self.entropies[order[0]])
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Times that a trace shows, in seconds."""
-
-    timed: Mapping[int, Sequence[float]]
-    """Of each pass, by its rows."""
-    drafts_s: Sequence[float]
-    """Of each local draft step."""
-    token_s: float
-    """Of reading a token by the local draft; 0 where that does not show."""
-    expected: Mapping[int, float]
-    """The gateway's own estimate of a pass by rows, measured at its start and corrected since."""
-    reported: Mapping[int, float]
-    """The worker's own curve of its draft step, by leaves."""
-    spent_s: Mapping[str, float]
-    """From a decision to the next one, by the kind of the first."""
-
-
 class Traced:
     """What a trace shows of its completion, its passes and its link."""
 
@@ -100,19 +82,7 @@ class Traced:
         self.local_passes = reader.local_passes - self.start.local_passes
         self.steps = reader.steps(self.start)
         self.rtt_s, self.sequences = reader.rtt_s, reader.sequences
-        self.measured = reader.measured()
         self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
-
-    def join(self, other: Traced) -> bool:
-        """Takes what another trace of the same completion shows of the draft; False where it is another text."""
-        if other._targets != self._targets:
-            return False
-        for position, named in other._known.items():
-            mine = self._known.setdefault(position, _Named())
-            for one in zip(named.tokens, named.costs, named.entropies, strict=True):
-                mine.add(*one)
-        self.branching = max(self.branching, other.branching)
-        return True
 
     @property
     def known(self) -> float:
@@ -206,7 +176,6 @@ class _Reader:
         self._slopes: list[float] = []
         self._asked: tuple[float, trace.Act] | None = None
         self._backlog_s = 0.0
-        self.spent_s: dict[str, float] = {}
         self.passes_s: dict[int, list[float]] = {}
         self.drafts_s: list[float] = []
         self._player = Player(recorded)
@@ -247,9 +216,8 @@ class _Reader:
 
     def _decided(self, now: float, act: trace.Act) -> None:
         if self._asked is not None:
-            before, kind = self._asked[0], self._asked[1].kind
-            self.spent_s[kind] = self.spent_s.get(kind, 0.0) + now - before
-            if kind == "draft":
+            before, action = self._asked
+            if action.kind == "draft":
                 self.drafts_s.append(now - before - self._backlog_s)
         self._asked, self._backlog_s = (now, act), self._player.costs.local_backlog_s
         if not self._rounds:
@@ -345,10 +313,6 @@ class _Reader:
     def token_s(self) -> float:
         """Seconds in which the local draft reads a token; 0 where its backlog never grew."""
         return median(self._slopes) if self._slopes else 0.0
-
-    def measured(self) -> Measured:
-        reported = dict(self._links[-1].points) if self._links else {}
-        return Measured(self.passes_s, self.drafts_s, self.token_s, dict(self._player.points), reported, self.spent_s)
 
 
 def scaled(expected: Mapping[int, float], timed: Mapping[int, Sequence[float]]) -> Curve:

@@ -79,16 +79,6 @@ def test_a_gap_is_filled_with_another_proposal_at_the_same_rank() -> None:
         assert list(process.on_path(position).costs) == [0.1, 0.9]
 
 
-def test_another_trace_of_the_same_completion_fills_gaps() -> None:
-    first = Traced(made(frame(3, True, [0], [11]), *answer([11], [12], [13], [14])))
-    late = frame(4, True, [0, 0], [12, 99], at=0.03)
-    second = Traced(made(*answer([11]), late, *answer([12], [13], [14], start=0.1)))
-    assert (first.known, first.join(second), first.known) == (0.25, True, 0.5)
-    assert list(first.process(1).on_path(1).tokens) == [12, 99] and first.branching == 2
-    other = Traced(made(frame(3, True, [0], [11]), *answer([11], [12], [13], [15])))
-    assert not first.join(other)
-
-
 def test_frames_for_other_prefixes_tell_nothing() -> None:
     named = frame(3, False, [0], [11])
     with pytest.raises(TraceError, match="no draft's proposals"):
