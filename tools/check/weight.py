@@ -25,9 +25,9 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_755,
-    "tools": 16_242,
-    "tests": 41_711,
+    "wheel": 41_717,
+    "tools": 15_258,
+    "tests": 41_534,
     "integrations": 4_700,
     "manual": 150_000,
     "settings": 75,
