@@ -11,7 +11,6 @@ import queue
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloud_gateway.core.policies.estimators import StepCurve
@@ -32,23 +31,16 @@ PENDING = 64
 SUFFIX = ".trace"
 
 
-@dataclass(frozen=True, slots=True)
-class RecorderSettings:
-    folder: Path
-    salt: bool
-    limit_bytes: int
-    keep: int
-
-
 class Recorder:
     """`listeners` is called on the event loop, `end` on the engine's thread; neither waits."""
 
-    def __init__(self, settings: RecorderSettings, key: SigningKey) -> None:
+    def __init__(self, folder: Path, key: SigningKey, *, salt: bool, limit_bytes: int, keep: int) -> None:
         """Makes the folder (0700). Raises ConfigError if that is impossible or others can read it."""
-        self.settings, self._key = settings, key
+        self._folder, self._key = folder, key
+        self._salt, self._limit_bytes, self._keep = salt, limit_bytes, keep
         try:
-            private_folder(settings.folder)
-            self._files = deque(sorted(settings.folder.glob(f"*{SUFFIX}")))
+            private_folder(folder)
+            self._files = deque(sorted(folder.glob(f"*{SUFFIX}")))
         except (KeyStoreError, OSError) as error:
             raise ConfigError(f"`traces.folder`: {error}") from None
         self._queue: queue.Queue[tuple[InputLog, str] | None] = queue.Queue(PENDING)
@@ -58,8 +50,8 @@ class Recorder:
 
     def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
         """The log of a request that has just come."""
-        made_at, limit = int(time.time()), self.settings.limit_bytes
-        return [InputLog(generation, settings, curve, made_at, limit, self.end, salt=self.settings.salt)]
+        made_at = int(time.time())
+        return [InputLog(generation, settings, curve, made_at, self._limit_bytes, self.end, salt=self._salt)]
 
     def end(self, log: InputLog, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""
@@ -85,11 +77,11 @@ class Recorder:
 
     def _write(self, header: trace.Header, data: bytes) -> None:
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(header.made_at))
-        path = self.settings.folder / f"{when}-{header.request:06}{SUFFIX}"
+        path = self._folder / f"{when}-{header.request:06}{SUFFIX}"
         with locked(path.parent):
             write_private(path, data)
         self._files.append(path)
-        while len(self._files) > self.settings.keep:
+        while len(self._files) > self._keep:
             self._files.popleft().unlink(missing_ok=True)
 
     def _complain(self, text: str) -> None:

@@ -28,7 +28,7 @@ from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
 from cloud_gateway.process.loading import Models, engine_settings, load_models, measure, spare_rounds, sweep
-from cloud_gateway.process.recorder import Recorder, RecorderSettings
+from cloud_gateway.process.recorder import Recorder
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
 from edgespec.core.admission import share_descriptors
@@ -330,7 +330,7 @@ def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
     if not traces.folder:
         return None
     folder = folders.expand(traces.folder)
-    return Recorder(RecorderSettings(folder, traces.salt, MAX_TRACE_BYTES, KEPT_TRACES), key)
+    return Recorder(folder, key, salt=traces.salt, limit_bytes=MAX_TRACE_BYTES, keep=KEPT_TRACES)
 
 
 def _pages(settings: GatewaySettings, keys: KeyRing) -> Pages | None:

@@ -8,7 +8,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import Trace, unseal
 from cloud_gateway.core.verify.interface import Constraint
-from cloud_gateway.process.recorder import Recorder, RecorderSettings
+from cloud_gateway.process.recorder import Recorder
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.engines import engines
@@ -34,7 +34,7 @@ async def record(
 ) -> list[Path]:
     """Answers one request after another with the recorder on; returns the files in that order."""
     kept = {"salt": True, "limit_bytes": 2**21, "keep": 1000, **settings}
-    recorder = Recorder(RecorderSettings(folder, **kept), KEY)  # type: ignore[arg-type]
+    recorder = Recorder(folder, KEY, **kept)  # type: ignore[arg-type]
     worker = worker or LoopWorker(0.002, 0.8)
     with engines(recorder=recorder) as make:
         engine = make(worker, TableDraft(0.7), target)

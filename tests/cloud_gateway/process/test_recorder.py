@@ -19,7 +19,7 @@ from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Decided, Frame, Verified
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
-from cloud_gateway.process.recorder import Recorder, RecorderSettings
+from cloud_gateway.process.recorder import Recorder
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made
@@ -118,7 +118,7 @@ async def test_a_trace_that_is_too_long_ends_early_and_says_so(tmp_path: Path) -
 async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "t"
     folder.mkdir(mode=0o700)
-    recorder = Recorder(RecorderSettings(folder, True, 2**21, 1000), KEY)
+    recorder = Recorder(folder, KEY, salt=True, limit_bytes=2**21, keep=1000)
     folder.rmdir()
     for _ in range(2):
         generation = made("plain")
@@ -133,4 +133,4 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
 def test_a_folder_readable_by_others_is_refused_before_the_start(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(ConfigError, match="traces.folder.*chmod 700"):
-        Recorder(RecorderSettings(tmp_path, True, 2**21, 1000), KEY)
+        Recorder(tmp_path, KEY, salt=True, limit_bytes=2**21, keep=1000)
