@@ -1,8 +1,7 @@
 """The OpenAI-compatible API over HTTP (docs/api.md).
 
-A request goes through `connection` and `routes` (guards), `schema` and `generation` (validation, and
-the engine's requests), `encoding` (text to tokens), `answer` (tokens to text), `completions`, `respond` and `sse` (what
-the client reads).
+A request goes through `listener` and `routes` (guards), `service` (the order of all steps), `schema` and `generation`
+(validation, and the engine's requests), `respond` (tokens to text), `completions` and `sse` (what the client reads).
 
 Public, by module:
 

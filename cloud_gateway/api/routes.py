@@ -1,19 +1,37 @@
-"""All routes with their guards, in one table, so that no route exists without a guard."""
+"""All routes in one table, with their guards, so that no route exists without one, and with the types of their bodies
+and responses, from which the OpenAPI 3.1 document of `GET /openapi.json` is made."""
 
 from __future__ import annotations
 
+import functools
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from aiohttp import web
+from msgspec import Struct
 
+from cloud_gateway.api.completions import (
+    ChatChunk,
+    ChatCompletion,
+    Health,
+    Model,
+    Models,
+    TextChunk,
+    TextCompletion,
+    Tokens,
+    Version,
+    Welcome,
+)
 from cloud_gateway.api.errors import (
     ID,
     TRACE_PARENT,
+    Error,
     as_client_error,
     error_response,
     new_id,
@@ -22,7 +40,8 @@ from cloud_gateway.api.errors import (
     unavailable,
 )
 from cloud_gateway.api.listener import Connection
-from cloud_gateway.api.openapi import OPERATIONS
+from cloud_gateway.api.responses import Response, ResponseEvent, ResponsesBody
+from cloud_gateway.api.schema import ChatBody, CompletionBody, TokenizeBody
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
 from cloud_gateway.auth import KeyRing
@@ -37,20 +56,49 @@ CLIENT_LEFT = 499
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method and path, with its guard and its handler."""
+    """One method and path, with its guard and its handler; for the document its body, response and stream's events."""
 
     method: str
     path: str
     guard: Guard
     endpoint: Endpoint
+    summary: str = ""
+    response: Any = None
+    body: type[Struct] | None = None
+    event: type[Struct] | None = None
+
+    @property
+    def shown(self) -> str:
+        """The path as it is documented."""
+        return self.path.replace(":.+", "")
 
 
-ROUTES = tuple(
-    Route(method, path.replace("{model}", "{model:.+}"), "public" if one.public else "key", getattr(Api, one.endpoint))
-    for (method, path), one in OPERATIONS.items()
-)
+async def openapi(api: Api, request: web.Request) -> web.StreamResponse:
+    """`GET /openapi.json`: every route, with the types of its body and response."""
+    return web.Response(body=document(*api.described), content_type="application/json")
 
-SERVED = ", ".join(f"{method} {path}" for method, path in OPERATIONS)
+
+ROUTES = (
+    Route("GET", "/healthz", "public", Api.healthz, "Whether requests are accepted; 503 if not.", Health),
+    Route("GET", "/health", "public", Api.healthz, "Whether requests are accepted; 503 if not.", Health),
+    Route("GET", "/openapi.json", "key", openapi, "This document.", dict[str, Any]),
+    Route("GET", "/v1/models", "key", Api.models, "The one model that is served.", Models),
+    Route("GET", "/v1/models/{model:.+}", "key", Api.model, "A model by its id.", Model),
+    Route("POST", "/v1/chat/completions", "key", Api.chat, "A chat completion.", ChatCompletion, ChatBody, ChatChunk),
+    Route(
+        "POST", "/v1/responses", "key", Api.responses, "A response, without state.",
+        Response, ResponsesBody, ResponseEvent,
+    ),
+    Route("POST", "/tokenize", "key", Api.tokenize, "The tokens of a prompt.", Tokens, TokenizeBody),
+    Route("GET", "/version", "key", Api.version, "The gateway's version.", Version),
+    Route("GET", "/", "public", Api.welcome, "Paths to begin with.", Welcome),
+    Route(
+        "POST", "/v1/completions", "key", Api.completions, "Text that continues a prompt.",
+        TextCompletion, CompletionBody, TextChunk,
+    ),
+)  # fmt: skip
+
+SERVED = ", ".join(f"{route.method} {route.shown}" for route in ROUTES)
 
 
 def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Application:
@@ -164,3 +212,59 @@ async def _ended(request: web.Request, response: web.StreamResponse) -> web.Stre
     elif KEY in request and response.keep_alive is not False and isinstance(request.protocol, Connection):
         request.protocol.wait_for_next(request[KEY].id)
     return response
+
+
+SCHEMAS = "#/components/schemas/"
+
+
+@functools.lru_cache(maxsize=1)
+def document(models: Sequence[str] = (), refuses: Sequence[tuple[str, str]] = ()) -> bytes:
+    """The document as JSON, of a gateway that serves a model by these names; none while it loads one.
+
+    `refuses`: parameters that its engine cannot serve, each with the reason.
+    """
+    named: dict[str, Any] = {"type": "string", "enum": [*models]} if models else {"type": "string"}
+    kinds = [kind for one in ROUTES for kind in (one.body, one.response, one.event) if kind]
+    schemas, components = msgspec.json.schema_components([*kinds, Error], ref_template=f"{SCHEMAS}{{name}}")
+    for completion in (ChatBody, CompletionBody, ResponsesBody):
+        properties = components[completion.__name__]["properties"]
+        properties["model"] = named
+        for name, why in refuses:
+            if name in properties:
+                properties[name] = properties[name] | {"description": f"Refused with 400: {why}."}
+    schema_of = dict(zip(map(str, kinds), schemas))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in ROUTES:
+        content = {"application/json": {"schema": schema_of[str(one.response)]}}
+        if one.event:
+            content["text/event-stream"] = {"schema": _event(schema_of[str(one.event)])}
+        error = {"application/json": {"schema": schemas[-1]}}
+        responses = {"200": {"description": "success", "content": content}}
+        responses["503" if one.response is Health else "default"] = {
+            "description": "not accepted",
+            "content": content if one.response is Health else error,
+        }
+        found: dict[str, Any] = {"summary": one.summary, "responses": responses}
+        if one.guard == "public":
+            found["security"] = []
+        if one.body:
+            body = {"application/json": {"schema": schema_of[str(one.body)]}}
+            found["requestBody"] = {"required": True, "content": body}
+        names = re.findall(r"{(\w+)}", one.shown)
+        found["parameters"] = [{"name": name, "in": "path", "required": True, "schema": named} for name in names]
+        paths.setdefault(one.shown, {})[one.method.lower()] = found
+    whole = {
+        "openapi": "3.1.0",
+        "info": {"title": "edgespec chat API", "version": "1"},
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+    return msgspec.json.encode(whole)
+
+
+def _event(chunk: dict[str, Any]) -> dict[str, Any]:
+    """A server-sent event as OpenAPI 3.2 describes it: in its data a chunk as JSON, or at the end [DONE]."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": chunk}
+    data = {"anyOf": [{"const": "[DONE]"}, text]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}

@@ -25,7 +25,6 @@ from cloud_gateway.api.generation import (
     check_structure,
     generations,
 )
-from cloud_gateway.api.openapi import document
 from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, Stops, completed, outcome, streamed, whole
 from cloud_gateway.api.responses import ResponseForm, ResponsesBody
 from cloud_gateway.api.schema import (
@@ -152,11 +151,11 @@ class Api:
         status = 200 if self.state == "serving" else 503
         return _json(Health(status="ok" if self.state == "serving" else self.state), status)
 
-    async def openapi(self, request: web.Request) -> web.StreamResponse:
-        """`GET /openapi.json`: every route, with the types of its body and response."""
+    @property
+    def described(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """The model's names, and the parameters that are refused, each with the reason; none while it loads."""
         backend = self._backend
-        found = document() if backend is None else document(self._names(backend), tuple(backend.refuses.items()))
-        return web.Response(body=found, content_type="application/json")
+        return ((), ()) if backend is None else (self._names(backend), tuple(backend.refuses.items()))
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model, by its names."""

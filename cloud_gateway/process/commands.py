@@ -1,11 +1,12 @@
 """The subcommands of `cloud-gateway`, except `serve` (serve.py). They print; errors are raised.
 
-Most call the running gateway through its control socket. If none runs, keys and workers are read from its files.
+Most call the running gateway through its control socket. If none runs, the same handlers work on its files.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import datetime as dt
 import json
 import os
@@ -23,7 +24,7 @@ import msgspec
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.process import config, views
 from cloud_gateway.process.audit import entries
-from cloud_gateway.process.views import CHANGED, key_row, worker_row
+from cloud_gateway.process.views import CHANGED
 from edgespec import __version__
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.shared import control_client as control
@@ -122,7 +123,7 @@ BROUGHT = ("requests", "frames", "accepted", "rank", "why")
 
 
 def list_workers(args: argparse.Namespace) -> int:
-    rows = _workers(args)
+    rows = _ask(args, "workers")["workers"]
     if args.json:
         return _print_json({"workers": rows})
     if not rows:
@@ -139,28 +140,12 @@ def list_workers(args: argparse.Namespace) -> int:
 
 
 def change_worker(change: str, args: argparse.Namespace) -> int:
-    """Changes a worker by the running gateway or in its file; the value, if it takes one, is `args.value`."""
+    """Changes a worker; the value, if it takes one, is `args.value`."""
     values = [args.value] if hasattr(args, "value") else []
-    if _is_running(path := _socket(args)):
-        row = control.call(path, f"{change}_worker", id=args.id, values=values)
-    else:
-        row = worker_row(getattr(_paired(args), change)(args.id, *values), None)
+    row = _ask(args, f"{change}_worker", id=args.id, values=values)
     until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
     said = CHANGED[change].format(**row, until=until, listed=" ".join(row["groups"]))
     return _print_json(row) if args.json else _print(said)
-
-
-def _workers(args: argparse.Namespace) -> list[Row]:
-    if _is_running(path := _socket(args)):
-        rows: list[Row] = control.call(path, "workers")["workers"]
-        return rows
-    return [worker_row(worker, None) for worker in _paired(args).all()]
-
-
-def _paired(args: argparse.Namespace) -> Any:
-    from cloud_gateway.links.paired import PairedWorkers  # cryptography
-
-    return PairedWorkers(_key_folder(args))
 
 
 def _state(row: Row) -> str:
@@ -188,11 +173,7 @@ def create_key(args: argparse.Namespace) -> int:
         "cache_group": args.cache_group,
         "operator": args.operator,
     }
-    if _is_running(path := _socket(args)):
-        row = control.call(path, "create_key", name=args.name, **options)
-    else:
-        key, secret = _keys(args).create(args.name, **options)
-        row = {**key_row(key), "key": secret}
+    row = _ask(args, "create_key", name=args.name, **options)
     if args.json:
         return _print_json(row)
     print(row["key"])
@@ -204,10 +185,7 @@ def create_key(args: argparse.Namespace) -> int:
 
 
 def list_keys(args: argparse.Namespace) -> int:
-    if _is_running(path := _socket(args)):
-        rows = control.call(path, "keys")["keys"]
-    else:
-        rows = [key_row(key) for key in _keys(args).all()]
+    rows = _ask(args, "keys")["keys"]
     if args.json:
         return _print_json({"keys": rows})
     if not rows:
@@ -221,10 +199,7 @@ def list_keys(args: argparse.Namespace) -> int:
 
 
 def revoke_key(args: argparse.Namespace) -> int:
-    if _is_running(path := _socket(args)):
-        row = control.call(path, "revoke_key", id=args.id)
-    else:
-        row = key_row(_keys(args).revoke(args.id))
+    row = _ask(args, "revoke_key", id=args.id)
     text = f"API key {row['id']} is revoked; a running gateway refuses it from now on."
     return _print_json(row) if args.json else _print(text)
 
@@ -303,6 +278,18 @@ def _socket(args: argparse.Namespace) -> Path:
     return folders.find_socket("gateway", config.given(args).daemon.state_dir)
 
 
+def _ask(args: argparse.Namespace, method: str, **params: Any) -> Any:
+    """What a handler of the running gateway returns; without one, the same handler on the gateway's files."""
+    if _is_running(path := _socket(args)):
+        return control.call(path, method, **params)
+    from cloud_gateway.links.paired import PairedWorkers
+    from cloud_gateway.process.control import Commands
+
+    keys, audits = _key_folder(args), folders.audit_dir(config.given(args).daemon.state_dir)
+    handler: Any = Commands(PairedWorkers(keys), KeyRing(keys), audits).handlers()[method]
+    return asyncio.run(handler(**params))
+
+
 def _is_running(path: Path) -> bool:
     """Whether a gateway listens there. One that refuses this user counts: the call that follows reports why."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -318,10 +305,6 @@ def _is_running(path: Path) -> bool:
 def _key_folder(args: argparse.Namespace) -> Path:
     """The folder of ServerKeyStore, without loading its libraries."""
     return folders.state_dir("gateway", config.given(args).daemon.state_dir) / "keys"
-
-
-def _keys(args: argparse.Namespace) -> KeyRing:
-    return KeyRing(_key_folder(args))
 
 
 def _when(unix_s: float | None) -> str:

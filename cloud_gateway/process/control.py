@@ -1,4 +1,4 @@
-"""The handlers of the running gateway's control socket, which the commands call."""
+"""The handlers of the gateway's control socket, which the commands call; while none runs, they work on its files."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.core.requests.router import Merit
-from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
-from cloud_gateway.engine.loop import Engine
+from cloud_gateway.core.requests.router import Merit, cost_s
 from cloud_gateway.process.audit import AuditLog, entries
-from cloud_gateway.process.link_port import LinkPort
-from cloud_gateway.process.views import CHANGED, key_row, worker_row, worker_rows
+from cloud_gateway.process.views import CHANGED, key_row, worker_row
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.control import Handler
+
+if TYPE_CHECKING:
+    from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
+    from cloud_gateway.engine.loop import Engine
+    from cloud_gateway.links.paired import PairedWorkers
+    from cloud_gateway.links.server import Links
+    from cloud_gateway.process.link_port import LinkPort
 
 AUDIT_BATCH = 200
 """Entries of one message: about 70 KB, so that other commands do not wait long."""
@@ -30,8 +34,9 @@ AUDIT_BATCH = 200
 class WorkerCommands:
     """The handlers about workers. Each returns JSON types and runs on the event loop; files are written in a thread."""
 
-    def __init__(self, port: LinkPort, audit: AuditLog | None = None) -> None:
-        self._port, self._audit = port, audit
+    def __init__(self, paired: PairedWorkers, port: LinkPort | None = None, audit: AuditLog | None = None) -> None:
+        """`port`: of the running gateway."""
+        self._paired, self._port, self._audit = paired, port, audit
         self.engine: Engine | None = None
         """Whose requests the workers draft for, once it runs."""
 
@@ -51,7 +56,7 @@ class WorkerCommands:
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
         """The events of pairing; each code is sent with the address for the worker."""
         port = self._port
-        if port.links is None:
+        if port is None or self._links is None:
             raise PairingError("The gateway is still loading its models; try again shortly.")
         async with aclosing(port.pairing.pair(groups)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -59,14 +64,26 @@ class WorkerCommands:
                     event |= {"address": port.url, "mdns": port.advertiser is not None and port.advertiser.works}
                 yield event
 
+    @property
+    def _links(self) -> Links | None:
+        """Those of the running gateway, once its port is open."""
+        return None if self._port is None else self._port.links
+
     async def workers(self) -> dict[str, object]:
         """All paired workers, with figures of the linked ones."""
         return {"workers": self.worker_rows()}
 
     def worker_rows(self) -> list[dict[str, object]]:
-        linked = {worker.id: worker for worker in self._port.links.workers()} if self._port.links else {}
-        merit = self.engine.offloading.merit if self.engine else Merit()
-        return worker_rows(self._port.paired.all(), linked, merit)
+        """All of them; `rank` 1 is the linked one that an idle gateway gives the next request to."""
+        links, merit = self._links, self.engine and self.engine.offloading.merit
+        linked = {worker.id: worker for worker in links.workers()} if links else {}
+        views = [link for link in linked.values() if not link.paused]
+        ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit or Merit())), 1)}
+        rows = [
+            worker_row(one, linked.get(key_id(one.key)), merit.of(one.name) if merit else None)
+            for one in self._paired.all()
+        ]
+        return [row | {"rank": ranks.get(str(row["id"]))} for row in rows]
 
     async def change_worker(
         self,
@@ -78,8 +95,8 @@ class WorkerCommands:
 
         A link that has expired ends within a second, and a worker that was released is linked at its next attempt.
         """
-        worker = await asyncio.to_thread(getattr(self._port.paired, change), id, *values)
-        links, link = self._port.links, None
+        worker = await asyncio.to_thread(getattr(self._paired, change), id, *values)
+        links, link = self._links, None
         if change == "release" and self._audit is not None:
             self._audit.worker("lifted", key_id(worker.key), worker.name, "")
         if change == "revoke" and links is not None:
@@ -87,6 +104,8 @@ class WorkerCommands:
         if change == "regroup" and links is not None:
             link = links.regroup(worker.key, frozenset(worker.groups))
         if link is not None:  # requests that it may no longer see leave it at once
+            from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
+
             self.moved(WorkerGone(link.id, "regrouped"))
             if not link.paused:
                 self.moved(WorkerReady(link.id))
@@ -98,18 +117,17 @@ class Commands(WorkerCommands):
 
     def __init__(
         self,
-        port: LinkPort,
+        paired: PairedWorkers,
         ring: KeyRing,
-        status: Handler,
         audit_dir: Path,
-        audit: AuditLog | None,
+        port: LinkPort | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
-        super().__init__(port, audit)
-        self._ring, self._status, self._audit_dir = ring, status, audit_dir
+        super().__init__(paired, port, audit)
+        self._ring, self._audit_dir = ring, audit_dir
 
     def handlers(self) -> dict[str, Handler]:
         return super().handlers() | {
-            "status": self._status,
             "create_key": self.create_key,
             "keys": self.keys,
             "revoke_key": self.revoke_key,

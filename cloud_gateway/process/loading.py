@@ -74,28 +74,28 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     """
     plan = plan or check_models(settings)
     doing(f"checking and loading the target {plan.path.name} by {plan.engine}")
-    loaded, path = load_target(settings, plan), plan.path
-    target = loaded.target
+    (target, vocabulary, made_by), path = load_target(settings, plan), plan.path
+    facts = vocabulary.tokenizer_digest.hex(), made_by, *choices(settings)
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),
         created=int(path.stat().st_mtime),
         context=target.context,
         vocab_size=target.vocab_size,
-        fingerprint=fingerprint(loaded.model_digest, loaded.tokenizer_digest.hex(), loaded.made_by, *choices(settings)),
+        fingerprint=fingerprint(vocabulary.model_digest, *facts),
     )
     if settings.local_draft.model:
         doing(f"checking and loading the local draft {settings.local_draft.model}")
     local = _load_draft(settings, plan, target)
     doing("loading the tokenizer and grammars")
-    heads = _load_heads(settings, target, loaded.model_digest)
-    grammars = Grammars(loaded.tokenizer, target.vocab_size, target.eos)
+    heads = _load_heads(settings, target, vocabulary.model_digest)
+    grammars = Grammars(vocabulary.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
 
-    text = Text(loaded.tokenizer)
+    text = Text(vocabulary.tokenizer)
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
     file = packed(gguf_metadata(path)) if path.is_file() else b""
-    return Models(target, text, local, loaded.tokenizer_digest, served, grammars, file, heads)
+    return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, file, heads)
 
 
 def _load_draft(

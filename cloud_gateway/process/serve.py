@@ -86,7 +86,7 @@ class Gateway:
         self.recorder = _recorder(settings, self.port.key)
         audits, keep = folders.audit_dir(settings.daemon.state_dir), settings.audit.keep
         self.audit = AuditLog(audits, AUDIT_FILE_BYTES, keep) if keep else None
-        self.commands = Commands(self.port, self.keys, self.status, audits, self.audit)
+        self.commands = Commands(self.port.paired, self.keys, audits, self.port, self.audit)
         self.pages = _pages(settings, self.keys)
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
@@ -127,7 +127,8 @@ class Gateway:
     async def _open(self, closing: AsyncExitStack) -> Plan:
         """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
-        control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), self.commands.handlers())
+        handlers = self.commands.handlers() | {"status": self.status}
+        control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), handlers)
         await control.start()
         closing.push_async_callback(control.close)
         self.starting("checking the models")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from cloud_gateway.models.headers import Need, check_torch, heads_need, llamacpp_need, torch_need
 from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
@@ -20,11 +20,11 @@ from edgespec.shared.installed import require
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 from edgespec.shared.procstat import available_memory
-from edgespec.shared.vocabfiles import gguf_vocabulary
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-    from cloud_gateway.models.target_model.load import Dtype
+    from cloud_gateway.models.target_model.load import Dtype, Vocabulary
     from cloud_gateway.models.target_model.torch import TorchTarget
     from edgespec.core.drafting.translation import Translator
 
@@ -46,17 +46,6 @@ class Plan:
     engine: EngineName
     kv_tokens: int
     """Tokens that the KV cache of all slots together holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedTarget:
-    target: TorchTarget | LlamaCppTarget
-    tokenizer: Any
-    """transformers' fast one."""
-    model_digest: bytes
-    tokenizer_digest: bytes
-    made_by: str
-    """Device, type of number or engine, and library version, for `system_fingerprint`."""
 
 
 def check_models(settings: GatewaySettings) -> Plan:
@@ -211,12 +200,13 @@ def translation_of(target: Path, draft: Path) -> Translator | None:
         ) from error
 
 
-def load_target(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
-    """Loads the target as `check_models` planned. Raises ModelError, LibraryError."""
+def load_target(settings: GatewaySettings, plan: Plan) -> tuple[TorchTarget | LlamaCppTarget, Vocabulary, str]:
+    """Loads the target as `check_models` planned; returns also device, type of number or engine, and library version,
+    for `system_fingerprint`. Raises ModelError, LibraryError."""
     return (_with_llamacpp if plan.engine == "llamacpp" else _with_torch)(settings, plan)
 
 
-def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
+def _with_torch(settings: GatewaySettings, plan: Plan) -> tuple[TorchTarget, Vocabulary, str]:
     import torch
 
     from cloud_gateway.models.target_model import load
@@ -241,20 +231,19 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
         "the target is %s",
         "exact" if target.exact else f"not exact: {target.inexact_because}",
     )
-    made_by = f"{target.device} {dtype} {torch.__version__}"
-    return LoadedTarget(target, loaded.tokenizer, loaded.model_digest, loaded.tokenizer_digest, made_by)
+    return target, loaded, f"{target.device} {dtype} {torch.__version__}"
 
 
-def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
+def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> tuple[LlamaCppTarget, Vocabulary, str]:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-    from cloud_gateway.models.target_model.load import load_vocabulary
+    from cloud_gateway.models.target_model.load import ends, load_vocabulary
 
     options, path = settings.target, plan.path
     require_known_answer(path, options.n_gpu_layers)
     vocabulary = load_vocabulary(path)
     target = LlamaCppTarget(
         path,
-        eos=vocabulary.eos,
+        eos=frozenset(ends(gguf_metadata(path))),
         slots=options.slots,
         context=options.context,
         kv_tokens=plan.kv_tokens,
@@ -266,8 +255,7 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> LoadedTarget:
     log.info("target %s loaded by llama.cpp%s", path.name, ", exact" if target.exact else "")
     if options.exact == "yes" and not target.exact:
         log.warning("`target.exact` cannot be had with this model on this machine: a tree's logits differ in bits.")
-    made_by = f"llamacpp {options.n_gpu_layers} {target.exact} {version('llama-cpp-python')}"
-    return LoadedTarget(target, vocabulary.tokenizer, vocabulary.model_digest, vocabulary.tokenizer_digest, made_by)
+    return target, vocabulary, f"llamacpp {options.n_gpu_layers} {target.exact} {version('llama-cpp-python')}"
 
 
 def _installed(package: str) -> bool:

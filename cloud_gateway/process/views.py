@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from cloud_gateway.auth import Key
-from cloud_gateway.core.requests.router import cost_s
 from edgespec.core.protocol.names import key_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cloud_gateway.core.requests.router import Merit, Record
+    from cloud_gateway.core.requests.router import Record
     from cloud_gateway.links.link import WorkerInfo
     from cloud_gateway.links.paired import PairedWorker
 
@@ -67,16 +66,6 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | N
         "rank": None,
         "why": record.why if record else None,
     }
-
-
-def worker_rows(
-    paired: Iterable[PairedWorker], linked: Mapping[str, WorkerInfo], merit: Merit
-) -> list[dict[str, object]]:
-    """All of them; `rank` 1 is the linked one that an idle gateway gives the next request to."""
-    views = [link for link in linked.values() if not link.paused]
-    ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit)), 1)}
-    rows = [worker_row(one, linked.get(key_id(one.key)), merit.of(one.name)) for one in paired]
-    return [row | {"rank": ranks.get(str(row["id"]))} for row in rows]
 
 
 def _paused(link: WorkerInfo) -> str | None:

@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from cloud_gateway.api.errors import Error
-from cloud_gateway.api.openapi import OPERATIONS, Operation
+from cloud_gateway.api.routes import ROUTES, Route
 from tools.fuzz.mutate import WRONG, spoiled
 from tools.fuzz.served import AT_ONCE, TIMEOUT_S, serving
 from tools.options import number
@@ -28,6 +28,7 @@ from tools.options import number
 Json = dict[str, Any]
 TEXTS = ("", "a", "fuzz", "user", "assistant", "text", "function", "stop \u2603", "\u0000", "x" * 70, "\U0001f600")
 WRONG_SHARE, BYTES_SHARE, USUAL_SHARE, POST_SHARE = 0.25, 0.03, 0.9, 0.9
+SERVED = {(route.method, route.shown): route for route in ROUTES}
 
 
 class Drawing:
@@ -96,8 +97,8 @@ async def cases(seed: str, count: int) -> Counter[str]:
 
 
 def _request(document: Json, drawing: Drawing, rng: random.Random) -> tuple[str, str, bytes]:
-    posts = [key for key, one in OPERATIONS.items() if one.body]
-    method, path = rng.choice(posts if rng.random() < POST_SHARE else list(OPERATIONS))
+    posts = [key for key, one in SERVED.items() if one.body]
+    method, path = rng.choice(posts if rng.random() < POST_SHARE else list(SERVED))
     described = document["paths"][path][method.lower()]
     if "requestBody" not in described:
         return method, path, b""
@@ -131,24 +132,24 @@ async def _ask(session: aiohttp.ClientSession, url: str, method: str, path: str,
         raise AssertionError(f"no response within {TIMEOUT_S:g} s: {shown}") from None
     assert response.status < 500, f"status {response.status}: {body[:500]!r} for {shown}"
     try:
-        _check(OPERATIONS[method, path], response.status, kind, body)
+        _check(SERVED[method, path], response.status, kind, body)
     except msgspec.DecodeError as error:
         raise AssertionError(f"{error}: {body[:1000]!r} for {shown}") from None
     return f"{path} {response.status}"
 
 
-def _check(operation: Operation, status: int, kind: str, body: bytes) -> None:
+def _check(route: Route, status: int, kind: str, body: bytes) -> None:
     """Raises msgspec.DecodeError where the response is not what the document says."""
     if status != 200:
         msgspec.json.decode(body, type=Error)
         return
     if kind != "text/event-stream":
-        msgspec.json.decode(body, type=operation.response)
+        msgspec.json.decode(body, type=route.response)
         return
     events = [one.partition(b"data: ")[2] for one in body.split(b"\n\n") if b"data: " in one]
-    assert events.pop() == b"[DONE]" and operation.event is not None
+    assert events.pop() == b"[DONE]" and route.event is not None
     for event in events:
-        msgspec.json.decode(event, type=operation.event)
+        msgspec.json.decode(event, type=route.event)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

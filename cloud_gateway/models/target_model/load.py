@@ -32,27 +32,22 @@ DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exao
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model with its tokenizer, both transformers' objects."""
+class Vocabulary:
+    """A model's tokenizer, transformers' fast one, and what identifies both."""
 
-    model: Any
     tokenizer: Any
     model_digest: bytes
     """SHA-256 of the file or folder that the operator named, before any conversion."""
     tokenizer_digest: bytes
     """The digest that `Hello` and `Challenge` carry."""
-    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """A GGUF file's tokenizer, transformers' object, with digests as in `Loaded`."""
+class Loaded(Vocabulary):
+    """With the model itself, transformers' object, and the folder that it was read from."""
 
-    tokenizer: Any
-    model_digest: bytes
-    tokenizer_digest: bytes
-    eos: frozenset[int]
-    """Tokens that end a completion."""
+    model: Any
+    folder: Path
 
 
 def load(path: Path, dtype: Dtype, device: str = "auto") -> Loaded:
@@ -73,7 +68,7 @@ def load(path: Path, dtype: Dtype, device: str = "auto") -> Loaded:
         )
     chosen = _device(device)
     try:
-        return Loaded(model.eval().to(chosen), tokenizer, digest, vocabulary, folder)
+        return Loaded(tokenizer, digest, vocabulary, model.eval().to(chosen), folder)
     except RuntimeError as error:
         raise ModelError(f"{path} does not fit on {chosen} ({_first_line(error)}).") from error
 
@@ -102,7 +97,7 @@ def load_vocabulary(path: Path) -> Vocabulary:
     folder = target_cache() / f"{digest.hex()[:16]}-tokenizer"
     note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
     _make_once(folder, note, lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
-    return Vocabulary(load_tokenizer(folder), digest, gguf_tokenizer_digest(path), frozenset(_ends(metadata)))
+    return Vocabulary(load_tokenizer(folder), digest, gguf_tokenizer_digest(path))
 
 
 def folder_digest(folder: Path) -> bytes:
@@ -188,12 +183,12 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
     wanted = getattr(torch, dtype)
     plain.load_state_dict({name: weight.to(wanted) for name, weight in packed.state_dict().items()}, assign=True)
     plain.tie_weights()
-    plain.generation_config = transformers.GenerationConfig(eos_token_id=_ends(metadata) or config.eos_token_id)
+    plain.generation_config = transformers.GenerationConfig(eos_token_id=ends(metadata) or config.eos_token_id)
     plain.save_pretrained(part)
     _gguf_tokenizer(path, metadata).save_pretrained(part)
 
 
-def _ends(metadata: dict[str, Any]) -> list[int]:
+def ends(metadata: dict[str, Any]) -> list[int]:
     """Tokens that end a completion (end of text, of turn, of message), under the keys that llama.cpp reads."""
     keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
     return sorted({int(metadata[key]) for key in keys if key in metadata})

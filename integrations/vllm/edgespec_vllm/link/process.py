@@ -31,7 +31,7 @@ class LinkCommands(WorkerCommands):
     """Of the gateway's commands those that concern workers, and the status."""
 
     def __init__(self, process: LinkProcess) -> None:
-        super().__init__(process.port)
+        super().__init__(process.port.paired, process.port)
         self._process = process
 
     def handlers(self) -> dict[str, Any]:
