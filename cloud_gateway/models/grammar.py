@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.models.masks import Lane, MasksBeside
-from cloud_gateway.models.trial import MAX_SCHEMA_BYTES, TOO_COMPLEX, Trial, check_size, finite
+from cloud_gateway.models.trial import MAX_SCHEMA_BYTES, TOO_COMPLEX, Trial, check_size
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.numbers import common_prefix
 
@@ -93,7 +93,7 @@ class Grammars:
         text = _grammar(schemas, lark)
         name = scope, hashlib.sha256(text.encode()).digest()
         if name not in self._judged:
-            self._judged[name] = (len(text), self._compiled(text, schemas, scope, param))
+            self._judged[name] = (len(text), self._compiled(text, scope, param))
             self._make_room([one for one in self._judged if one[0] == scope], MAX_SHARE)
             self._make_room(list(self._judged), 1)
         self._judged[name] = self._judged.pop(name)  # moves it to the end: the first ones are dropped first
@@ -114,12 +114,10 @@ class Grammars:
         """Ends the process in which schemas are compiled first."""
         self._trial.close()
 
-    def _compiled(self, text: str, schemas: Mapping[str, Any], scope: bytes, param: str) -> Schema | str:
+    def _compiled(self, text: str, scope: bytes, param: str) -> Schema | str:
         """The schema, or a sentence about its fault; never the library's texts, which quote the schema."""
         from llguidance import LLMatcher
 
-        if not all(map(finite, schemas.values())):
-            return "no finite value satisfies the schema, which requires itself"
         tokens = self._tokens
         if tokens is None:
             raise ClientError(

@@ -1,7 +1,6 @@
 """Tries of a JSON schema before it is compiled here.
 
 check_size(schema)    its nodes and depth; without recursion, in time linear in its size
-finite(schema)        whether some value of finite size may satisfy it; in linear time
 Trial().fault(text)   compiles it in a process that may be killed, since the time of a compilation has no bound
 
 A grammar cannot be passed from one process to another. So it is compiled there first, under limits of processor time
@@ -12,14 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -133,7 +130,6 @@ MAX_NODES = 1024
 """Objects and lists. An object of so many properties takes 0.15 s; llguidance supports about 500 optional ones."""
 MAX_DEPTH = 64
 """Objects and lists within each other. llguidance reads 127 levels."""
-SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def check_size(schema: Any) -> str | None:
@@ -153,85 +149,3 @@ def check_size(schema: Any) -> str | None:
 
 def _parts(node: Any) -> Iterator[Any]:
     return iter(node.values() if isinstance(node, Mapping) else node)
-
-
-def finite(schema: Any) -> bool:
-    """Whether some value of finite size may satisfy the schema: False where it requires itself without end.
-
-    Considers `$ref`, `required`, `minItems`, `allOf`, `anyOf` and `oneOf`; all other keywords count as finite.
-    The least fixed point over the graph of schemas: one is finite once each of its conditions has a finite choice
-    (the linear method of Dowling and Gallier, 1984).
-    """
-    if not isinstance(schema, Mapping):
-        return True
-    nodes, places, open_conditions = [schema], {id(schema): 0}, [0]
-    users: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    condition = 0
-    for at, node in enumerate(nodes):  # which grows meanwhile
-        for choices in _conditions(node, schema):
-            if not all(isinstance(choice, Mapping) for choice in choices):
-                continue
-            condition += 1
-            open_conditions[at] += 1
-            for choice in choices:
-                if id(choice) not in places:
-                    places[id(choice)] = len(nodes)
-                    nodes.append(choice)
-                    open_conditions.append(0)
-                users[places[id(choice)]].append((at, condition))
-    return _holds(open_conditions, users)
-
-
-def _holds(open_conditions: list[int], users: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
-    """Whether node 0 is finite. `users`: for each node, the nodes that have it as a choice, with the condition."""
-    ready, met = [at for at, count in enumerate(open_conditions) if not count], set()
-    while ready:
-        for user, condition in users.get(ready.pop(), ()):
-            if condition not in met:
-                met.add(condition)
-                open_conditions[user] -= 1
-                if not open_conditions[user]:
-                    ready.append(user)
-    return not open_conditions[0]
-
-
-def _conditions(node: Mapping[str, Any], root: Any) -> Iterator[Sequence[Any]]:
-    """For each part that every value of this schema needs, the choices of which one has to be finite."""
-    reference = node.get("$ref")
-    if isinstance(reference, str):
-        yield (_resolved(root, reference),)
-    yield from (node[key] for key in ("anyOf", "oneOf") if isinstance(node.get(key), list))
-    every = node.get("allOf")
-    if isinstance(every, list):
-        yield from ((one,) for one in every)
-    kinds = node.get("type")
-    names = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
-    if not any(isinstance(name, str) and name in SCALARS for name in names):
-        yield from ((part,) for part in _needed(node))
-
-
-def _needed(node: Mapping[str, Any]) -> Iterator[Any]:
-    """The schemas of the parts that every object or array of this schema has."""
-    properties, required = node.get("properties"), node.get("required")
-    if isinstance(properties, Mapping) and isinstance(required, list):
-        yield from (properties.get(name) for name in required if isinstance(name, str))
-    count, first = node.get("minItems"), node.get("prefixItems")
-    if isinstance(count, int) and count > 0:
-        first = first if isinstance(first, list) else []
-        yield from first[:count]
-        if count > len(first):
-            yield node.get("items")
-
-
-def _resolved(root: Any, reference: str) -> Any:
-    """The target of a reference within the schema (RFC 6901); None for any other, which the compiler checks."""
-    if not reference.startswith("#"):
-        return None
-    node = root
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list):
-            node = node[int(name)] if re.fullmatch("[0-9]{1,9}", name) and int(name) < len(node) else None
-        else:
-            node = node.get(name) if isinstance(node, Mapping) else None
-    return node

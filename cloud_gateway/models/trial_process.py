@@ -45,6 +45,8 @@ FAULTS = (
     ("Unable to determine", COMPLEX),
     ("lexer error", COMPLEX),
     ("Parser Error", COMPLEX),
+    ("NoExtensionBias", "it requires itself without end"),
+    ("parser error: Too many items", "it requires itself without end, or is too complex"),
 )
 OTHER = "it is no JSON schema, or has parts that cannot be followed"
 

@@ -11,7 +11,6 @@ from cloud_gateway.api.generation import ServedModel, check_size, check_structur
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
 from cloud_gateway.api.tools import CallText
 from cloud_gateway.models.trial import check_size as check_schema
-from cloud_gateway.models.trial import finite
 from edgespec.core.errors import ClientError, LocalProtocolError
 from edgespec.shared.control import _decode_request
 from tools.doubles.limits import request_limits
@@ -46,9 +45,8 @@ def _body(data: bytes, kind: type[Body]) -> object:
         check_structure(data, MODEL.context)
         body = decode(data, kind)
         check_size(body, MODEL, LIMITS)
-        wanted = wanted_of(body)
-        if wanted is not None and check_schema(wanted.schema) is None:
-            finite(wanted.schema)
+        if (wanted := wanted_of(body)) is not None:
+            check_schema(wanted.schema)
         if isinstance(body, ChatBody):
             chat_messages(body.messages)
     except ClientError as error:
@@ -62,8 +60,8 @@ def _schema(data: bytes) -> object:
         schema = msgspec.json.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:  # as the API refuses the body
         raise msgspec.DecodeError from error
-    if isinstance(schema, dict) and check_schema(schema) is None:
-        finite(schema)
+    if isinstance(schema, dict):
+        check_schema(schema)
     return schema
 
 
