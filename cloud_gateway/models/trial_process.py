@@ -1,4 +1,4 @@
-"""Compiles JSON schemas one after the other, to see whether that is possible. Run by cloud_gateway/models/trial.py.
+"""Compiles JSON schemas one after the other, to see whether that is possible. Run by cloud_gateway/models/grammar.py.
 
 A separate program that imports nothing of this package, so that it starts in 0.1 s and may be killed at any time.
 Reads one JSON object a line: `{"grammar": "..."}`; writes one a line: `{"fault": null}`, or a sentence

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cloud_gateway.models.trial import MAX_SCHEMA_BYTES
+from cloud_gateway.models.grammar import MAX_SCHEMA_BYTES
 
 Maker = Callable[[int], dict[str, Any]]
 

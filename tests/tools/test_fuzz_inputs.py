@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from cloud_gateway.api import tools as api_tools
-from cloud_gateway.models import trial
 from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
 from tools.fuzz import corpus, decoders, run
@@ -47,10 +46,6 @@ def toml_as_python_reads_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settings, "_toml", tomllib.loads)
 
 
-def references_of_any_length(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(trial, "_resolved", lambda root, reference: int(reference.rpartition("/")[2] or 0))
-
-
 @pytest.mark.parametrize(
     ("plant", "name", "count"),
     [
@@ -59,7 +54,6 @@ def references_of_any_length(patch: pytest.MonkeyPatch) -> None:
         (narrow(api_tools), "chat body", 100),
         (narrow(keystore), "rotations.json", 20),
         (toml_as_python_reads_it, "--set", 20),
-        (references_of_any_length, "JSON schema", 60),
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, name: str, count: int) -> None:

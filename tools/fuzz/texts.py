@@ -10,7 +10,7 @@ import msgspec
 from cloud_gateway.api.generation import ServedModel, check_size, check_structure
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
 from cloud_gateway.api.tools import CallText
-from cloud_gateway.models.trial import check_size as check_schema
+from cloud_gateway.models.grammar import check_size as check_schema
 from edgespec.core.errors import ClientError, LocalProtocolError
 from edgespec.shared.control import _decode_request
 from tools.doubles.limits import request_limits

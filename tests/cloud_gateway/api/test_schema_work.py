@@ -12,7 +12,7 @@ import pytest
 
 from cloud_gateway.api import Backend, ServedModel
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models import grammar, trial
+from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def grammars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Gated:
-    monkeypatch.setattr(trial, "MAX_WAIT_S", 600.0)  # however busy the machine is, a schema's own bound comes first
+    monkeypatch.setattr(grammar, "MAX_WAIT_S", 600.0)  # however busy the machine is, a schema's own bound comes first
     return Gated(load_tokenizer(folder), 300, frozenset({2}))
 
 

@@ -17,10 +17,9 @@ from cloud_gateway.api.tools import CLOSING, OPENING, Tool, ToolChoice, offered,
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
-from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, GrammarConstraint, Grammars
+from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, MAX_NODES, GrammarConstraint, Grammars
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
-from cloud_gateway.models.trial import MAX_NODES
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import engines

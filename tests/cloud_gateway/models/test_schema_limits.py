@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.models.trial import MAX_DEPTH, MAX_NODES, check_size
+from cloud_gateway.models.grammar import MAX_DEPTH, MAX_NODES, check_size
 from tests.support.hostile_schemas import MAKERS, largest, nested
 
 MAX_CPU_S = 0.1

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.models import trial as module
-from cloud_gateway.models.grammar import _grammar
-from cloud_gateway.models.trial import TOO_COMPLEX, Trial, TrialError
+from cloud_gateway.models import grammar as module
+from cloud_gateway.models.grammar import TOO_COMPLEX, Trial, TrialError, _grammar
 from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
 from tests.support.hostile_schemas import MAKERS
