@@ -279,7 +279,7 @@ def _socket(args: argparse.Namespace) -> Path:
 
 
 def _ask(args: argparse.Namespace, method: str, **params: Any) -> Any:
-    """What a handler of the running gateway returns; without one, the same handler on the gateway's files."""
+    """Calls a handler of the running gateway; without one, the same handler on the gateway's files."""
     if _is_running(path := _socket(args)):
         return control.call(path, method, **params)
     from cloud_gateway.links.paired import PairedWorkers
