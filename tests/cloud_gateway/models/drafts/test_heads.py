@@ -1,4 +1,5 @@
-"""An EAGLE head beside a torch target: what it reads and drafts, its files, and the text, which it never changes."""
+"""Medusa and EAGLE heads beside a torch target: what they read and draft, their files, and the text, which they never
+change."""
 
 from __future__ import annotations
 
@@ -14,17 +15,20 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.sources.heads import Level
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line
-from cloud_gateway.models.drafts.heads import Heads
+from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line, beside
+from cloud_gateway.models.drafts.heads import Heads, MedusaHeads
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
+from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
+from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
-from tests.support.tiny_target import load_tiny, make_tiny_target
-from tools.train.eagle import fresh, losses, measure, weights
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
+from tools.train import eagle, medusa
 from tools.train.loop import Trainer
 from tools.train.text import Pairs, lesson, pairs, write
 
@@ -32,6 +36,7 @@ PROMPT = [1 + i % 50 for i in range(12)]
 OTHER = [50 - i % 40 for i in range(9)]
 DIGEST = b"digest of the target"
 COUNT = 40
+kinds = pytest.mark.parametrize("kind", ["medusa", "eagle"])
 
 
 def made(folder: Path, steps: int) -> tuple[EagleHead, torch.Tensor, Pairs]:
@@ -40,8 +45,8 @@ def made(folder: Path, steps: int) -> tuple[EagleHead, torch.Tensor, Pairs]:
     text = pairs([lesson(model, [PROMPT, OTHER], COUNT)])
     torch.manual_seed(1)
     embedding = model.get_input_embeddings().weight.detach()
-    head = fresh(embedding.shape[1], model.get_output_embeddings().weight.detach(), text, 64)
-    trainer = Trainer(weights(head), losses(head, embedding, text), max(steps, 1), 4e-3)
+    head = eagle.fresh(embedding.shape[1], model.get_output_embeddings().weight.detach(), text, 64)
+    trainer = Trainer(eagle.weights(head), eagle.losses(head, embedding, text), max(steps, 1), 4e-3)
     for _ in range(steps):
         trainer.advance()
     return head, embedding, text
@@ -62,8 +67,31 @@ def head(trained: tuple[EagleHead, torch.Tensor, Pairs]) -> EagleHead:
     return trained[0]
 
 
+@pytest.fixture(scope="module")
+def heads(folder: Path) -> Heads:
+    """Heads that know the completion of PROMPT by heart."""
+    model = load_tiny(folder)
+    text = pairs([lesson(model, [PROMPT], 40)]).completions()
+    made = medusa.fresh(model.get_output_embeddings().weight.detach(), text.frequent(64), 2, 32)
+    trainer = Trainer({"down": made.down, "up": made.up}, medusa.losses(made, text), 500, 4e-3)
+    for _ in range(500):
+        trainer.advance()
+    return made
+
+
+@pytest.fixture
+def saved(request: pytest.FixtureRequest, kind: str) -> Heads | EagleHead:
+    """Those of the kind that a test is about."""
+    found: Heads | EagleHead = request.getfixturevalue("heads" if kind == "medusa" else "head")
+    return found
+
+
 def target_of(folder: Path, **options: int) -> TorchTarget:
     return TorchTarget(load_tiny(folder), **{"slots": 2, "threads": 1, **options})
+
+
+def drafts_of(saved: Heads | EagleHead, target: TorchTarget) -> MedusaHeads | EagleDrafts:
+    return MedusaHeads(saved, target) if isinstance(saved, Heads) else EagleDrafts(saved, target)
 
 
 def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
@@ -74,10 +102,50 @@ def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
         assert one.chances == pytest.approx(other.chances, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2"])
+def test_the_state_is_that_of_the_row_kept_last(architecture: Architecture, tmp_path: Path) -> None:
+    path = make_tiny_target(tmp_path, architecture=architecture)
+    model, target = load_tiny(path), TorchTarget(load_tiny(path), slots=2, threads=1)
+    slot, _ = target.open(PROMPT)
+    target.prefill(slot, PROMPT[:-1])
+    assert target.hidden(slot) is None, "a prompt is read without the output embedding"
+    target.verify([Work(slot, FlatTree([PROMPT[-1], 7, 8, 9], [-1, 0, 0, 2], [0, 1, 1, 2]))])
+    target.keep(slot, [0, 2, 3])
+    with torch.inference_mode():
+        body = model.base_model(torch.tensor([[*PROMPT, 8, 9]])).last_hidden_state[0, -1]
+    found = target.hidden(slot)
+    assert found is not None
+    torch.testing.assert_close(found, body, atol=1e-4, rtol=1e-4)
+    target.close(slot)
+    assert target.hidden(slot) is None
+
+
+def test_heads_expect_what_a_plain_product_gives(folder: Path, heads: Heads) -> None:
+    with torch.no_grad():
+        state = torch.linspace(-1, 1, 32)
+        for number, row in enumerate(heads(state)):
+            inner = torch.nn.functional.silu(state @ heads.down[number])
+            plain = heads.output @ (state + inner @ heads.up[number])
+            torch.testing.assert_close(row, plain)
+    target = target_of(folder)
+    asked = MedusaHeads(heads, target)
+    slot, _ = target.open(PROMPT)
+    target.prefill(slot, PROMPT[:-1])
+    assert asked.ask(slot, PROMPT[-1]) == []
+    (verified,) = target.verify([Work(slot, FlatTree(PROMPT[-1:], [-1], [0]))])
+    target.keep(slot, [0])
+    levels = asked.ask(slot, verified.argmax[0])
+    ((written, _),) = write(load_tiny(folder), [PROMPT], 3, frozenset()).sequences()
+    assert verified.argmax[0] == written[-3]
+    assert [level.tokens[0] for level in levels] == written[-2:], "it was learnt by heart"
+    assert all(list(level.chances) == sorted(level.chances, reverse=True) for level in levels)
+    assert sum(levels[0].chances) <= 1.0001
+
+
 def test_a_trained_head_proposes_what_the_target_writes(
     folder: Path, trained: tuple[EagleHead, torch.Tensor, Pairs]
 ) -> None:
-    before, after = measure(*made(folder, 0)), measure(*trained)
+    before, after = eagle.measure(*made(folder, 0)), eagle.measure(*trained)
     untrained, right = (float(str(one[0]["right"])) for one in (before, after))
     assert right > 0.8 > untrained + 0.5
     assert len(after) == DEPTH and int(str(after[-1]["places"])) > COUNT / 4, "whole drafts are right"
@@ -190,34 +258,45 @@ def test_what_is_dropped_for_others_leaves_nothing(folder: Path, head: EagleHead
     assert len(drafts._lines) == 1
 
 
+@kinds
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-async def test_the_text_is_that_of_plain_decoding(folder: Path, head: EagleHead, temperature: float) -> None:
+async def test_the_text_is_that_of_plain_decoding(
+    folder: Path, saved: Heads | EagleHead, kind: str, temperature: float
+) -> None:
     target = target_of(folder, slots=3)
     engine = Engine(target, None, engine_settings(GatewaySettings()))
-    engine.local.heads = {"eagle": EagleDrafts(head, target)}
+    engine.local.heads = {kind: drafts_of(saved, target)}
 
     def wanted(prompt: list[int], speculation: Speculation) -> GenerationRequest:
         sampling = Sampling(temperature=temperature, seed=5)
         return GenerationRequest(prompt, COUNT, sampling, ignore_eos=True, speculation=speculation)
 
-    plain, eagle = Speculation(policy="plain"), Speculation(sources=("eagle",))
+    plain, helped = Speculation(policy="plain"), Speculation(sources=(kind,))
     with started(engine):
         before = [await complete(engine, wanted(prompt, plain)) for prompt in (PROMPT, OTHER)]
-        alone = [await complete(engine, wanted(prompt, eagle)) for prompt in (PROMPT, OTHER)]
-        asked = [wanted(PROMPT, eagle), wanted(OTHER, eagle), wanted(PROMPT, plain)]
+        alone = [await complete(engine, wanted(prompt, helped)) for prompt in (PROMPT, OTHER)]
+        asked = [wanted(PROMPT, helped), wanted(OTHER, helped), wanted(PROMPT, plain)]
         together = await asyncio.gather(*(complete(engine, one) for one in asked))
     texts = [tokens for tokens, _ in before]
     assert [tokens for tokens, _ in alone] == texts
     assert [tokens for tokens, _ in together] == [*texts, texts[0]]
-    assert all("eagle" not in done.usage.sources for _, done in (*before, together[2]))
+    assert all(kind not in done.usage.sources for _, done in (*before, together[2]))
     for _, done in (*alone, *together[:2]):
-        counts = done.usage.sources["eagle"]
+        counts = done.usage.sources[kind]
         assert counts["proposed"] >= counts["verified"] >= counts["accepted"] == COUNT - done.usage.rounds
         assert done.usage.times.local_s > 0 == done.usage.local_draft_passes
-    accepted = sum(done.usage.sources["eagle"]["accepted"] for _, done in (*alone, *together[:2]))
-    assert engine.stats.ended.sources["eagle"]["accepted"] == accepted and engine.stats.faults == 0
+    accepted = sum(done.usage.sources[kind]["accepted"] for _, done in (*alone, *together[:2]))
+    assert engine.stats.ended.sources[kind]["accepted"] == accepted and engine.stats.faults == 0
     if not temperature:
         assert accepted > 0
+
+
+async def test_without_heads_the_reason_is_in_the_usage(folder: Path) -> None:
+    engine = Engine(target_of(folder), None, engine_settings(GatewaySettings()))
+    with started(engine):
+        wanted = GenerationRequest(PROMPT, 4, ignore_eos=True, speculation=Speculation(sources=("medusa",)))
+        _, done = await complete(engine, wanted)
+    assert "no medusa heads are loaded" in done.usage.sources["medusa"]["why"]
 
 
 async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead) -> None:
@@ -234,33 +313,54 @@ async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead
     assert len(tokens) == 8 and done.error is None and engine.stats.faults == 1
 
 
-def test_files_that_do_not_fit_are_one_sentence(folder: Path, head: EagleHead, tmp_path: Path) -> None:
-    path, target = tmp_path / "eagle.safetensors", target_of(folder)
-    head.save(path, DIGEST)
-    again = EagleHead.load(path, DIGEST)
-    assert all(torch.equal(getattr(again, name), getattr(head, name)) for name in EagleHead.names())
-    parts = {name: getattr(head, name).detach() for name in EagleHead.names()}
-    for name in EagleHead.names():
-        EagleHead(**{**parts, name: parts[name][:-1].contiguous()}).save(path, DIGEST)
-        with pytest.raises(ModelError, match="shapes that do not fit"):
-            EagleHead.load(path, DIGEST)
-        EagleHead(**{**parts, name: torch.tensor(1.0)}).save(path, DIGEST)
-        with pytest.raises(ModelError, match="shapes that do not fit"):
-            EagleHead.load(path, DIGEST)
-    head.save(path, DIGEST)
-    with pytest.raises(ModelError, match="for another target"):
-        EagleHead.load(path, b"other")
+def test_a_file_states_whose_heads_it_holds(heads: Heads, folder: Path, tmp_path: Path) -> None:
+    path, other, target = tmp_path / "heads", tmp_path / "other", target_of(folder)
+    heads.save(path, DIGEST)
+    found = beside(target, DIGEST, [path])
+    assert list(found) == ["medusa"] and isinstance(found["medusa"], MedusaHeads)
+    with pytest.raises(ModelError, match="other heads of its kind are named too"):
+        beside(target, DIGEST, [path, path])
+    for kind in ("gguf", "lookup"):  # a module and a source, but no heads
+        save_file({"tokens": torch.zeros(1)}, other, {"kind": kind, "target": DIGEST.hex()})
+        with pytest.raises(ModelError, match="it holds none of medusa"):
+            beside(target, DIGEST, [other])
+
+
+@kinds
+def test_files_that_do_not_fit_are_one_sentence(
+    folder: Path, saved: Heads | EagleHead, kind: str, tmp_path: Path
+) -> None:
+    path, load = tmp_path / "heads", type(saved).load
+    parts = {name: getattr(saved, name).detach() for name in saved.names()}
+
+    def refused(sentence: str, digest: bytes = DIGEST, file: Path = path) -> None:
+        with pytest.raises(ModelError, match=sentence):
+            load(file, digest)
+
+    saved.save(path, DIGEST)
+    again = load(path, DIGEST)
+    assert all(torch.equal(getattr(again, name), part) for name, part in parts.items())
+    refused("for another target", b"other")
+    refused("cannot be read", file=tmp_path / "none")
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ModelError, match="cannot be read"):
-        EagleHead.load(path, DIGEST)
-    Heads(torch.ones(1, 4, 1), torch.ones(1, 1, 4), torch.ones(2, 4), torch.arange(2)).save(path, DIGEST)
-    with pytest.raises(ModelError, match="no eagle heads"):
-        EagleHead.load(path, DIGEST)
-    save_file(parts, path)
-    with pytest.raises(ModelError, match="no eagle heads"):
-        EagleHead.load(path, DIGEST)
+    refused("cannot be read")
+    for metadata in (None, {"kind": "lookup", "target": DIGEST.hex()}):
+        save_file(parts, path, metadata)
+        refused(f"no {kind} heads")
+    for name, part in parts.items():
+        for wrong in (part[:-1].contiguous(), torch.tensor(1.0)):
+            type(saved)(**{**parts, name: wrong}).save(path, DIGEST)
+            refused("shapes that do not fit")
     with pytest.raises(ModelError, match="do not fit this target"):
-        EagleDrafts(EagleHead(**{**parts, "tokens": head.tokens + 60}), target)
-    wide = make_tiny_target(tmp_path / "wide", hidden=64)
+        drafts_of(type(saved)(**{**parts, "tokens": saved.tokens + 60}), target_of(folder))
+    with pytest.raises(ModelError, match="cannot be written"):
+        saved.save(tmp_path / "no folder" / "heads", DIGEST)
+
+
+def test_heads_need_the_target_that_they_were_made_for(head: EagleHead, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="do not fit this target"):
-        EagleDrafts(head, target_of(wide))
+        EagleDrafts(head, target_of(make_tiny_target(tmp_path / "wide", hidden=64)))
+    values = {"target.model": str(make_tiny_gguf(tmp_path / "tiny.gguf")), "target.engine": "llamacpp"}
+    settings = overridden(GatewaySettings(), {**values, "sources.heads": ["heads"], "local_draft.model": ""})
+    with pytest.raises(ModelError, match="`sources.heads` needs the engine torch"):
+        check_models(settings)
