@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.policies import registry
-from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Usage
 from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
 from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 from cloud_gateway.links.paired import PairedWorkers
@@ -23,7 +22,7 @@ from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.pairing.groups import parse_groups
 from edgespec.core.protocol.messages import Close, Open
 from edgespec.core.protocol.names import key_id
-from tests.support.echo import CHAT, ECHOED, Echo, echo_gateway, post
+from tests.support.echo import CHAT, ECHOED, echo_gateway, post
 from tests.support.engines import Make, complete
 from tests.support.pairing import Operator, make_worker, served
 from tests.support.until import until
@@ -83,12 +82,6 @@ async def test_a_request_too_many_for_its_worker_gets_it_when_it_is_free(make: M
     assert [one.workers for one in usages] == [["w"], ["w"]]
     kinds = [type(body) for body in worker.seen if isinstance(body, Open | Close)]
     assert kinds == [Open, Close, Open, Close], "never two at once"
-
-
-async def test_never_wins_over_groups(make: Make) -> None:
-    worker = member(DEFAULT)
-    found = await usage(make, worker, DEFAULT, speculation=Speculation(offload="never"))
-    assert (worker.seen, found.workers, found.why_off) == ([], [], "the request asked for it")
 
 
 @pytest.mark.claim("a-worker-of-another-group-is-sent-nothing")
@@ -210,15 +203,11 @@ def test_commands_show_and_change_groups(
     assert main(["workers", "group", "lab-7", "Not A Group"]) == PairingError.exit_code
 
 
-@pytest.fixture
-async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path) as running:
-        yield running
-
-
-async def test_a_request_carries_the_groups_of_its_key(echo: Echo) -> None:
-    _, secret = echo.keys.create("bob", offload=True, groups=["physics", "trusted"])
-    status, body, headers = await post(echo, {**CHAT, "edgespec": {"usage": True}}, Authorization=f"Bearer {secret}")
+async def test_a_request_carries_the_groups_of_its_key(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path) as echo:
+        _, secret = echo.keys.create("bob", offload=True, groups=["physics", "trusted"])
+        asked = {**CHAT, "edgespec": {"usage": True}}
+        status, body, headers = await post(echo, asked, Authorization=f"Bearer {secret}")
     assert (status, body["choices"][0]["message"]["content"]) == (200, ECHOED)
     (request,) = echo.engine.requests
     assert request.groups == {"physics", "trusted"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -41,13 +40,6 @@ async def test_the_completion_is_plain_decodings_with_any_drafter(
     tokens, done = await complete(engine, request(30))
     assert tokens == twin(30) and done.finish == "length"
     assert done.usage.completion_tokens == 30 and done.usage.prompt_tokens == len(PROMPT)
-
-
-@pytest.mark.parametrize("leaves", [1, 4])
-async def test_a_tree_policy_uses_the_leaves_that_the_local_draft_takes(make: Make, leaves: int) -> None:
-    engine = make(None, TableDraft(0.7, leaves), policy="colocated-tree")
-    tokens, done = await complete(engine, request())
-    assert tokens == twin(60) and done.usage.accepted["local"] > 0
 
 
 async def test_a_worker_receives_a_prompt_before_the_target_has_read_it(make: Make) -> None:
@@ -95,26 +87,10 @@ async def test_a_seed_gives_one_answer_with_and_without_a_worker(make: Make, tem
     assert done.usage.frames["received"] > 0
 
 
-async def test_many_requests_at_once_each_get_their_own_answer(make: Make) -> None:
-    engine = make(LoopWorker(0.002), TableDraft(), TableTarget(slots=3))
-    prompts = [[7, i, i + 1, 2] for i in range(9)]
-    results = await asyncio.gather(*(complete(engine, request(40, prompt)) for prompt in prompts))
-    assert [tokens for tokens, _ in results] == [twin(40, prompt) for prompt in prompts]
-
-
 async def test_the_table_of_workers_is_made_for_assignments_not_for_decisions(make: Make) -> None:
     worker = LoopWorker(0.001, 0.8)
     _, done = await complete(make(worker, TableDraft(0.7)), request(100))
     assert done.usage.rounds > 10 and worker.tables <= 2
-
-
-async def test_the_completion_ends_at_the_end_of_sequence_token(make: Make) -> None:
-    prompts = ([5, i] for i in range(1000))
-    ends = ((prompt, plain_greedy(prompt, 50, ignore_eos=False)) for prompt in prompts)
-    prompt, expected = next((prompt, tokens) for prompt, tokens in ends if tokens[-1] == 0 and len(tokens) > 3)
-    engine = make(LoopWorker(0.0, 1.0), TableDraft(1.0))
-    tokens, done = await complete(engine, GenerationRequest(prompt, 50))
-    assert done.finish == "stop" and tokens == expected[:-1]
 
 
 @pytest.mark.claim("a-worker-that-dies-in-the-middle-changes-nothing")

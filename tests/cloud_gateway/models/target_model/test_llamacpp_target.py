@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +21,13 @@ from cloud_gateway.models.target_model.slots import groups
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.context import Context
 from edgespec.shared.threads import Threads
+from tests.support.slots import SCOPE, begin, chain, opened
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_tokenizer import EOS_ID
 from tests.support.trees import flat_trees, path_to
 
 VOCAB = 64
 EOS = frozenset({EOS_ID})
-SCOPE = b"scope"
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
 slow = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -52,28 +51,11 @@ def exact(model: Path) -> Iterator[LlamaCppTarget]:
     made.shutdown()
 
 
-def begin(target: Target, tokens: Sequence[int], scope: bytes = b"") -> int:
-    """Opens a slot and prefills all but the last token."""
-    slot, reused = target.open(tokens, scope)
-    target.prefill(slot, tokens[reused:-1])
-    return slot
-
-
-@contextmanager
-def opened(target: Target, tokens: Sequence[int]) -> Iterator[int]:
-    """The same slot, closed at the end, also after an error."""
-    slot = begin(target, tokens)
-    try:
-        yield slot
-    finally:
-        target.close(slot)
-
-
 def alone(target: Target, tokens: Sequence[int]) -> NDArray[np.float32]:
     """The logits after these tokens by plain decoding, one token a pass."""
     slot, _ = target.open(tokens)
     for token in tokens:
-        (rows,) = target.verify([Work(slot, FlatTree([token], [-1], [0]))])
+        (rows,) = target.verify([Work(slot, chain(token))])
         found = rows.logits(0).copy()
         target.keep(slot, [0])
     target.close(slot)
@@ -112,7 +94,7 @@ def test_an_exact_target_gives_the_bits_of_plain_decoding_after_any_rounds(
         tokens = [*prompt, trees[0].tokens[0]]
         for tree in trees:
             tree = FlatTree([tokens[-1], *tree.tokens[1:]], tree.parents, tree.depths)
-            rows, _ = exact.verify([Work(slot, tree), Work(other, FlatTree([1], [-1], [0]))])
+            rows, _ = exact.verify([Work(slot, tree), Work(other, chain(1))])
             path = path_to(tree, chosen.randrange(len(tree)))  # type: ignore[attr-defined]
             last = rows.logits(path[-1]).copy()
             exact.keep(slot, path)
@@ -155,7 +137,7 @@ def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
 
     def both(tokens: Sequence[Sequence[int]], rounds: int) -> list[NDArray[np.float32]]:
         for _ in range(rounds):
-            trees = [FlatTree([text[-1], 9], [-1, 0], [0, 1]) for text in tokens]
+            trees = [chain(text[-1], 9) for text in tokens]
             rows = target.verify([Work(slot, tree) for slot, tree in zip(slots, trees, strict=True)])
             found = [one.logits(0).copy() for one in rows]
             for slot, text in zip(slots, tokens, strict=True):
@@ -163,22 +145,22 @@ def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
                 text += [9, 9]  # type: ignore[operator]
         return found
 
-    slots = [begin(target, first, SCOPE), begin(target, second, SCOPE)]
+    slots = [begin(target, first), begin(target, second)]
     both([first, second], 4)
     target.close(slots[0])
-    slots[0] = begin(target, third[:-2], b"other")
+    slots[0] = begin(target, third[:-2], scope=b"other")
     assert moved == [], "it is short"
     target.close(slots[0])
-    slots[0] = begin(target, third, b"third")
+    slots[0] = begin(target, third, scope=b"third")
     assert moved == [[slots[1]]], "the first one's tokens lay among the second one's"
     for found, text in zip(both([third, second], 1), (third, second), strict=True):
         np.testing.assert_allclose(found, alone_elsewhere(model, text[:-2]), atol=0.03, rtol=0)
     target.close(slots[0])
     target.close(slots[1])
-    slots = [begin(target, [8, *third], b"fourth")]
+    slots = [begin(target, [8, *third], scope=b"fourth")]
     assert len(moved) == 2
     target.close(slots[0])
-    begin(target, [9, *third], b"fifth")
+    begin(target, [9, *third], scope=b"fifth")
     assert len(moved) == 2, "no pass had rows of several requests since"
     target.shutdown()
 
@@ -195,9 +177,9 @@ def test_a_closed_slot_without_a_scope_holds_no_cells(model: Path, monkeypatch: 
     target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, threads=1)
     trimmed: list[tuple[int, int]] = []
     monkeypatch.setattr(target._llama, "trim", lambda sequence, start: trimmed.append((sequence, start)))
-    target.close(begin(target, [1, 2, 3], SCOPE))
+    target.close(begin(target, [1, 2, 3]))
     trimmed.clear()
-    slot = begin(target, [4, 5, 6])
+    slot = begin(target, [4, 5, 6], scope=b"")
     trimmed.clear()
     target.close(slot)
     assert trimmed == [(slot, 0)] and target._table.held(slot) == []
@@ -210,7 +192,7 @@ def test_after_keep_a_slot_holds_the_accepted_path_alone(target: LlamaCppTarget,
     slot = begin(target, [5, 6, 7])
     target.verify([Work(slot, tree)])
     target.keep(slot, kept)
-    (rows,) = target.verify([Work(slot, FlatTree([20], [-1], [0]))])
+    (rows,) = target.verify([Work(slot, chain(20))])
     found = rows.logits(0).copy()
     target.close(slot)
     expected = alone(target, [5, 6, *(tree.tokens[row] for row in kept), 20])
@@ -221,12 +203,12 @@ def test_after_keep_a_slot_holds_the_accepted_path_alone(target: LlamaCppTarget,
 def test_a_prefix_is_shared_within_its_scope_and_never_beyond(model: Path) -> None:
     target = LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=8, threads=1)
     long = list(range(3, 43))
-    first = begin(target, [*long, 1], SCOPE)
+    first = begin(target, [*long, 1])
     assert target.open([*long, 2], b"other")[1] == 0, "another key's tokens are not shared"
     slot, reused = target.open([*long, 2], SCOPE)
     assert reused == len(long)
     target.close(first)
-    (rows,) = target.verify([Work(slot, FlatTree([2], [-1], [0]))])
+    (rows,) = target.verify([Work(slot, chain(2))])
     found = rows.logits(0).copy()
     target.close(slot)
     np.testing.assert_allclose(found, alone(target, [*long, 2]), atol=0.03, rtol=0)
@@ -256,7 +238,7 @@ def test_a_second_verify_replaces_a_tree_that_was_never_kept(target: LlamaCppTar
 
 def test_logits_read_after_a_further_pass_are_refused(target: LlamaCppTarget) -> None:
     slot = begin(target, [5, 6, 7])
-    (rows,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    (rows,) = target.verify([Work(slot, chain(7))])
     target.keep(slot, [0])
     assert rows.logits(0).shape == (VOCAB,)
     target.prefill(slot, [8])
@@ -284,7 +266,7 @@ def test_a_failed_pass_leaves_the_slots_as_they_were(target: LlamaCppTarget, mon
         patch.setattr(target._llama, "decode", lambda _: False)
         with pytest.raises(ModelError, match="no room"):
             target.verify([Work(slot, FlatTree([7, 1, 2], [-1, 0, 0], [0, 1, 1]))])
-    (rows,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    (rows,) = target.verify([Work(slot, chain(7))])
     found = rows.logits(0).copy()
     target.close(slot)
     assert len(target._forks) == free
@@ -300,14 +282,14 @@ def test_without_a_number_of_threads_each_pass_decides(model: Path, caplog: pyte
     clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
     target._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0, cores=2)
     slot = begin(target, [5, 6, 7])
-    target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    target.verify([Work(slot, chain(7))])
     assert used == [1], "one pass without its cores"
-    (before,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    (before,) = target.verify([Work(slot, chain(7))])
     logits = before.logits(0).copy()
     ticks = itertools.count(1000)
     target.idle()
     assert used[1:3] == [1, 2]
-    (after,) = target.verify([Work(slot, FlatTree([7], [-1], [0]))])
+    (after,) = target.verify([Work(slot, chain(7))])
     np.testing.assert_array_equal(after.logits(0), logits)
     target.close(slot)
     target.shutdown()
@@ -330,9 +312,9 @@ def test_more_sequences_than_llama_cpp_has_are_refused(model: Path) -> None:
 
 
 def test_a_tree_takes_a_fork_for_each_leaf_but_the_deepest() -> None:
-    chain = lay_out(FlatTree([7, 8, 9], [-1, 0, 1], [0, 1, 2]), 5, 0, [10, 11])
-    assert (list(chain.forks), [list(row.sequences) for row in chain.rows]) == ([], [[0], [0], [0]])
-    assert [row.position for row in chain.rows] == [5, 6, 7]
+    line = lay_out(chain(7, 8, 9), 5, 0, [10, 11])
+    assert (list(line.forks), [list(row.sequences) for row in line.rows]) == ([], [[0], [0], [0]])
+    assert [row.position for row in line.rows] == [5, 6, 7]
     tree = lay_out(FlatTree([7, 8, 9, 10], [-1, 0, 0, 2], [0, 1, 1, 2]), 5, 0, [10, 11])
     assert [sorted(row.sequences) for row in tree.rows] == [[0, 10], [10], [0], [0]]
     assert tree.holding([0, 1], 0) == (10, 1) and tree.holding([0, 2, 3], 0) == (0, 3)

@@ -218,11 +218,6 @@ def test_context_vocabulary_and_eos_come_from_the_model(folders: Folders) -> Non
     assert TorchTarget(load_tiny(folders("llama")), context=100, threads=1).context == 100
 
 
-def test_the_lean_forward_is_chosen_for_the_llama_family_only(folders: Folders) -> None:
-    names = {a: type(TorchTarget(load_tiny(folders(a)), threads=1).forward).__name__ for a in ("qwen2", "gpt2")}
-    assert names == {"qwen2": "LlamaForward", "gpt2": "HfForward"}
-
-
 @pytest.mark.parametrize("architecture", ["bloom", "mamba"])
 def test_a_model_that_cannot_verify_trees_is_refused_in_one_sentence(
     folders: Folders, architecture: Architecture
