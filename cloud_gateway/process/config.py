@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -105,7 +105,50 @@ class DaemonSection(Section, frozen=True):
     cpu: Cores = ()
 
 
+_CACHES = "`api.prefix_cache` holds for the target, the local draft and the workers."
+_PROXY = "it is a constant; limit addresses by the TLS proxy before the API."
+_CONSTANT = "it is a constant."
+REMOVED: Mapping[str, str] = {
+    "target.kernels": "the fastest that are exact on this processor are used.",
+    "target.prefill_chunk": "a pass reads at most 128 tokens of a prompt.",
+    "target.prefill_ms": "a batch of a prompt takes at most 250 ms beside completions that run.",
+    "target.prefix_cache": _CACHES,
+    "local_draft.prefix_cache": _CACHES,
+    "policy.depth": "`policy.verify_nodes` limits what is verified.",
+    "policy.share_seed": '`policy.verification = "rejection"` sends workers no seed.',
+    "sources.queued_tokens": "a queued answer has at most 256 tokens.",
+    "sources.kept_tokens": "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.",
+    "sources.medusa": "list the file in `sources.heads`.",
+    "sources.eagle": "list the file in `sources.heads`.",
+    "api.keepalive_s": "a silent stream gets a comment every 10 s.",
+    "api.client_policies": 'a client that `api.client_options` allows "policy" may ask for any.',
+    "api.client_max_k": 'a client that `api.client_options` allows "k" may ask for any up to 16.',
+    "limits.connections": "the API takes 1024, or as many as the limit of open files allows.",
+    "limits.unproven_connections": _PROXY,
+    "limits.unproven_per_source": _PROXY,
+    "limits.connections_per_s": _PROXY,
+    "limits.head_timeout_s": "headers must arrive within 10 s.",
+    "limits.idle_timeout_s": "a connection without a request is closed after 75 s.",
+    "api.queue_limit": "64 completions may wait for a slot.",
+    "limits.key_running": "one key may hold all slots but one if there are several keys.",
+    "limits.key_waiting": "the completions of one key may take half of the 64 places of the queue.",
+    "limits.key_body_kb": "one key may have 16 MiB of request bodies under way.",
+    "link.connections": "the link port takes 1024, or as many as the limit of open files allows.",
+    "link.unproven_connections": _CONSTANT,
+    "link.unproven_per_source": _CONSTANT,
+    "link.connections_per_s": _CONSTANT,
+    "metrics.host": "the figures are served at 127.0.0.1.",
+    "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
+    "traces.max_kb": "the first 16 MiB of a request are recorded.",
+    "traces.keep": "the latest 1000 traces are kept.",
+    "audit.enabled": "`audit.keep = 0` keeps no audit log.",
+    "audit.max_kb": "a file has 4 MiB; `audit.keep` says how many are kept.",
+}
+"""Keys of earlier versions, each with what holds instead."""
+
+
 class GatewaySettings(Section, frozen=True):
+    removed: ClassVar[Mapping[str, str]] = REMOVED
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySettings = PolicySettings()

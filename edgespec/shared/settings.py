@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -32,6 +32,9 @@ _SHOWN = 60  # characters of a wrong value that a message repeats
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of the tables of a configuration, and of the configuration itself."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Of the root: keys of earlier versions, dotted, each with a sentence that says what replaces it."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Keys whose values are valid alone but not together: (dotted key, what it must be).
@@ -107,6 +110,8 @@ def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
 
     for key, value in values.items():
         if value is not None:
+            if key in settings.removed:
+                complain((), _removed_sentence(settings, key))
             settings = _replaced(settings, key.split("."), (), value, complain)
     _check_together(settings, None, complain)
     return settings
@@ -189,6 +194,12 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complain) -> Settings:
+    for key in schema.removed:
+        given: object = table
+        for name in key.split("."):
+            given = _inside(given, name)
+        if given is not None:
+            complain(tuple(key.split(".")), _removed_sentence(schema, key))
     settings = _build(schema, table, (), complain)
     _check_together(settings, table, complain)
     return settings
@@ -205,6 +216,10 @@ def _check_together(settings: Section, table: object, complain: Complain) -> Non
             given = _inside(given, name)
         default = " (the default)" if given is None and table is not None else ""
         complain(path, f"`{_dotted(path)}` is {_shown(msgspec.to_builtins(value))}{default}, but must be {must}.")
+
+
+def _removed_sentence(schema: Section | type[Section], key: str) -> str:
+    return f"`{key}` is no longer a setting; {schema.removed[key]}"
 
 
 def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...], complain: Complain) -> Table:

@@ -6,11 +6,11 @@ import argparse
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta
 
-from edgespec.core.drafting.settings import DraftSettings
+from edgespec.core.drafting.settings import PREFILL_BATCH, DraftSettings
 from edgespec.core.presence import IDLE_S, OwnerPolicy
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PEER_PORT
@@ -115,7 +115,29 @@ class OwnerSection(Section, frozen=True):
     signs: tuple[Sign, ...] = get_args(Sign)
 
 
+_SIGNS = "list the signs that count in `owner.signs`; their limits are constants (docs/worker.md)."
+REMOVED: Mapping[str, str] = {
+    "draft.branching": "the rule that `draft.order` names has its own.",
+    "draft.theta": "Algorithm 2 uses 0.5 nats.",
+    "draft.sequences": "the worker measures at its start how many leaves a step is best with.",
+    "draft.prefill_batch": f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.",
+    "draft.prefix_cache": "the gateway decides it with `api.prefix_cache`.",
+    **dict.fromkeys(
+        (
+            "owner.input", "owner.terminals", "owner.sessions", "owner.cpu_cores", "owner.pressure_percent",
+            "owner.gpu_percent", "owner.battery", "owner.metered",
+        ),
+        _SIGNS,
+    ),
+    "owner.free_after_s": f'with `owner.model = "free"` the model is freed after {FREE_AFTER_S:.0f} s.',
+    "relay.tunnels": f"a relay takes {TUNNELS} peers at once.",
+    "relay.kib_per_s": f"a relay forwards at most {KIB_PER_S} KiB a second.",
+}  # fmt: skip
+"""Keys of earlier versions, each with what holds instead."""
+
+
 class WorkerSettings(Section, frozen=True):
+    removed: ClassVar[Mapping[str, str]] = REMOVED
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()

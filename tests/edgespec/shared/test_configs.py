@@ -30,6 +30,8 @@ WORKER: list[tuple[str, str]] = [
     ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
     ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),
     ('[daemon]\nstate_dir = "keys"', "a path that begins with / or ~"),
+    ("[draft]\ntheta = 0.5", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
+    ("[owner]\nmetered = true", "`owner.metered` is no longer a setting; list the signs that count"),
 ]
 GATEWAY: list[tuple[str, str]] = [
     ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),
@@ -41,6 +43,8 @@ GATEWAY: list[tuple[str, str]] = [
     ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),
     ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
     ('[local_draft]\ncpu = [1]\nmode = "async-local"\n[daemon]\ncpu = [0, 1]', "which has [1] too"),
+    ("[metrics]\nhost = 1", "`metrics.host` is no longer a setting; the figures are served at 127.0.0.1."),
+    ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
     ("[link]\nmodns = true", "unknown key `link.modns`; did you mean `mdns`?"),
 ]
 
