@@ -1,7 +1,7 @@
 """`python -m tests.faults`: every scenario, a line each; exit code 1 where a bound did not hold.
 
 One row runs alone with `--only 7` or `--only "5 % loss"`. With `--json OUT` the table is written after each row, and as
-Markdown beside it; `--resume` goes on with it.
+Markdown beside it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ConfigError
-from tests.faults.report import Report
-from tests.faults.run import Scenes
+from tests.faults.run import Report, Scenes
 from tests.faults.table import TABLE, Scenario
 from tools import verbs
 
@@ -29,20 +28,15 @@ def run_rows(options: argparse.Namespace) -> int:
     rows = chosen(options.only)
     if not rows:
         raise ConfigError(f"No row has the number or text `{options.only}`; --list shows all.")
-    if options.resume and options.json is None:
-        raise ConfigError("--resume needs the table to go on with: name it with --json.")
     if options.list:
         print("\n".join(f"{number:2} {row.name}" for number, row in rows))
         return 0
-    report = Report(options.json, resumed=options.resume)
+    report = Report(options.json)
     with Scenes() as scenes:
         for number, row in rows:
-            if not report.held(row.name):
-                report.add(number, row, scenes.run(row))
-                print(report.line(row.name), flush=True)
-    failed = [row.name for _, row in rows if not report.held(row.name)]
-    print(f"{len(rows) - len(failed)} of {len(rows)} scenarios held their bounds")
-    return int(bool(failed))
+            print(report.add(number, row, scenes.run(row)), flush=True)
+    print(f"{len(rows) - report.failed} of {len(rows)} scenarios held their bounds")
+    return int(report.failed > 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json", type=Path, metavar="OUT", help="write the table here after each row, OUT.md beside it"
     )
-    parser.add_argument("--resume", action="store_true", help="skip the rows that held by the table of --json")
     parser.set_defaults(run=run_rows)
     return verbs.run(parser, arguments)
 

@@ -1,8 +1,9 @@
-"""Runs scenarios, one after the other on one scene, and measures each against its bounds."""
+"""Runs scenarios, one after the other on one scene, measures each against its bounds, and writes the table."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import tempfile
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 from edgespec.lab.rig import RigError
 from tests.faults.scene import Scene, streams
@@ -19,6 +21,8 @@ STREAM_S = 120.0
 """Until a stream has ended, whatever happens: longer is a hang."""
 ROW_S = 600.0
 """For a row with all its waits, and the start of a scene where it needs one."""
+HEAD = "| # | fault | longest stall | bound | recovery | bound | |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+"""Times in seconds."""
 BROKEN = (AssertionError, OSError, KeyError, ValueError, HTTPException, RigError)
 """What an injection raises where it cannot be made, or finds that something is wrong."""
 
@@ -35,10 +39,6 @@ class Outcome:
     stall_s: float = 0.0
     recovery_s: float = 0.0
     faults: list[str] = field(default_factory=list)
-
-    def row(self) -> dict[str, object]:
-        """For a table or JSON."""
-        return asdict(self) | {"stall_s": round(self.stall_s, 2), "recovery_s": round(self.recovery_s, 2)}
 
 
 class Scenes:
@@ -122,3 +122,37 @@ def run(scene: Scene, scenario: Scenario) -> Outcome:
     if outcome.stall_s > scenario.stall_s:
         outcome.faults.append(f"a stream stalled for longer than {scenario.stall_s:g} s")
     return outcome
+
+
+class Report:
+    """The table of what each row took beside its bounds, as JSON and Markdown, written again after each row."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path`: of the JSON; None: nothing is written."""
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+
+    @property
+    def failed(self) -> int:
+        """Rows of which a bound did not hold."""
+        return sum(bool(row["faults"]) for row in self._rows)
+
+    def add(self, number: int, scenario: Scenario, outcome: Outcome) -> str:
+        """A row that has run; returns it for a terminal."""
+        bounds = {"stall_bound_s": scenario.stall_s, "recovery_bound_s": scenario.recovery_s}
+        took = {"stall_s": round(outcome.stall_s, 2), "recovery_s": round(outcome.recovery_s, 2)}
+        self._rows.append({"number": number, **asdict(outcome), **took, **bounds})
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(self._rows, indent=1) + "\n")
+            lines = (f"| {' | '.join(_cells(row))} |\n" for row in self._rows)
+            self._path.with_suffix(".md").write_text(HEAD + "".join(lines))
+        _, name, stall, stall_bound, recovery, recovery_bound, result = _cells(self._rows[-1])
+        times = f"stall {stall:>6} of {stall_bound} s, recovery {recovery:>6} of {recovery_bound} s"
+        return f"{number:>2} {name:58} {times} {result}"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    times = (f"{row[name]:g}" for name in ("stall_s", "stall_bound_s", "recovery_s", "recovery_bound_s"))
+    result = " ".join("; ".join(row["faults"]).replace("|", "/").split())
+    return [str(row["number"]), row["name"], *times, result or "held"]
