@@ -10,7 +10,7 @@ WRONG = "llama.llama_decode = lambda context, batch: wrong(batch) or real(contex
 """Each batch of two or more rows is computed for other tokens."""
 CRASH = "llama.llama_model_load_from_file = lambda *_: signal.raise_signal(signal.SIGILL)"
 HANG = "llama.llama_decode = lambda *_: time.sleep(600)"
-SLOW = "llama.llama_decode = lambda context, batch: time.sleep(0.7) or real(context, batch)"
+SLOW = "llama.llama_decode = lambda context, batch: time.sleep(0.4) or real(context, batch)"
 _SITE = """
 import os, signal, sys, time
 import llama_cpp as llama
