@@ -1,4 +1,7 @@
-"""mDNS in network namespaces, with bridges, tunnels, and networks that are joined late; they need root."""
+"""mDNS in network namespaces, with bridges, tunnels, and networks that are joined late; a worker that is paired by it.
+
+Needs root and iproute2 (Debian: `apt-get install iproute2`). The namespaces are the test's own and go with it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 import pytest
+
+from edgespec.lab.rig import Rig
+from edgespec.shared import models
+from tests.support.campus import ip, within
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
 
@@ -28,8 +36,12 @@ def namespaces() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+def lan(gateway: str, worker: str) -> None:
+    """A cable between two machines, each with an address of one network."""
+    ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
+    for name, address in ((gateway, "10.3.0.1/24"), (worker, "10.3.0.2/24")):
+        ip("-n", name, "address", "add", address, "dev", "lan")
+        ip("-n", name, "link", "set", "lan", "up")
 
 
 def inside(namespace: str, script: str) -> list[str]:
@@ -114,10 +126,7 @@ def test_a_cable_plugged_in_late_is_noticed_by_both_sides(namespaces: tuple[str,
     gateway, worker = namespaces
     with browsed(gateway, worker) as found:
         time.sleep(1)
-        ip("link", "add", "lan", "netns", gateway, "type", "veth", "peer", "name", "lan", "netns", worker)
-        for name, address in ((gateway, "10.3.0.1/24"), (worker, "10.3.0.2/24")):
-            ip("-n", name, "address", "add", address, "dev", "lan")
-            ip("-n", name, "link", "set", "lan", "up")
+        lan(gateway, worker)
         assert found.readline() == "10.3.0.1:4001\n"
 
 
@@ -169,3 +178,22 @@ def test_a_taken_port_is_a_warning_and_everything_works_once_it_is_free(namespac
     assert any("edgespec pair wss://HOST:4001 CODE" in line for line in warnings)
     assert len(warnings) == 2
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_mdns_pairing_by_code_and_a_remotely_drafted_request(namespaces: tuple[str, str], tmp_path: Path) -> None:
+    lan(*namespaces)
+    gateway, draft = namespaces[0], str(models.quantised())
+    run_in = {name: ["ip", "netns", "exec", one] for name, one in zip(("gateway", "worker"), namespaces, strict=True)}
+    with Rig(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
+        stage.start_gateway()
+        stage.create_key()
+        stage.pair()
+        stage.start_worker()
+        prompt = "Name three birds that cannot fly."
+        plain = within(gateway, lambda: stage.chat(prompt, 32, policy="plain"))
+        remote = within(gateway, lambda: stage.chat(prompt, 32, policy="wanspec", phi=3.0))
+        usage = remote["usage"]["edgespec"]
+        assert remote["choices"][0]["message"]["content"] == plain["choices"][0]["message"]["content"]
+        assert usage["frames"]["used"] > 0 and usage["accepted"]["worker"] > 0
+        listed = stage.gateway_command("workers", "list", "--json")["workers"]
+        assert [worker["linked"] for worker in listed] == [True]

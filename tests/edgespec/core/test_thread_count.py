@@ -28,18 +28,6 @@ def test_one_pass_that_was_held_up_leads_to_fewer_threads() -> None:
     assert threads.count == 2
 
 
-def test_a_long_pass_that_had_its_cores_is_not_held_up() -> None:
-    threads = made()
-    assert not threads.passed(90.0, 180.0, 100.0)
-    assert threads.count == 2
-
-
-def test_one_thread_is_never_reduced() -> None:
-    threads = ThreadCount([1], 1, 0.0)
-    assert not threads.passed(90.0, 0.1, 100.0) and not threads.loaded(8.0, 101.0)
-    assert threads.count == 1 and threads.retry(10_000.0) is None
-
-
 @pytest.mark.parametrize(("others", "count"), [(0.0, 4), (0.4, 4), (0.6, 2), (2.0, 2), (2.6, 1), (9.0, 1)])
 def test_threads_take_the_cores_that_others_leave(others: float, count: int) -> None:
     threads = made(4)

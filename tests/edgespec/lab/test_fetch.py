@@ -136,25 +136,6 @@ def test_a_cache_that_cannot_be_written_is_reported(
         fetch(model)
 
 
-@pytest.mark.parametrize(
-    ("look", "command"),
-    [
-        (models.quantised, "edgespec models fetch auto:quantised`."),
-        (models.requantised, "edgespec models make --format q4_0`"),
-        (models.dropped, "edgespec models make --drop 10`"),
-        (lambda: models.dropped((16, 8)), "edgespec models make --drop 8,16`"),
-    ],
-)
-def test_a_missing_model_names_the_command_that_makes_it(
-    look: object, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert callable(look)
-    with pytest.raises(ModelError) as caught:
-        look()
-    assert f"run `{command}" in str(caught.value)
-
-
 @pytest.mark.usefixtures("without_pip")
 @pytest.mark.claim("a-fetched-model-is-what-was-fetched")
 def test_another_model_of_the_same_size_is_not_the_demos(

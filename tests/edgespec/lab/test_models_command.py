@@ -106,12 +106,3 @@ def test_the_list_has_what_is_here_and_what_is_configured(
     assert listed["configured"][0]["path"] == str(model_dir() / "owner--folder")
     assert main(["models", "list"]) == 0
     assert "3 models" in capsys.readouterr().out
-
-
-def test_the_demos_model_is_not_fetched_where_pip_finds_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    assert main(["models", "fetch", "auto:quantised"]) == ModelError.exit_code
-    assert "pip could not download" in capsys.readouterr().err

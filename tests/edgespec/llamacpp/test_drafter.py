@@ -66,13 +66,6 @@ def test_a_step_for_all_fails_as_one_and_keeps_what_each_had(drafter: Drafter, s
     slow.check([*PROMPT, 3, 4], proposal, TOLERANCE)
 
 
-def test_proposals_are_in_the_order_of_the_paths_with_repeated_paths_too(drafter: Drafter) -> None:
-    drafter.open("r", PROMPT)
-    first, again, other = drafter.step("r", [(3,), (3,), (4,)], 2)
-    assert first == again != other
-    assert drafter.rows == len(PROMPT) + 2
-
-
 def test_no_ancestor_is_evaluated_twice(drafter: Drafter, slow: SlowDrafter) -> None:
     drafter.open("r", PROMPT)
     drafter.step("r", [()], 2)

@@ -72,19 +72,6 @@ def test_without_free_cells_cached_prefixes_are_dropped_before_idle_tips(model: 
     drafter.shutdown()
 
 
-def test_a_refused_step_may_be_tried_again(model: Path, slow: SlowDrafter) -> None:
-    drafter = Drafter(model, context=256, sequences=8, requests=2)
-    tokens = [i % 60 for i in range(230)]
-    drafter.open("a", tokens)
-    drafter.catch_up("a", 999)
-    drafter.step("a", [(1,), (2,)], 1)
-    with pytest.raises(DraftMemoryError, match="full"):
-        drafter.step("a", [(i, 1, 1, 1) for i in range(8)], 1)
-    for path, proposal in zip([(1, 5), (3,)], drafter.step("a", [(1, 5), (3,)], 2), strict=True):
-        slow.check([*tokens, *path], proposal, TOLERANCE)
-    drafter.shutdown()
-
-
 def test_the_smallest_settings_work(model: Path, slow: SlowDrafter) -> None:
     drafter = Drafter(model, context=1, sequences=1, requests=1, prefill_batch=1)
     drafter.open("r", [5])

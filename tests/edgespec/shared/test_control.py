@@ -45,13 +45,6 @@ class Desk:
     async def double(self, number: int, plus: int = 0) -> object:
         return {"twice": 2 * number + plus}
 
-    async def fail(self, kind: str) -> object:
-        if kind == "PairingFailed":
-            raise PairingFailed(Reason.EXPIRED)
-        if kind == "RemoteProtocolError":
-            raise errors.RemoteProtocolError("shape", "a bad tree")
-        raise getattr(errors, kind)("one sentence")
-
     async def crash(self) -> object:
         raise ZeroDivisionError("secret detail")
 
@@ -62,7 +55,7 @@ class Desk:
         for i in range(to):
             yield {"i": i}
         if to > 5:
-            raise PairingError("too far")
+            raise PairingFailed(Reason.EXPIRED)
 
     async def wait(self) -> AsyncIterator[object]:
         try:
@@ -76,7 +69,7 @@ class Desk:
 @asynccontextmanager
 async def serving(path: Path) -> AsyncIterator[Desk]:
     desk = Desk()
-    names = ("double", "fail", "crash", "unencodable", "count", "wait")
+    names = ("double", "crash", "unencodable", "count", "wait")
     server = ControlServer(path, {name: getattr(desk, name) for name in names})
     await server.start()
     try:
@@ -103,20 +96,10 @@ async def test_events_stream_as_they_come_and_end(path: Path) -> None:
     async with serving(path):
         assert await asyncio.to_thread(lambda: list(stream(path, "count", to=3))) == [{"i": 0}, {"i": 1}, {"i": 2}]
         seen: list[object] = []
-        with pytest.raises(PairingError, match="too far"):
+        with pytest.raises(PairingError, match="the code has expired"):
             await asyncio.to_thread(lambda: seen.extend(stream(path, "count", to=6)))
         events = await asyncio.to_thread(lambda: stream(path, "count", to=6))
         assert [await asyncio.to_thread(lambda: next(events)) for _ in range(6)] == [{"i": i} for i in range(6)]
-
-
-async def test_a_handlers_error_arrives_as_the_same_class(path: Path) -> None:
-    """The other classes: below."""
-    async with serving(path):
-        for kind in ("KeyStoreError", "RemoteProtocolError"):
-            with pytest.raises(getattr(errors, kind), match="one sentence|a bad tree"):
-                await ask(path, "fail", kind=kind)
-        with pytest.raises(PairingError, match="the code has expired"):
-            await ask(path, "fail", kind="PairingFailed")
 
 
 async def test_a_failing_handler_is_reported_without_detail_and_ends_nothing(

@@ -50,12 +50,15 @@ def test_the_automatic_models_are_those_that_the_models_module_keeps(
     names = [file, models.requantised_name(file, "q4_0"), models.dropped_name(file, (10,)), models.GEMMA.file]
     folder = models.model_dir()
     folder.mkdir(parents=True)
-    for reference, name in zip(AUTO_MODELS, names, strict=True):
-        with pytest.raises(ModelError, match=f"{name} is missing; run `edgespec models"):
+    commands = ["fetch auto:quantised", "make --format q4_0", "make --drop 10", "fetch auto:"]
+    for reference, name, command in zip(AUTO_MODELS, names, commands, strict=True):
+        with pytest.raises(ModelError, match=f"{name} is missing; run `edgespec models {command}"):
             resolve_model(reference)
         (folder / name).touch()
         if name not in (file, models.GEMMA.file):
             assert resolve_model(reference) == folder / name
+    with pytest.raises(ModelError, match="run `edgespec models make --drop 8,16`"):
+        models.dropped((16, 8))
     with pytest.raises(ModelError, match="damaged"):
         resolve_model("auto:quantised")
     assert models.dropped() == resolve_model("auto:dropped")

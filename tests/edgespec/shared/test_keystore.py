@@ -122,20 +122,13 @@ def test_a_key_id_is_short_and_stable() -> None:
     assert key_id(bytes(32)) == "66687aadf862bd77"
 
 
-def test_a_key_from_a_credential_is_not_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ServerKeyStore(tmp_path / "made")
-    before = made.identity().public
-    assert made.rotate().new_key == made.identity().public != before
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "made" / "keys"))
-    with pytest.raises(ConfigError, match="is a credential, which is never written"):
-        ServerKeyStore(tmp_path / "state").rotate()
-
-
 def test_a_services_credential_is_not_rotated_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, store = ServerKeyStore(tmp_path / "given"), ServerKeyStore(tmp_path / "state")
     public = given.identity().public
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     ServerKeyStore(tmp_path / "state").note_credentials()
+    with pytest.raises(ConfigError, match="is a credential, which is never written"):
+        store.rotate()
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     put = f"put this key into {store.folder}/identity.key .*, remove its LoadCredential= from the unit"
     with pytest.raises(ConfigError, match=f"{given.folder}/identity.key is a credential, .*{put}"):

@@ -107,17 +107,6 @@ async def test_it_sends_a_bye_when_cancelled(tmp_path: Path) -> None:
         link.send(some_tree())  # too late: silently dropped
 
 
-async def test_it_comes_back_when_the_gateway_restarts(tmp_path: Path) -> None:
-    daemon = Daemon()
-    async with serving(tmp_path) as gateway:
-        async with running(gateway, daemon):
-            await until(lambda: daemon.link)
-            for worker in gateway.links.workers():
-                worker.wire.ws.transport.abort()
-            await until(lambda: [call[0] for call in daemon.calls] == ["up", "down", "up"])
-            assert len(gateway.seen.of("up")) == 2
-
-
 @pytest.mark.claim("an-impostor-receives-nothing-and-the-real-gateway-is-found")
 async def test_an_impostor_receives_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
     """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address is tried."""

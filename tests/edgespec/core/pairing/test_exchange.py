@@ -198,6 +198,8 @@ def test_every_message_out_of_its_turn_ends_the_exchange() -> None:
                 side = make()
                 if isinstance(side, WorkerExchange):
                     side.start()
+                    with pytest.raises(LocalProtocolError):
+                        side.start()
                 for said in history:
                     side.receive(said)
                 if (side.state, type(message)) in side.TABLE:
@@ -231,13 +233,6 @@ def test_a_refusal_ends_the_exchange_with_its_reason_at_any_time() -> None:
             w.receive(decode_pairing(encode(Refused(reason))))
         assert failure.value.reason is reason
         assert SENTENCES[reason] in str(failure.value)
-
-
-def test_an_exchange_starts_once() -> None:
-    w = worker()
-    w.start()
-    with pytest.raises(LocalProtocolError):
-        w.start()
 
 
 def test_no_message_is_longer_than_the_stated_limit() -> None:

@@ -162,15 +162,6 @@ def test_without_its_secret_a_keys_pairing_status_is_not_revealed(standing: Stan
     assert (error.reason, error.close_code, g.outgoing(), asked) == ("bad-signature", 4400, [], [])
 
 
-def test_a_revocation_during_the_handshake_counts() -> None:
-    standing: list[Standing] = ["paired"]
-    w, g = worker(), GatewaySession(GATEWAY, lambda key: standing[0], GATEWAY_NONCE, 0.0)
-    deliver(w, g)
-    deliver(g, w)
-    standing[0] = "revoked"
-    assert reason_of(g, w.outgoing()[0]).close_code == CloseCode.REVOKED
-
-
 def test_another_tokenizer_is_refused_naming_both_digests() -> None:
     w, g = worker(tokenizer_digest=b"\xab" * 32), gateway()
     assert reason_of(g, w.outgoing()[0]).close_code == CloseCode.TOKENIZER

@@ -85,14 +85,3 @@ async def test_what_the_policy_does_not_use_is_not_read(policy: OwnerPolicy) -> 
     assert (source.opened, source.reads) == (0, 0) and seen[-1].drafting
     assert watch.status()["sources"] == {}
     await ended(task)
-
-
-@pytest.mark.driven
-async def test_the_model_is_to_be_freed_once_after_its_time() -> None:
-    source = Scripted("cpu", 2)
-    _, seen, task = await watched(OwnerPolicy(limits={"cpu": 1}, free_after_s=600), source)
-    await asyncio.sleep(599)
-    assert [one.model for one in seen] == [True, True]
-    await asyncio.sleep(2)
-    assert [one.model for one in seen] == [True, True, False]
-    await ended(task)
