@@ -311,9 +311,6 @@ class Listeners(Listener):
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
         self._each(lambda one: one.guided(nodes, chosen))
 
-    def proposed(self, forced: Sequence[Node]) -> None:
-        self._each(lambda one: one.proposed(forced))
-
     def _each(self, give: Callable[[Listener], None]) -> None:
         for one in tuple(self._those):
             with Contained(self._drop, one):

@@ -10,11 +10,19 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, Points
+from cloud_gateway.core.policies.policy import (
+    CatchUp,
+    Costs,
+    Draft,
+    Points,
+    catch_up_batch,
+    draft_costs,
+    shared,
+    shared_rows,
+)
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
-from cloud_gateway.core.requests.local_costs import catch_up_batch, draft_costs, shared, shared_rows
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel

@@ -46,7 +46,7 @@ from cloud_gateway.engine.exchange import (
     WorkerReady,
 )
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.offloading import Offloading, Workers
+from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
 from cloud_gateway.engine.queued_answers import QueuedAnswers
 from cloud_gateway.engine.requests import Requests
@@ -103,15 +103,19 @@ class Engine:
         self.recorder, self.on_failure, self.on_idle = recorder, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
-        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, settings.policy.verify_nodes, heads=heads or {})
+        self.stats = Stats()
+        self.local = LocalDrafting(
+            local, self._verify_s, self.stats, clock, settings.policy.verify_nodes, heads=heads or {}
+        )
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
         self.requests = Requests(
-            target, drafting, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
+            target, self.local, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
             self._outbox.add, self._finish,
         )  # fmt: skip
-        self.queued_answers = QueuedAnswers(self.offloading, drafting, settings.sources, target.eos)
+        self.offloading = self.requests.offloading
+        self.queued_answers = QueuedAnswers(self.offloading, self.local, settings.sources, target.eos)
         self._queue = Waiting[Active](settings.queue_limit)
         self.slots = Slots(self.requests, self._queue, self.queued_answers, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
@@ -120,21 +124,6 @@ class Engine:
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-
-    @property
-    def local(self) -> LocalDrafting:
-        """The gateway's own draft."""
-        return self.requests.local
-
-    @property
-    def offloading(self) -> Offloading:
-        """What workers do for the requests."""
-        return self.requests.offloading
-
-    @property
-    def stats(self) -> Stats:
-        """Totals since the start."""
-        return self.requests.stats
 
     # --- called on the event loop --------------------------------------------------------------------------------
 

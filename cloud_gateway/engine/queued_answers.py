@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cloud_gateway.core.policies.policy import catch_up_batch
 from cloud_gateway.core.requests.events import FrameArrived, FrameTaken, Send, Spent
-from cloud_gateway.core.requests.local_costs import catch_up_batch
 from cloud_gateway.core.requests.remote_answer import Askings, RemoteAnswer, patience
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers, Archive
@@ -57,7 +57,8 @@ class _Wanted(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What the local draft writes, as far as it is written."""
+    """What the local draft writes, as far as it is written. The draft model has it under the request's number negated,
+    since a running request has that number."""
 
     wanted: _Wanted
     ranker: Ranker
@@ -75,13 +76,6 @@ class _Remote:
     """When the worker has to have brought it further."""
     frames: int = field(default=0, init=False)
     """Of the worker, that brought candidates."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """Names a request that waits in the draft model, where a running one is named by its number."""
-
-    request: int
 
 
 class QueuedAnswers:
@@ -292,7 +286,7 @@ class QueuedAnswers:
             return None
         request, number = wanted.active.request, wanted.active.id
         with Contained() as caught:
-            model.open(_Key(number), request.tokens, request.cache_scope)
+            model.open(-number, request.tokens, request.cache_scope)
         if caught.error is not None:
             wanted.askings.stop()
             return None
@@ -301,7 +295,7 @@ class QueuedAnswers:
 
     def _write(self, model: DraftModel, own: _Own) -> None:
         """One batch of the prompt, or one token."""
-        wanted, key = own.wanted, _Key(own.wanted.active.id)
+        wanted, key = own.wanted, -own.wanted.active.id
         if model.backlog(key) > 1:
             model.catch_up(key, catch_up_batch(self._local.verify_s, model.token_s))
             return
@@ -319,7 +313,7 @@ class QueuedAnswers:
         self._own = None
         assert self._local.model is not None
         with Contained():
-            self._local.model.close(_Key(own.wanted.active.id))
+            self._local.model.close(-own.wanted.active.id)
         _add(own.wanted.active, own.tokens)
 
 

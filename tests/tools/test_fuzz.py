@@ -13,7 +13,7 @@ import pytest
 
 from cloud_gateway.core.policies import worth as outlook
 from cloud_gateway.core.policies.registry import POLICIES
-from cloud_gateway.core.verify import accept, logprobs
+from cloud_gateway.core.verify import accept
 from edgespec.core.drafting import ranking
 from edgespec.core.sampling import logits as processing
 from tools.fuzz import __main__ as command
@@ -78,7 +78,7 @@ def unclipped_logits(patch: pytest.MonkeyPatch) -> None:
 
 
 def logprobs_of_infinities(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(logprobs, "finite", lambda logits: logits)
+    patch.setattr(accept, "finite", lambda logits: logits)
 
 
 def uncut_prices(patch: pytest.MonkeyPatch) -> None:

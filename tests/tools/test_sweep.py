@@ -9,7 +9,7 @@ import pytest
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.sim.local import LocalReading
+from edgespec.lab.sim.steps import LocalReading
 from edgespec.lab.sim.world import Curve, Steps
 from tools.sim import sweep
 from tools.sim.config import load

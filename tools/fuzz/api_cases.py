@@ -19,9 +19,8 @@ from cloud_gateway.api.generation import ServedModel, generations
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.verify.accept import FlatTree, walk
+from cloud_gateway.core.verify.accept import MIN_LOGPROB, FlatTree, token_logprob, walk
 from cloud_gateway.core.verify.interface import Constraint, ConstraintError
-from cloud_gateway.core.verify.logprobs import MIN_LOGPROB, token_logprob
 from cloud_gateway.core.verify.verification import Verification, method_of, verification, worker_sampling_of
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree, walk
@@ -95,7 +96,7 @@ def steps(
 
 def replay(scene: Scene, rule: Sampling, seed: int, siblings: Tokens) -> list[int]:
     """One answer by the gateway's own loop: trees, `Chooser`, `walk`, commits. `siblings`: of one trial of `steps`."""
-    chooser = Chooser(rule, scene.prompt, seed=seed)
+    chooser = Chooser(replace(rule, seed=seed), scene.prompt)
     answer: list[int] = []
     while len(answer) < scene.length:
         flat = _tree(siblings[len(answer) : len(answer) + DEPTH])
@@ -107,7 +108,7 @@ def replay(scene: Scene, rule: Sampling, seed: int, siblings: Tokens) -> list[in
 
 def _chosen(make: type[Chooser], scene: Scene, rule: Sampling, seeds: Seeds, path: Path, base: int) -> Tokens:
     """The target's tokens after `path`, of which `base` tokens are committed and the rest is a path of the tree."""
-    chooser = make(rule, scene.prompt, seed=0)
+    chooser = make(replace(rule, seed=0), scene.prompt)
     chooser.committed(path[:base])
     found = chooser.candidates(PathRows(scene, path, ROOT), 0, path[base:])
     tokens = np.arange(len(found.logits)) if found.tokens is None else found.tokens

@@ -30,12 +30,11 @@ RELIEF_EVERY, RELIEF = 32, 0.8
 
 
 class RttEstimator:
-    """Smoothed round-trip time and its variation (RFC 6298 section 2), and the least seen."""
+    """Smoothed round-trip time and its variation (RFC 6298 section 2)."""
 
     def __init__(self) -> None:
         self.srtt_s: float | None = None
         self.var_s = 0.0
-        self.min_s = float("inf")
 
     def sample(self, rtt_s: float) -> None:
         """Takes in one measured round trip."""
@@ -43,7 +42,6 @@ class RttEstimator:
         if cut is None:
             return
         rtt_s = cut
-        self.min_s = min(self.min_s, rtt_s)
         if self.srtt_s is None:
             self.srtt_s, self.var_s = rtt_s, rtt_s / 2
         else:

@@ -5,7 +5,6 @@ Public, by module:
 - `accounting`: `Account`, `FrameLedger`, `Stats`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
-- `local_costs`: `catch_up_batch`, `draft_costs`, `shared`, `shared_rows`
 - `remote_answer`: `Askings`, `patience`, `RemoteAnswer`
 - `request`: `added`, `DoneEvent`, `Event`, `Extension`, `Finish`, `GenerationRequest`, `RequestBounds`,
   `Speculation`, `TokensEvent`, `Usage`

@@ -278,9 +278,6 @@ class Listener:
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
         """The constraint made `chosen` of `nodes`: without what it forbids, with what it forces."""
 
-    def proposed(self, forced: Sequence[Node]) -> None:
-        """The constraint forced these after the tokens of the pass that is being taken in."""
-
 
 # --- statuses ----------------------------------------------------------------------------------------------------
 

@@ -47,11 +47,10 @@ from cloud_gateway.core.requests.events import (
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.sources.asking import Sources
-from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk
+from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk, walk_logprobs
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.guide import Guide, ready_at
 from cloud_gateway.core.verify.interface import ConstraintError
-from cloud_gateway.core.verify.logprobs import walk_logprobs
 from cloud_gateway.core.verify.verification import Verification
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
@@ -104,6 +103,8 @@ class Generation:
         self.assignments = Assignments(number, not request.constraint, offload, worker_sampling or Sampling())
         self.cancelled, self.retries = False, Retries()
         self.listener = Listener()
+        self.forced: Sequence[Node] = ()
+        """Candidates that the constraint proposed after the tokens of the latest pass."""
         self._rounds = Rounds(bounds.verify_nodes)
         self._guide: Guide | None = None
         """For a completion with a constraint that helps to draft."""
@@ -319,8 +320,9 @@ class Generation:
         self.verification.committed(taken.tokens)
         if constraint is not None:
             constraint.committed(taken.tokens)
+        self.forced = ()
         if self._guide is not None and taken.tokens[-1] not in self.bounds.eos:
-            self.listener.proposed(self._guide.propose(self.tree))
+            self.forced = self._guide.propose(self.tree)
         entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
         outcome = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position)
         self._rounds.ended(outcome, now)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from cloud_gateway.core.sources.interface import Suggestion
-from cloud_gateway.core.sources.lookup import Suffixes
-from cloud_gateway.core.sources.rates import Rates, likeliest
+from cloud_gateway.core.sources.lookup import Rates, Suffixes, likeliest
 
 MAX_TOKENS = 8192
 """Tokens of one request's answers, at about 1 kB each: eight answers of a thousand tokens."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from cloud_gateway.core.sources.interface import ROOT, Suggestion
-from cloud_gateway.core.sources.rates import MAX_WEIGHT, MIN_SURVIVAL, PRIOR_WEIGHT
+from cloud_gateway.core.sources.lookup import MAX_WEIGHT, MIN_SURVIVAL, PRIOR_WEIGHT
 
 MAX_CHANCE = 0.99
 TRIAL, AGAIN = 4, 16

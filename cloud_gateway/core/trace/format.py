@@ -236,7 +236,6 @@ class InputLog(events.Listener):
         self._workers: dict[str, None] = {}
         self._now = 0.0
         self._curve, self._samples, self._points = curve, -1, dict[int, float]()
-        self._forced: list[int] = []
 
     # --- the machine's boundary ----------------------------------------------------------------------------------
 
@@ -272,10 +271,6 @@ class InputLog(events.Listener):
         forced = self._named([node.token for node in chosen if node not in given])
         if left_out or forced:
             self._add(Guided(left_out, forced))
-
-    def proposed(self, forced: Sequence[Node]) -> None:
-        """The constraint proposed these candidates after the tokens just committed."""
-        self._forced = [node.token for node in forced]
 
     def as_trace(self, version: str, finish: str) -> Trace:
         """What was written, as a trace; `version` of edgespec."""
@@ -322,8 +317,7 @@ class InputLog(events.Listener):
                 if chosen is None:  # the constraint left no token
                     return events.Ended("error")
                 entropies, tokens = [rows.entropy(row) for row in chosen.rows], self._named(chosen.tokens)
-                forced, self._forced = self._named(self._forced), []
-                return Verified(tokens, entropies, forced)
+                return Verified(tokens, entropies, self._named([node.token for node in self.generation.forced]))
             case events.Drafted(leaves, proposals):
                 found = [(self._named(one.tokens), list(one.costs), one.entropy) for one in proposals]
                 return Drafted([leaf.id for leaf in leaves], found)

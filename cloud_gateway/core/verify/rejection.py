@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.core.verify.shared_noise import Constraint, Rows, path_to
+from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.core.verify.shared_noise import Rows, path_to
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History, Processor

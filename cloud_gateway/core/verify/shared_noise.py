@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.protocol.messages import Sampling
-from edgespec.core.sampling.gumbel import MARGIN_NATS, noisy_argmax
+from edgespec.core.sampling.gumbel import noisy_argmax
 from edgespec.core.sampling.logits import Candidates, History, Processor
-
-Constraint = Callable[[Sequence[int]], NDArray[np.bool_] | None]
-"""Given the tokens below the committed ones, a mask of allowed next tokens (a grammar's); None allows all."""
 
 
 class Rows(Protocol):
@@ -36,31 +34,16 @@ class Rows(Protocol):
 class Chooser:
     """One answer's choices: its sampling parameters, its seed, and the counts that the penalties read."""
 
-    margin: float
-    """Nats by which the last choice beat the runner-up, cut at MARGIN_NATS; that value too where none was computed."""
-
-    def __init__(
-        self,
-        sampling: Sampling,
-        prompt: Sequence[int],
-        *,
-        seed: int | None = None,
-        constraint: Constraint | None = None,
-    ) -> None:
-        """`seed` stands in for `sampling.seed`, where that is None because workers must not know it.
-
-        Raises ValueError when the temperature asks for noise and there is no seed.
-        """
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], constraint: Constraint | None = None) -> None:
+        """Raises ValueError when the temperature asks for noise and there is no seed."""
         self.processor = Processor(sampling)
         self.constraint = constraint
-        chosen = sampling.seed if seed is None else seed
-        if chosen is None and not self.processor.greedy:
+        if sampling.seed is None and not self.processor.greedy:
             raise ValueError("sampling at a temperature needs a seed: draw one before")
-        self.seed = chosen or 0
+        self.seed = sampling.seed or 0
         self.length = len(prompt)
         """Tokens of prompt and committed answer, so also the position of the next token."""
         self.history = History(prompt) if self.processor.has_penalties else None
-        self.margin = MARGIN_NATS
         self._by_argmax = self.processor.greedy and self.processor.keeps_argmax and constraint is None
 
     def choose(self, rows: Rows, row: int, path: Sequence[int]) -> int:
@@ -70,8 +53,7 @@ class Chooser:
         found = self.candidates(rows, row, path)
         if self.processor.greedy and found.tokens is not None:
             return int(found.tokens[0])
-        token, self.margin = noisy_argmax(found.logits, self.seed, self.position(path), found.tokens)
-        return token
+        return noisy_argmax(found.logits, self.seed, self.position(path), found.tokens)[0]
 
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """`choose` as `accept.walk` wants it, for the rows of one verified tree."""

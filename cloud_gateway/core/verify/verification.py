@@ -43,18 +43,16 @@ class Verification(Protocol):
         """The answer has grown by these tokens."""
 
 
-class SharedNoise:
-    """`Chooser` for the target, and `Ranker`, as a worker has it, for the local draft."""
+class SharedNoise(Chooser):
+    """Chooses for the target, and ranks for the local draft with a `Ranker`, as a worker has it."""
 
     by_match = True
 
     def __init__(
         self, sampling: Sampling, prompt: Sequence[int], spread: Spread, constraint: Constraint | None = None
     ) -> None:
-        self.chooser = Chooser(sampling, prompt, constraint=constraint)
+        super().__init__(sampling, prompt, constraint)
         self.ranker = Ranker(sampling, prompt, spread=spread, resolved=True)
-        self.constraint = constraint
-        self.at = self.chooser.at
 
     def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
         """As the protocol says; of what the constraint allows, unless it forbids `path` or has no mask yet."""
@@ -67,7 +65,7 @@ class SharedNoise:
         return self.ranker(logits, path, width)
 
     def committed(self, tokens: Sequence[int]) -> None:
-        self.chooser.committed(tokens)
+        super().committed(tokens)
         self.ranker.committed(tokens)
 
 

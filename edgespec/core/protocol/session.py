@@ -180,9 +180,9 @@ class Session:
             if following is None:
                 raise RemoteProtocolError("unexpected", f"{_names(messages)} is not allowed in state {self.state}")
             self.state, self.received_at = following, now
-            if len(messages) > 1:  # those that may be together are not the session's own
+            if type(messages[0]) in m.TOGETHER:  # those that may be together are not the session's own
                 return [*messages]
-            return [event for message in messages for event in self._handle(message, data, now)]
+            return self._handle(messages[0], data, now)
         except RemoteProtocolError:
             self.state = State.CLOSED
             raise

@@ -62,61 +62,6 @@ class _Named:
         return Proposal([self.tokens[i] for i in order], [self.costs[i] for i in order], self.entropies[order[0]])
 
 
-class Traced:
-    """What a trace shows of its completion, its passes and its link."""
-
-    def __init__(self, recorded: Trace) -> None:
-        """Raises TraceError where the trace cannot be played, or holds too little to try a policy on."""
-        self.header = recorded.header
-        reader = _Reader(recorded)
-        self._targets, self._entropies = reader.targets, reader.entropies
-        self._known, self._off = reader.resolve()
-        self.start = reader.start()
-        self.ahead_s = max(self.start.at_s - reader.ready_at, 0.0) if reader.ready_at is not None else 0.0
-        """How long its worker had drafted when the comparison begins, while the target read the prompt."""
-        self.tokens = len(self._targets) - 1 - self.start.tokens
-        if self.tokens < 2 or not self._known:
-            raise TraceError("it holds too few tokens, or no draft's proposals, so that no policy can be tried on it.")
-        self.ms_per_token = (reader.ended_s - self.start.at_s) * 1000 / self.tokens
-        self.passes = reader.passes - self.start.passes
-        self.local_passes = reader.local_passes - self.start.local_passes
-        self.steps = reader.steps(self.start)
-        self.rtt_s, self.sequences = reader.rtt_s, reader.sequences
-        self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
-
-    @property
-    def known(self) -> float:
-        """Share of the positions compared after which the draft's proposals were recorded."""
-        here = range(self.start.tokens, self.start.tokens + self.tokens)
-        return sum(position in self._known for position in here) / self.tokens
-
-    def net(self, rtt_s: float | None = None) -> LinkModel:
-        """The link as it was, or with another round trip. Raises TraceError where no worker was ever linked."""
-        chosen = self.rtt_s if rtt_s is None else rtt_s
-        if chosen is None:
-            raise TraceError("no worker was linked in it: give a round trip with --rtt-ms.")
-        return LinkModel(chosen)
-
-    def rule(self) -> DraftRule:
-        """A worker that drafts as the recorded one did: proposals are as wide as they were."""
-        return DraftRule(self.branching, 0.0, self.sequences)
-
-    def process(self, seed: int) -> TracedProcess:
-        """The answer from where the comparison begins; `seed` decides what fills the gaps."""
-        rng = random.Random(seed)
-        begin, end = self.start.tokens, len(self._targets)
-        targets = [*self._targets[begin:], *range(FILLER + FILLER // 2, FILLER + FILLER // 2 + LOOKAHEAD)]
-        entropies = [*self._entropies[begin:], *[0.0] * LOOKAHEAD]
-        donors = [_Ranked.of(named, self._targets, position) for position, named in sorted(self._known.items())]
-        usable = [donor for donor in donors if donor is not None]
-        proposals = []
-        for i in range(len(targets) - 1):
-            named = self._known.get(begin + i) if begin + i < end - 1 else None
-            proposals.append(named.proposal() if named else rng.choice(usable).at(targets[i + 1]))
-        off = [_stranger(named) for named in (self._off or list(self._known.values()))]
-        return TracedProcess(targets, entropies, proposals, off)
-
-
 @dataclass(frozen=True, slots=True)
 class _Ranked:
     """A proposal by the rank that the target's token has in it, to be used at another position."""
@@ -177,7 +122,9 @@ class _Reader:
         self._asked: tuple[float, trace.Act] | None = None
         self._backlog_s = 0.0
         self.passes_s: dict[int, list[float]] = {}
+        """Seconds of each pass, by its rows."""
         self.drafts_s: list[float] = []
+        """Seconds of each local draft step."""
         self._player = Player(recorded)
         for moment in self._player.play():
             self._take(moment)
@@ -241,14 +188,14 @@ class _Reader:
         self._rounds.append(Start(now, len(self.targets) - 1, self.passes, self.local_passes, backlog_s))
         self.ended_s = now
 
-    def start(self) -> Start:
+    def _start(self) -> Start:
         """The last round that ended before the worker had read the prompt; without a worker the first decision."""
         if not self._rounds:
             raise TraceError("no pass of the target is in it.")
         early = [end for end in self._rounds if self.ready_at is not None and end.at_s <= self.ready_at]
         return early[-1] if early else self._rounds[0]
 
-    def resolve(self) -> tuple[dict[int, _Named], list[_Named]]:
+    def _resolve(self) -> tuple[dict[int, _Named], list[_Named]]:
         """The children named after each position of the answer, and those named off it."""
         known: dict[int, _Named] = {}
         off: dict[object, _Named] = {}
@@ -295,7 +242,7 @@ class _Reader:
         counts = [len(set(frame.parents)) for _, frame in self._frames]
         return max(1, round(median(counts))) if counts else 1
 
-    def steps(self, start: Start) -> Steps:
+    def _steps(self) -> Steps:
         """Passes as they were measured; a worker that was never there drafts as fast as the local draft."""
         costs = self._player.costs
         local_s = costs.local_step_s
@@ -303,7 +250,7 @@ class _Reader:
         if worker_s is None:
             raise TraceError("neither a worker nor a local draft was there, so that no policy can be tried on it.")
         token_s = self.token_s
-        unread = round(start.backlog_s / token_s) if token_s else 0
+        unread = round(self._start().backlog_s / token_s) if token_s else 0
         local = None if local_s is None else Curve({1: median(self.drafts_s) if self.drafts_s else local_s})
         return Steps(
             scaled(self._player.points, self.passes_s), local, Curve({1: worker_s}), token_s, unread, costs.local_leaves
@@ -313,6 +260,59 @@ class _Reader:
     def token_s(self) -> float:
         """Seconds in which the local draft reads a token; 0 where its backlog never grew."""
         return median(self._slopes) if self._slopes else 0.0
+
+
+class Traced(_Reader):
+    """What a trace shows of its completion, its passes and its link."""
+
+    def __init__(self, recorded: Trace) -> None:
+        """Raises TraceError where the trace cannot be played, or holds too little to try a policy on."""
+        super().__init__(recorded)
+        self.header = recorded.header
+        self._known, self._off = self._resolve()
+        self.start = self._start()
+        self.ahead_s = max(self.start.at_s - self.ready_at, 0.0) if self.ready_at is not None else 0.0
+        """How long its worker had drafted when the comparison begins, while the target read the prompt."""
+        self.tokens = len(self.targets) - 1 - self.start.tokens
+        if self.tokens < 2 or not self._known:
+            raise TraceError("it holds too few tokens, or no draft's proposals, so that no policy can be tried on it.")
+        self.ms_per_token = (self.ended_s - self.start.at_s) * 1000 / self.tokens
+        self.passes -= self.start.passes
+        self.local_passes -= self.start.local_passes
+        self.steps = self._steps()
+        self.branching = max(len(named.tokens) for named in [*self._known.values(), *self._off])
+
+    @property
+    def known(self) -> float:
+        """Share of the positions compared after which the draft's proposals were recorded."""
+        here = range(self.start.tokens, self.start.tokens + self.tokens)
+        return sum(position in self._known for position in here) / self.tokens
+
+    def net(self, rtt_s: float | None = None) -> LinkModel:
+        """The link as it was, or with another round trip. Raises TraceError where no worker was ever linked."""
+        chosen = self.rtt_s if rtt_s is None else rtt_s
+        if chosen is None:
+            raise TraceError("no worker was linked in it: give a round trip with --rtt-ms.")
+        return LinkModel(chosen)
+
+    def rule(self) -> DraftRule:
+        """A worker that drafts as the recorded one did: proposals are as wide as they were."""
+        return DraftRule(self.branching, 0.0, self.sequences)
+
+    def process(self, seed: int) -> TracedProcess:
+        """The answer from where the comparison begins; `seed` decides what fills the gaps."""
+        rng = random.Random(seed)
+        begin, end = self.start.tokens, len(self.targets)
+        targets = [*self.targets[begin:], *range(FILLER + FILLER // 2, FILLER + FILLER // 2 + LOOKAHEAD)]
+        entropies = [*self.entropies[begin:], *[0.0] * LOOKAHEAD]
+        donors = [_Ranked.of(named, self.targets, position) for position, named in sorted(self._known.items())]
+        usable = [donor for donor in donors if donor is not None]
+        proposals = []
+        for i in range(len(targets) - 1):
+            named = self._known.get(begin + i) if begin + i < end - 1 else None
+            proposals.append(named.proposal() if named else rng.choice(usable).at(targets[i + 1]))
+        off = [_stranger(named) for named in (self._off or list(self._known.values()))]
+        return TracedProcess(targets, entropies, proposals, off)
 
 
 def scaled(expected: Mapping[int, float], timed: Mapping[int, Sequence[float]]) -> Curve:

@@ -34,11 +34,9 @@ from edgespec.core.drafting.tree import Node, Part, SpeculationTree
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Commit, Frame, Share, Tree, encode, levels
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.sim.clock import Clock
-from edgespec.lab.sim.local import LocalReading
-from edgespec.lab.sim.network import Pipe
+from edgespec.lab.sim.network import Clock, Pipe
 from edgespec.lab.sim.process import ProcessRows, ProcessVerification, TokenProcess, child, draft
-from edgespec.lab.sim.steps import WIDTHS, Curve, Steps
+from edgespec.lab.sim.steps import WIDTHS, Curve, LocalReading, Steps
 
 __all__ = ["Curve", "Gateway", "Result", "States", "Steps", "Worker", "run"]
 
@@ -148,8 +146,8 @@ class Worker:
         clock = self.clock
         if not self.drafting.due(clock.now, end, self.up.model.rtt_s):
             return
-        if self.up.busy_until() > clock.now:
-            clock.at(self.up.busy_until(), self._send)
+        if self.up.busy_until > clock.now:
+            clock.at(self.up.busy_until, self._send)
             return
         while (frame := self.drafting.delta()) is not None:
             size = len(encode(Frame(SESSION, self.up.messages + 1, [frame])))

@@ -69,7 +69,7 @@ class NoRoom(TableDraft):
     """Has no memory for requests that wait."""
 
     def open(self, request: object, tokens: object, scope: bytes = b"") -> None:
-        if not isinstance(request, int):
+        if request < 0:  # type: ignore[operator]
             raise ModelError("no room")
         super().open(request, tokens, scope)  # type: ignore[arg-type]
 

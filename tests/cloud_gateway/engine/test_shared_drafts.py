@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Policy, Verify
-from cloud_gateway.core.requests.local_costs import shared
+from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Policy, Verify, shared
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.loop import Engine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.requests.local_costs import MIN_BATCH, catch_up_batch, draft_costs
+from cloud_gateway.core.policies.policy import MIN_BATCH, catch_up_batch, draft_costs
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work

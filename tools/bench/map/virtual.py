@@ -23,8 +23,7 @@ from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Frame, Open, Share, ToWorker, Tree, encode
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.sim.clock import Clock
-from edgespec.lab.sim.network import Pipe
+from edgespec.lab.sim.network import Clock, Pipe
 from edgespec.lab.sim.steps import WIDTHS, Steps
 from edgespec.lab.sim.world import SESSION, Worker
 from tools.sim.live.engines import SleepingDraft, SleepingTarget

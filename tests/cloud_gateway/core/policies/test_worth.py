@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.policies.policy import Costs
+from cloud_gateway.core.policies.policy import Costs, shared_rows
 from cloud_gateway.core.policies.worth import (
     MAX_RUN,
     Level,
@@ -22,7 +22,6 @@ from cloud_gateway.core.policies.worth import (
     tree_s,
     wait_value,
 )
-from cloud_gateway.core.requests.local_costs import shared_rows
 from cloud_gateway.core.verify.candidates import CandidateTree
 
 TT, TD = 0.030, 0.004

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_gateway.core.sources.interface import ROOT
-from cloud_gateway.core.sources.lookup import MAX_VISITS, Lookup, Suffixes
-from cloud_gateway.core.sources.rates import MAX_WEIGHT, MIN_RATE, PRIORS, Rates
+from cloud_gateway.core.sources.lookup import MAX_VISITS, MAX_WEIGHT, MIN_RATE, PRIORS, Lookup, Rates, Suffixes
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 

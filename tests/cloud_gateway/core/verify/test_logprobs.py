@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cloud_gateway.core.verify.logprobs import token_logprob
+from cloud_gateway.core.verify.accept import token_logprob
 
 
 def test_they_are_those_of_the_softmax_best_first() -> None:
