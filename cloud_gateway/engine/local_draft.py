@@ -132,7 +132,7 @@ class LocalDrafting:
         generation = active.generation
         if not active.local or generation.first_token is not None or self._backlog(active) <= 1:
             return False
-        costs = self._costs(active, self.company)
+        costs = self.costs(active, self.company)
         costs = replace(costs, sharers=self.company - 1, remaining=generation.remaining)
         return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
 
@@ -190,10 +190,7 @@ class LocalDrafting:
             for one in group:
                 self._draft(model, [one])
 
-    def costs(self, active: Active) -> Costs:
-        return self._costs(active, self.sharing)
-
-    def _costs(self, active: Active, sharing: int) -> Costs:
+    def costs(self, active: Active, sharing: int) -> Costs:
         """Those of a step that so many requests share."""
         model = self.model
         if model is None or not active.local:

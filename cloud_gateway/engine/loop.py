@@ -342,7 +342,7 @@ class Engine:
         """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then.
         `company`: the costs that others make, by name."""
         with self.requests.isolated(active, "deciding"):
-            costs = self.local.costs(active)
+            costs = self.local.costs(active, self.local.sharing)
             others = round(sum([other.rows for other in self.requests.active.values()]) - active.rows)
             read_s, probe = self.prefill.spent_s, self._verify_s.probe
             costs = replace(costs, other_rows=others, paused_s=read_s, probe=probe, **company)

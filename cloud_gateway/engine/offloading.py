@@ -196,4 +196,4 @@ class Offloading:
         worker = self.workers.view(given.worker) if given else None
         if given is None or worker is None:
             return None
-        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready, worker.draft_points)
+        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready)

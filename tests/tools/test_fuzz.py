@@ -45,7 +45,7 @@ def test_trees_that_pass_the_shape_checks_fail_no_policy() -> None:
     seen = passed(run.run_piece(piece("tree", 100))).seen
     assert all(seen[policy] >= 5 * tree_cases.ROUNDS for policy in POLICIES)
     assert seen["candidates accepted"] > 500, "trees are entered, not only refused"
-    assert seen["reported curves"] > 20, "policies meet any step times that a worker reports"
+    assert seen["reported curves"] > 20, "the router meets any step times that a worker reports"
     assert seen["shape-depth"] and seen["shape-ids"], "what only the merge can tell is sent too"
 
 

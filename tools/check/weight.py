@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_480,
-    "tools": 15_268,
-    "tests": 40_975,
+    "wheel": 41_460,
+    "tools": 15_272,
+    "tests": 40_973,
     "integrations": 4_700,
     "manual": 150_000,
     "settings": 75,
-    "edgespec run": 10_296,
-    "cloud-gateway serve": 24_767,
+    "edgespec run": 10_293,
+    "cloud-gateway serve": 24_751,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}

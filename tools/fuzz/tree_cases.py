@@ -19,6 +19,7 @@ from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, 
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.rounds import Rounds
+from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.verify.accept import flatten, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.interface import Method
@@ -149,7 +150,9 @@ class Walk:
         self.backlog = rng.choice((0.0, 0.0, 0.01, 10.0))
         self.costs = lambda: Costs(curve, local, self.backlog, rng.choice((0.0, 0.004)), rng.choice((1, 4)))
         points = step_curve(step_times(rng)) if rng.random() < 0.5 else ()
-        self.link = LinkView(rtt.srtt_s or 0.0, rtt.high_s, clock.step_s, rng.random() < 0.8, points)
+        worker = LinkedWorker("w", 0.0, 0.0, 0.01, paused=False, draft_points=points)
+        assert 0 <= worker.pass_s(rng.randint(1, 64)) < float("inf"), "a reported curve gives no time of a pass"
+        self.link = LinkView(rtt.srtt_s or 0.0, rtt.high_s, clock.step_s, rng.random() < 0.8)
         self.seen["reported curves"] += bool(points)
 
     def round(self) -> None:

@@ -59,18 +59,14 @@ class Ewma:
 
     def __init__(self, weight: float = 0.1, start: float | None = None) -> None:
         self.weight, self._count = weight, 0
-        self._value = start
+        self.value = start
+        """The mean, or None before the first sample without a start."""
 
     def sample(self, value: float) -> None:
         """Takes in one value."""
         self._count += 1
         share = max(self.weight, 1 / self._count)
-        self._value = value if self._value is None else self._value + (value - self._value) * share
-
-    @property
-    def value(self) -> float | None:
-        """The mean, or None before the first sample without a start."""
-        return self._value
+        self.value = value if self.value is None else self.value + (value - self.value) * share
 
 
 class Latest:
@@ -218,7 +214,8 @@ class StepClock:
     def __init__(self, start_s: float) -> None:
         self._gaps: deque[float] = deque(maxlen=self.REMEMBERED)
         self._last: float | None = None
-        self._step_s = start_s
+        self.step_s = start_s
+        """Td in seconds."""
         self._gap, self._levels = 0.0, 0
         """Of the latest frame; without a gap it says nothing."""
 
@@ -234,14 +231,9 @@ class StepClock:
             if self._gap:
                 self._gaps.append(self._gap / levels)
         if len(self._gaps) > 2:
-            self._step_s = median(self._gaps)
+            self.step_s = median(self._gaps)
         self._last = now
 
     def broken(self) -> None:
         """The stream was interrupted (a misprediction, a pause): the next gap says nothing."""
         self._last = None
-
-    @property
-    def step_s(self) -> float:
-        """Td in seconds."""
-        return self._step_s

@@ -134,8 +134,6 @@ class LinkView(Struct, frozen=True):
     """Td at the worker."""
     ready: bool
     """Whether the worker has drafted anything for this request yet; before, it is still reading the prompt."""
-    points: Points = ()
-    """The draft step's curve as the worker reports it; empty: as `step_s` at any number of leaves."""
 
 
 class Outcome(Struct, frozen=True):

@@ -86,7 +86,7 @@ class CandidateTree:
         if frame.first != state.next_id:
             raise shape_error("ids", f"node ids continue at {frame.first}, not at {state.next_id}")
         state.next_id += len(frame.tokens)
-        if not self.prefix.matches(frame.prefix_len, frame.prefix_hash):
+        if self.prefix.digests.get(frame.prefix_len) != frame.prefix_hash:
             return Merged(stale=len(frame.tokens), prefix=False)
         fresh = stale = 0
         reached = diverged_at = -1

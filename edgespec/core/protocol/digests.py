@@ -30,7 +30,8 @@ class Prefix:
     def __init__(self, tokens: Sequence[int] = ()) -> None:
         self.tokens: list[int] = []
         self._sha = hashlib.sha256()
-        self._digests: dict[int, bytes] = {}
+        self.digests: dict[int, bytes] = {}
+        """The hash of each length at which an `extend` ended."""
         self.extend(tokens)
 
     def __len__(self) -> int:
@@ -39,22 +40,18 @@ class Prefix:
     @property
     def digest(self) -> bytes:
         """Hash of the whole prefix (32 bytes)."""
-        return self._digests[len(self.tokens)]
+        return self.digests[len(self.tokens)]
 
     def digest_at(self, length: int) -> bytes:
         """Hash of the first `length` tokens, cached or computed."""
-        return self._digests.get(length) or prefix_hash(self.tokens[:length])
+        return self.digests.get(length) or prefix_hash(self.tokens[:length])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens and stores the hash of the new length."""
         packed = array("I", tokens)
         self._sha.update(packed.tobytes())
         self.tokens.extend(tokens)
-        self._digests[len(self.tokens)] = self._sha.digest()
-
-    def matches(self, length: int, digest: bytes) -> bool:
-        """Whether `digest` names a prefix that ended at `length` after some `extend`."""
-        return self._digests.get(length) == digest
+        self.digests[len(self.tokens)] = self._sha.digest()
 
 
 NO_TOKEN = 2**32 - 1

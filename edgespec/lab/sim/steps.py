@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cloud_gateway.core.policies.policy import Costs, catch_up_batch, draft_costs
+from cloud_gateway.core.policies.policy import WIDTHS, Costs, catch_up_batch, draft_costs
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 from edgespec.core.numbers import interpolate
 
-WIDTHS = (1, 2, 4, 8, 16)
-"""Leaves at which a draft measures its curve (edgespec/llamacpp/step_time.py)."""
 UNREAD = 90
 """Prompt tokens that a local draft has not evaluated when the target has: the median of the demo's prompts."""
 

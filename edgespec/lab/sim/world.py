@@ -36,7 +36,7 @@ from edgespec.core.protocol.messages import Commit, Frame, Share, Tree, encode, 
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.network import Clock, Pipe
 from edgespec.lab.sim.process import ProcessRows, ProcessVerification, TokenProcess, child, draft
-from edgespec.lab.sim.steps import WIDTHS, Curve, LocalReading, Steps
+from edgespec.lab.sim.steps import Curve, LocalReading, Steps
 
 __all__ = ["Curve", "Gateway", "Result", "States", "Steps", "Worker", "run"]
 
@@ -175,8 +175,6 @@ class Gateway:
         self._on_path: Sequence[Node] = ()
         """Candidates on the target's path before the latest pass."""
         self.local = LocalReading(steps, self.origin - steps.unread)
-        says = steps.worker_says or steps.worker
-        self._reported = tuple((leaves, says(leaves)) for leaves in WIDTHS)
 
     @property
     def tree(self) -> CandidateTree:
@@ -297,7 +295,7 @@ class Gateway:
             return None
         rtt, step, _ = self._workers[given.worker]
         assert rtt.srtt_s is not None
-        return LinkView(rtt.srtt_s, rtt.high_s, step.step_s, given.ready, self._reported)
+        return LinkView(rtt.srtt_s, rtt.high_s, step.step_s, given.ready)
 
     def _path(self) -> list[Node]:
         """The candidates on the target's own path."""

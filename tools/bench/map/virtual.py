@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from cloud_gateway.core.policies.policy import WIDTHS
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.requests.router import LinkedWorker
@@ -24,7 +25,7 @@ from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Frame, Open, Share, ToWorker, Tree, encode
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.network import Clock, Pipe
-from edgespec.lab.sim.steps import WIDTHS, Steps
+from edgespec.lab.sim.steps import Steps
 from edgespec.lab.sim.world import SESSION, Worker
 from tools.sim.live.engines import SleepingDraft, SleepingTarget
 from tools.sim.live.setting import Setting
