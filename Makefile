@@ -66,7 +66,6 @@ test-faults: setup
 
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 12500000
-	@$(BIN)/python -m tools.fuzz.openapi_cases --cases 20000
 	@PYTHONPATH=integrations/vllm $(BIN)/python -m integrations.vllm.tests.fuzz 1000000
 
 traces: setup

@@ -13,14 +13,15 @@ import contextlib
 import json
 import re
 import shutil
-import struct
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError, ModelError
@@ -30,15 +31,24 @@ from edgespec.shared import models
 from edgespec.shared.procstat import available_memory
 from tools import verbs
 
-if TYPE_CHECKING:
-    from tools.deep_check import Comparison
-
 MIN_BLOCKS, MAX_BLOCKS = 2, 16
 """16 blocks each make a pass cost what a model of 3 billion parameters costs; more would not fit small machines."""
 ZERO_GGUF = frozenset(("attn_output.weight", "attn_output.bias", "ffn_down.weight", "ffn_down.bias"))
 _BLOCK = re.compile(r"^(.*\blayers\.)(\d+)\.(.+)$")
 _OUTPUTS = ("self_attn.o_proj.", "mlp.down_proj.")
-_CHUNK = 1 << 24
+PROMPTS = (
+    "Name three uses of a paper clip, and say which one you like best.",
+    "What is 17 times 23? Explain each step.",
+    "Write two lines of a poem about rain in March.",
+)
+TOKENS = 24
+"""Greedy tokens of each prompt."""
+MAX_ROWS = 64
+"""Rows of one llama.cpp decode that the check asks logits of."""
+Logits = NDArray[np.float32]
+
+
+Weights = NDArray[Any]
 BYTES_EACH = 12
 """Memory to check and load a deep target, per byte of a four-bit source and block: float32 takes 8, and a margin."""
 
@@ -51,7 +61,6 @@ def make(source: Path, out: Path, blocks: int) -> Comparison:
     and where memory or disk is short; ConfigError for a bad number of blocks.
     """
     from cloud_gateway.models.target_model.load import load
-    from tools.deep_check import compare  # numpy and more, which `edgespec --help` must not wait for
 
     _check(blocks)
     require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")
@@ -132,35 +141,21 @@ def deepen_gguf(source: Path, out: Path, blocks: int) -> None:
 
 
 def deepen_folder(source: Path, out: Path, blocks: int) -> None:
-    """Writes a safetensors folder with `blocks` blocks for each one to `out`, which must not exist.
+    """Writes a safetensors folder in float32 with `blocks` blocks for each one to `out`, which must not exist.
 
-    Bytes are copied from file to file, so memory stays at some megabytes whatever the model's size. Raises ModelError
-    for a model that is not of Llama's block structure, and when the disk is short.
+    Raises ModelError for a model that is not of Llama's block structure, and when the disk is short.
     """
+    from safetensors.numpy import load_file, save_file
+
     _check(blocks)
-    parts = [part for file in sorted(source.glob("*.safetensors")) for part in _parts(file)]
-    made = list(_deepened(parts, blocks, source))
-    require_space(out.parent, sum(part.size for part in made))
+    plain = {name: weights for file in source.glob("*.safetensors") for name, weights in load_file(file).items()}
+    made = _deepened(plain, blocks, source)
+    require_space(out.parent, sum(weights.nbytes for weights in made.values()))
     config = json.loads((source / "config.json").read_text())
     ignored = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", "edgespec.json")
     shutil.copytree(source, out, ignore=ignored)
     (out / "config.json").write_text(json.dumps(_config(config, blocks), indent=2) + "\n")
-    _write(out / "model.safetensors", made)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One tensor of a safetensors file: where its bytes lie, or None where they are zero."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    size: int
-    file: Path | None
-    start: int
-
-    def copied(self, name: str, *, zero: bool) -> _Part:
-        return _Part(name, self.dtype, self.shape, self.size, None if zero else self.file, self.start)
+    save_file(made, out / "model.safetensors", metadata={"format": "pt"})
 
 
 def _check(blocks: int) -> None:
@@ -168,35 +163,23 @@ def _check(blocks: int) -> None:
         raise ConfigError(f"--blocks is {blocks}, but must be a number from {MIN_BLOCKS} to {MAX_BLOCKS}.")
 
 
-def _parts(file: Path) -> Iterator[_Part]:
-    """The tensors of one file; the format is eight bytes of header length, a JSON header, and the data."""
-    with file.open("rb") as stream:
-        try:
-            length = struct.unpack("<Q", stream.read(8))[0]
-            header = json.loads(stream.read(length))
-        except (struct.error, ValueError, MemoryError, OverflowError) as error:
-            raise ModelError(f"{file} is no whole safetensors file: {error}.") from error
-    for name, about in header.items():
-        if name != "__metadata__":
-            start, end = about["data_offsets"]
-            yield _Part(name, about["dtype"], about["shape"], end - start, file, 8 + length + start)
-
-
-def _deepened(parts: list[_Part], blocks: int, source: Path) -> Iterator[_Part]:
-    outputs = 0
-    for part in parts:
-        block = _BLOCK.match(part.name)
+def _deepened(plain: Mapping[str, Weights], blocks: int, source: Path) -> dict[str, Weights]:
+    made: dict[str, Weights] = {}
+    outputs, numbers = 0, set[int]()
+    for name, weights in plain.items():
+        block = _BLOCK.match(name)
         if block is None:
-            yield part
+            made[name] = weights
             continue
-        output = block[3].startswith(_OUTPUTS)
+        output, number = block[3].startswith(_OUTPUTS), int(block[2])
         outputs += output
+        numbers.add(number)
         for copy in range(blocks):
-            name = f"{block[1]}{int(block[2]) * blocks + copy}.{block[3]}"
-            yield part.copied(name, zero=output and copy > 0)
-    numbers = {int(block[2]) for part in parts if (block := _BLOCK.match(part.name))}
+            added = np.zeros_like(weights) if output and copy else weights
+            made[f"{block[1]}{number * blocks + copy}.{block[3]}"] = added
     if not numbers or outputs < len(_OUTPUTS) * len(numbers):
         raise ModelError(f"{source} has no blocks with o_proj and down_proj: choose a model built as Llama's.")
+    return made
 
 
 def _config(config: dict[str, Any], blocks: int) -> dict[str, Any]:
@@ -209,35 +192,101 @@ def _config(config: dict[str, Any], blocks: int) -> dict[str, Any]:
     return config | repeated | {"num_hidden_layers": count * blocks}
 
 
-def _write(path: Path, parts: list[_Part]) -> None:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    done = 0
-    for part in parts:
-        header[part.name] = {
-            "dtype": part.dtype, "shape": part.shape, "data_offsets": [done, done + part.size]
-        }  # fmt: skip
-        done += part.size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # data begins at a multiple of eight
-    with path.open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for part in parts:
-            _copy(part, out)
-        out.truncate()  # the last tensor may be a hole
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared, and how far apart the logits were at most."""
+
+    tokens: int
+    equal_tokens: int
+    max_difference: float
+    """Largest absolute difference of a float32 logit in torch."""
+    gguf_max_difference: float
+    """The same in llama.cpp, on the formats of the file."""
+    same_tokenizer: bool
+
+    @property
+    def same(self) -> bool:
+        """Every token and the tokenizer's digest."""
+        return self.tokens == self.equal_tokens and self.same_tokenizer
 
 
-def _copy(part: _Part, out: BinaryIO) -> None:
-    if part.file is None:
-        out.seek(part.size, 1)  # a hole, which reads as zeros
-        return
-    with part.file.open("rb") as source:
-        source.seek(part.start)
-        left = part.size
-        while left:
-            chunk = source.read(min(left, _CHUNK))
-            if not chunk:
-                raise ModelError(f"{part.file} ends too early; fetch or convert it again.")
-            left -= out.write(chunk)
+def compare(plain_gguf: Path, plain: Path, deep_gguf: Path, deep: Path) -> Comparison:
+    """Greedy completions of PROMPTS by both, in torch (folders, float32) and llama.cpp (GGUF files)."""
+    from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+    from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+
+    digests = {gguf_tokenizer_digest(plain_gguf), gguf_tokenizer_digest(deep_gguf), hf_tokenizer_digest(deep)}
+    expected, prompts = _greedy(plain, None)
+    found, _ = _greedy(deep, expected)
+    rows = [[*prompt, *(int(np.argmax(row)) for row in logits)][:MAX_ROWS] for prompt, logits in zip(prompts, expected)]
+    ggufs = [_llama_logits(path, rows) for path in (plain_gguf, deep_gguf)]
+    pairs = list(zip(_flat(expected), _flat(found), strict=True)) + list(zip(_flat(ggufs[0]), _flat(ggufs[1])))
+    return Comparison(
+        tokens=len(pairs),
+        equal_tokens=sum(int(np.argmax(a)) == int(np.argmax(b)) for a, b in pairs),
+        max_difference=_difference(expected, found),
+        gguf_max_difference=_difference(*ggufs),
+        same_tokenizer=len(digests) == 1,
+    )
+
+
+def _greedy(folder: Path, follow: Sequence[Logits] | None) -> tuple[list[Logits], list[list[int]]]:
+    """Logits after each emitted token, [TOKENS, vocab] for each prompt, one token a pass; and the prompts' tokens.
+
+    With `follow`, the tokens taken are those of these logits, so that one difference does not change all that follow.
+    """
+    import torch
+
+    from cloud_gateway.models.target_model.load import load
+    from cloud_gateway.models.text import Text
+
+    loaded = load(folder, "float32", "cpu")
+    text = Text(loaded.tokenizer)
+    prompts = [text.render_chat([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
+    for weight in loaded.model.parameters():  # a mapped file's weights lie at odd addresses, where sums are split
+        weight.data = weight.data.clone()  # differently, in the last bits; so do several threads
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            followed: list[Logits | None] = list(follow) if follow else [None] * len(prompts)
+            return [_one(loaded.model, *one) for one in zip(prompts, followed, strict=True)], prompts
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _one(model: Any, prompt: list[int], follow: Logits | None) -> Logits:
+    import torch
+
+    rows, cache, tokens = [], None, prompt
+    for step in range(TOKENS):
+        out = model(torch.tensor([tokens]), past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        rows.append(out.logits[0, -1].numpy())
+        tokens = [int(np.argmax(rows[-1] if follow is None else follow[step]))]
+    return np.stack(rows)
+
+
+def _llama_logits(path: Path, prompts: Sequence[Sequence[int]]) -> list[Logits]:
+    """Logits after each token of each sequence, in llama.cpp."""
+    from edgespec.llamacpp.context import Context, Row
+
+    context = Context(path, cells=MAX_ROWS, sequences=MAX_ROWS, batch=MAX_ROWS, threads=1)
+    found = []
+    for tokens in prompts:
+        context.trim(0, 0)
+        context.decode([Row(token, place, (0,), wants_logits=True) for place, token in enumerate(tokens)])
+        found.append(np.stack([context.logits(i).copy() for i in range(len(tokens))]))
+    context.close()
+    return found
+
+
+def _flat(logits: Sequence[Logits]) -> list[Logits]:
+    return [row for one in logits for row in one]
+
+
+def _difference(one: Sequence[Logits], other: Sequence[Logits]) -> float:
+    return max(float(np.max(np.abs(a - b))) for a, b in zip(one, other, strict=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

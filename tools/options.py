@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
@@ -31,6 +34,11 @@ def known(names: Collection[str], what: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def several(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """An argparse type: a list with commas, each value once, in order."""
+    return lambda text: tuple(dict.fromkeys(kind(part) for part in text.split(",") if part))
 
 
 def output(text: str) -> Path:

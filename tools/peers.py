@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ModelError
@@ -46,9 +45,6 @@ OPTIONS = (
 )
 SPACE_BYTES = 800_000_000
 """Source, objects and program of version 0.3.36 take 500 MB."""
-_STEP = re.compile(r"^\[ *(\d+)(?:/(\d+)|%)\]")
-_EVERY = 10
-"""Lines of progress: one for each so many per cent."""
 
 
 def version() -> str:
@@ -88,7 +84,7 @@ def build(jobs: int) -> Path:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
             source, made = extract(download(Path(scratch)), Path(scratch)), Path(scratch) / "build"
             _run(["cmake", "-S", str(source), "-B", str(made), *OPTIONS], "configuring")
-            _run(["cmake", "--build", str(made), "--target", TARGET, "-j", str(jobs)], "compiling")
+            _run(["cmake", "--build", str(made), "--target", TARGET, "-j", str(jobs)], "compiling (6 to 30 minutes)")
             (made / "bin" / TARGET).replace(program())
     except OSError as error:
         raise ModelError(f"The peer cannot be built in {folder}: {error.strerror or error}.") from error
@@ -122,32 +118,14 @@ def extract(archive: Path, folder: Path) -> Path:
     return found[0]
 
 
-def percent(line: str) -> int | None:
-    """How far a line of make (`[ 12%]`) or ninja (`[25/206]`) says the build is."""
-    if (step := _STEP.match(line)) is None:
-        return None
-    return int(step[1]) if step[2] is None else 100 * int(step[1]) // max(int(step[2]), 1)
-
-
-def progress(lines: Iterable[str]) -> list[str]:
-    """Prints every tenth per cent of a build's output; returns its last lines."""
-    last, shown = list[str](), 0
-    for line in lines:
-        last = [*last[-14:], line.rstrip()]
-        if (done := percent(line)) is not None and done >= shown + _EVERY:
-            shown = done - done % _EVERY
-            print(f"  {shown} %", flush=True)
-    return last
-
-
 def _run(command: Sequence[str], what: str) -> None:
     print(what, flush=True)
-    pipe = subprocess.PIPE
-    with subprocess.Popen(["nice", "-n", "19", *command], stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        last = progress(process.stdout)
-    if process.returncode != 0:
-        raise ModelError(f"The build of {TARGET} failed while {what}; its last lines:\n" + "\n".join(last))
+    done = subprocess.run(
+        ["nice", "-n", "19", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode != 0:
+        last = "\n".join(done.stdout.splitlines()[-15:])
+        raise ModelError(f"The build of {TARGET} failed while {what}; its last lines:\n{last}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

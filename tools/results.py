@@ -32,7 +32,8 @@ the ratio on the same prompt, in brackets the interval of the median. "Draft pas
 those of k = 2. "Best k": of k = 2 and the two that were fastest on two other prompts. "Better": the better of plain
 decoding and k = 2. Workers ran with `daemon.priority = "normal"` and `owner.mode = "always"`, which are not the
 defaults. `adaptive` also uses `lookup`. "No worker" is the same gateway with the same policy, alone, if a table has
-it. `limited` is `balanced` with `policy.phi = 2`, which ends its trust in a worker after an unsure token."""
+it. `limited` is `balanced` with `policy.phi = 2` (`--phi`, in git at 76a84839), which ends its trust in a worker after
+an unsure token."""
 SUMMARY_MS = (20.0, 80.0)
 """Round trips in README."""
 RIGHT = {"quantised": "95 %", "requantised": "71 to 78 %", "dropped": "60 to 70 %"}

@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -116,3 +116,28 @@ def write_json(path: Path | None, report: Any) -> None:
     """Writes a report where one was asked for."""
     if path is not None:
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+class Kept:
+    """Measured figures by key; each is written at once to a file, which is read again if it is there."""
+
+    def __init__(self, path: Path, *, sealed: bool = False) -> None:
+        """`sealed`: nothing is measured."""
+        self._path, self._sealed, self._known = path, sealed, dict[tuple[Any, ...], Any]()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with suppress(json.JSONDecodeError):  # the last line of a run that was cut off
+                one = json.loads(line)
+                self._known[tuple(one["key"])] = one["v"]
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        return key in self._known
+
+    def get(self, key: tuple[Any, ...], measure: Callable[[], Any]) -> Any:
+        """What was measured before, or is now. Raises KeyError if nothing is to be measured."""
+        if key not in self._known:
+            if self._sealed:
+                raise KeyError(key)
+            self._known[key] = measure()
+            with self._path.open("a") as file:
+                file.write(json.dumps({"key": key, "v": self._known[key]}) + "\n")
+        return self._known[key]

@@ -14,7 +14,7 @@ from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
-from tools import deep_check
+from tools import deep_target
 from tools.deep_target import deepen_folder, deepen_gguf, make
 
 TOKENS = list(range(8, 40))
@@ -35,7 +35,7 @@ def test_a_deep_folder_gives_bit_equal_logits_from_more_blocks(tmp_path: Path) -
 def test_a_deep_gguf_gives_bit_equal_logits_and_the_same_tokenizer(tmp_path: Path) -> None:
     plain, deep = make_tiny_gguf(tmp_path / "plain.gguf"), tmp_path / "deep.gguf"
     deepen_gguf(plain, deep, 3)
-    one, other = (deep_check._llama_logits(path, [TOKENS])[0] for path in (plain, deep))
+    one, other = (deep_target._llama_logits(path, [TOKENS])[0] for path in (plain, deep))
     assert np.array_equal(one, other)
     assert gguf_tokenizer_digest(plain) == gguf_tokenizer_digest(deep)
     assert len([t for t in gguf.GGUFReader(deep).tensors if "ffn_up" in t.name]) == 6
@@ -52,7 +52,7 @@ def test_a_target_that_is_another_function_never_appears(tmp_path: Path, monkeyp
 
 def test_make_writes_both_forms_and_counts_what_it_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(deep_check, "TOKENS", 4)
+    monkeypatch.setattr(deep_target, "TOKENS", 4)
     found = make(make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320), tmp_path / "out", 2)
     assert found.equal_tokens == found.tokens > 0
     assert found.max_difference == found.gguf_max_difference == 0.0

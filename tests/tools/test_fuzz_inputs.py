@@ -16,8 +16,7 @@ from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
 from tools.fuzz import corpus, decoders, run
 from tools.fuzz.corpus import Kept
-from tools.fuzz.decoder import Decoder, outcome
-from tools.fuzz.mutate import JSON, MAX_BYTES, MSGPACK, TOKENS, mutated
+from tools.fuzz.decoder import JSON, MAX_BYTES, MSGPACK, TOKENS, Decoder, mutated, outcome
 
 SEED = 20261121
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tools.bench.live import report
-from tools.bench.live.answers import Answer, Batch, read
 from tools.bench.live.arms import BASE, Arm, chosen
+from tools.bench.live.report import Answer, Batch, read
 
 FINAL = """{"choices":[],"created":1795213039,"id":"chatcmpl-5t8r","model":"target.gguf",
 "system_fingerprint":"b0-unknown","object":"chat.completion.chunk","usage":{"completion_tokens":8,"prompt_tokens":37,"total_tokens":45,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.engine.loop import Engine
+from tools import verbs
 from tools.bench import map as mapped
 from tools.bench.map import cells, live, plot, theory, virtual
 from tools.bench.map.machine import TARGET_MS, Place
@@ -82,9 +83,12 @@ def test_a_cell_is_what_its_round_trip_and_acceptance_win() -> None:
 
 
 def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
-    kept = mapped.Kept(tmp_path / "map.part")
+    kept = verbs.Kept(tmp_path / "map.part")
     assert kept.get(("ours", 1), lambda: {"rate": 1.0}) == {"rate": 1.0}
-    again = mapped.Kept(tmp_path / "map.part")
+    with (tmp_path / "map.part").open("a") as file:
+        file.write('{"key": ["ours", 2')
+    again = verbs.Kept(tmp_path / "map.part")
+    assert ("ours", 2) not in again, "a run that was cut off"
     assert again.get(("ours", 1), lambda: pytest.fail("measured again")) == {"rate": 1.0}
     rows = [made(one, clients) for one, clients in ((1.0, 1), (1.2, 4))]
     plot.draw({"rows": rows}, tmp_path / "map.json")

@@ -11,7 +11,7 @@ from edgespec.lab.demo.measure import Bench
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_report import FakeNeighbour
-from tools import places
+from tools.places import __main__ as places
 from tools.places.report import interval, summary
 from tools.places.series import ALONE, FACTOR_TURNS, Place, Series, neighbour_factor
 
@@ -89,17 +89,6 @@ def test_ratios_are_paired_and_to_the_better_of_plain_and_k2() -> None:
     assert row["passes_to_k2"] == 0.5 and row["accepted_per_round"] == 0.8
     assert row["whole"]["k2"]["median"] == 1.0 and row["decoding"]["k2"]["low"] == 0.9
     assert found["local"]["plain"]["beside_to_alone"] == 1.25
-
-
-def test_a_limit_of_the_entropy_is_held_against_balanced_without_it() -> None:
-    arms = places.arms(PLACES, [5], 5, phi=2.0)
-    limited = [arm for arm in arms if arm.name.startswith("limited")]
-    assert [(arm.worker, arm.asks["phi"]) for arm in limited] == [("limited-0", 2.0), ("limited-80", 2.0)]
-    assert len(places.arms(PLACES, [5], 5)) == len(arms) - len(limited)
-    runs = {"plain": run(40.0), BASE: run(20.0), "colocated_k5": run(16.0), CONTROL: run(25.0)}
-    runs |= {name: run(20.0) for name in KEYS} | {arm.name: run(22.0) for arm in limited}
-    rows = summary([runs], PLACES, {"kept": [5]})["rows"]
-    assert [row["decoding"]["unlimited"]["median"] for row in rows if row["prefer"] == "limited"] == [1.1, 1.1]
 
 
 def test_disturbed_prompts_are_left_out() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.sim.recording import SHIPPED, load
+from tools.sim.tokens import SHIPPED, load
 
 SHIPPED_DRAFTS = ["quantised", "without-10", "without-14", "without-8-16"]
 

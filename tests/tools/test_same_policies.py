@@ -26,7 +26,7 @@ from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker
 from tools.sim import experiment
 from tools.sim.experiment import Arm, Cell, WorkerSpec, simulate
-from tools.sim.process import Iid
+from tools.sim.tokens import Iid
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 pytestmark = pytest.mark.driven

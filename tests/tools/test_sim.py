@@ -14,8 +14,8 @@ from edgespec.lab.sim.network import Pipe, wire_bytes
 from edgespec.lab.sim.process import child, draft
 from edgespec.lab.sim.world import Curve, Steps, run
 from tools.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
-from tools.sim.process import Iid
 from tools.sim.theory import expected_tokens
+from tools.sim.tokens import Iid
 
 TT, TD = 0.01034, 0.00373
 STEPS = Steps(Curve({1: TT}), Curve({1: TD}), Curve({1: TD}), catch_up_s=0.0)

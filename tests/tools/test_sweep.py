@@ -14,7 +14,7 @@ from edgespec.lab.sim.world import Curve, Steps
 from tools.sim import sweep
 from tools.sim.config import load
 from tools.sim.experiment import Arm, Cell, Row, simulate
-from tools.sim.process import Iid
+from tools.sim.tokens import Iid
 
 CONFIG = load("sweep")
 

@@ -13,7 +13,7 @@ from cloud_gateway.core.sources.heads import Level
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
 from tests.support.family_gguf import write_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
-from tools.deep_check import _llama_logits
+from tools.deep_target import _llama_logits
 from tools.train import eagle
 from tools.train.draft import export, loss, pruned, right, trained
 from tools.train.medusa import IGNORED, fresh, labels

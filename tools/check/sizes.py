@@ -1,4 +1,4 @@
-"""`python -m tools.check.sizes` prints the sizes that the house style keeps and fails when one is exceeded.
+"""`python -m tools.check.sizes` holds the sizes that the house style keeps.
 
 Limits: 400 lines a file, 60 a function, 39 a main loop. A main loop is a function marked by a comment `# main loop` on
 its `def` line or the line above; the files in MAIN_LOOPS must have one.
@@ -7,7 +7,6 @@ its `def` line or the line above; the files in MAIN_LOOPS must have one.
 from __future__ import annotations
 
 import ast
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -62,31 +61,13 @@ def python_files(root: Path) -> list[Path]:
     return [root / name for name in sorted(filter(None, listed.split("\0"))) if (root / name).is_file()]
 
 
-def report(sources: dict[str, str]) -> str:
-    """Medians and extremes of product code and tests."""
-    rows = []
-    for kind, chosen in (("code", False), ("tests", True)):
-        group = [source for path, source in sources.items() if path.startswith("tests/") is chosen]
-        files = [len(source.splitlines()) for source in group if source.strip()]
-        sizes = [function.lines for source in group for function in functions(source)]
-        if not files or not sizes:
-            continue
-        short = sum(size <= 35 for size in sizes) / len(sizes)
-        rows.append(
-            f"{kind:5}  {sum(files):6} lines in {len(files):3} files, median {statistics.median(files):.0f}, "
-            f"longest {max(files)}; functions: median {statistics.median(sizes):.0f}, longest {max(sizes)}, "
-            f"{short:.0%} within 35 lines"
-        )
-    return "\n".join(rows)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the report; returns 1 when a limit is exceeded."""
+    """Prints each fault; returns 1 when there is one."""
     root = Path((argv or ["."])[0])
     sources = {str(path.relative_to(root)): path.read_text() for path in python_files(root)}
     found = [fault for path, source in sources.items() for fault in faults(path, source)]
     found += [f"{path} does not exist" for path in MAIN_LOOPS if path not in sources]
-    print(report(sources))
+    print(f"sizes: {len(sources)} files, {len(found)} faults")
     for fault in found:
         print(fault, file=sys.stderr)
     return bool(found)

@@ -1,4 +1,4 @@
-"""Counts rooms and arrows: `python -m tools.check.structure [--json]`.
+"""Counts rooms and arrows: `python -m tools.check.structure`.
 
 The rooms of a folder are the files and folders directly inside it, without `__init__.py`; an arrow is one room that
 imports from another, at any depth and place. Rooms of a circle import each other, directly or through others; an arrow
@@ -7,9 +7,7 @@ within a circle runs back up. The top of a folder is its entry points, which not
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
 import sys
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -115,25 +113,13 @@ def _reach(room: str, arrows: Arrows) -> set[str]:
     return found
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.check.structure", description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="rooms, arrows and circles of every folder, for programs")
-    args = parser.parse_args(argv)
+def main() -> int:
+    """Prints the folders; returns 1 for a fault."""
     measured = folders(Path(), "edgespec", "cloud_gateway")
     faults = [fault for folder in measured for fault in folder.faults()]
-    if args.json:
-        rows = {
-            one.path: {
-                "rooms": len(one.arrows), "back_up": one.back_up, "circles": one.circles,
-                "arrows": {a: sorted(b) for a, b in one.arrows.items()},
-            }
-            for one in measured
-        }  # fmt: skip
-        print(json.dumps(rows, indent=1))
-    else:
-        print(f"{'folder':40} rooms arrows back up")
-        for one in measured:
-            print(f"{one.path:40} {len(one.arrows):5} {one.count:6} {len(one.back_up):7}")
+    print(f"{'folder':40} rooms arrows back up")
+    for one in measured:
+        print(f"{one.path:40} {len(one.arrows):5} {one.count:6} {len(one.back_up):7}")
     print("\n".join(faults), file=sys.stderr, end="\n" if faults else "")
     return 1 if faults else 0
 

@@ -2,9 +2,9 @@
 
 Most cases are inputs of decoders: valid ones with a few mutations, and arbitrary bytes. Others are
 bodies over the whole parameter space of both endpoints, decoded, sampled and ranked by the real code over
-rows of ordinary and extreme logits, some through the whole gateway with a hostile worker; and rounds of answers under
-every policy, with frames of anything that the shape checks let in. Exit code 1 at the first failure, with the name of
-the case, which `--case` repeats.
+rows of ordinary and extreme logits, some through the whole gateway with a hostile worker; requests made from its
+OpenAPI document; and rounds of answers under every policy, with frames of anything that the shape checks let in.
+Exit code 1 at the first failure, with the name of the case, which `--case` repeats.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from edgespec.lab.demo.scene import progress
 from tools.fuzz import api_cases, run
 from tools.options import number, output
 
@@ -34,14 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _repeat(args.case)
     console = Console(stderr=True)
     began, seen, cases = time.monotonic(), Counter[str](), Counter[str]()
-    columns = TextColumn("fuzz"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=args.cases)
+    with progress(console) as bar:
+        task = bar.add_task("fuzz", total=args.cases)
 
         def done(result: run.Result) -> None:
             seen.update({f"{result.piece.kind} {what}": count for what, count in result.seen.items()})
             cases[result.piece.kind] += result.piece.cases
-            progress.advance(bar, result.piece.cases)
+            bar.advance(task, result.piece.cases)
             if not console.is_terminal:
                 _print_tenths(console, cases.total(), result.piece.cases, args.cases)
 

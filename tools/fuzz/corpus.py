@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from tools.fuzz.decoder import outcome
+from tools.fuzz.decoder import mutated, outcome
 from tools.fuzz.decoders import decoders
-from tools.fuzz.mutate import mutated
 from tools.options import number
 
 FILE = Path(__file__).with_name("corpus.jsonl")

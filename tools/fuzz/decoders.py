@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tools.fuzz import stored, texts, wire
-from tools.fuzz.decoder import Decoder, outcome
-from tools.fuzz.mutate import mutated
+from tools.fuzz.decoder import Decoder, mutated, outcome
 
 INPUTS = 100
 """Of one case; of a decoder that takes longer as many cases as it needs to have its share."""

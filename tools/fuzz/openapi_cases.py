@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz.openapi_cases`: requests made from the gateway's OpenAPI document, sent to a whole gateway.
+"""Requests made from the gateway's OpenAPI document, sent to a whole gateway.
 
 A request is one of the document's operations with a body of its schema, or such a body with one place made wrong, or
 any bytes. No status is 500 or more, and every response, each event of a stream included, is decoded by its type in the
@@ -7,13 +7,10 @@ document. The gateway has its real engine, over a table in the place of a target
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -21,9 +18,8 @@ import msgspec
 
 from cloud_gateway.api.errors import Error
 from cloud_gateway.api.routes import ROUTES, Route
-from tools.fuzz.mutate import WRONG, spoiled
+from tools.fuzz.decoder import WRONG, spoiled
 from tools.fuzz.served import AT_ONCE, TIMEOUT_S, serving
-from tools.options import number
 
 Json = dict[str, Any]
 TEXTS = ("", "a", "fuzz", "user", "assistant", "text", "function", "stop \u2603", "\u0000", "x" * 70, "\U0001f600")
@@ -150,19 +146,3 @@ def _check(route: Route, status: int, kind: str, body: bytes) -> None:
     assert events.pop() == b"[DONE]" and route.event is not None
     for event in events:
         msgspec.json.decode(event, type=route.event)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Sends so many requests; prints how many of each status there were."""
-    parser = argparse.ArgumentParser(prog="python -m tools.fuzz.openapi_cases", description=__doc__)
-    parser.add_argument("--cases", type=number(int, 1, 10**9), default=5000, help="default %(default)s")
-    parser.add_argument("--seed", default="1", help="the same one sends the same requests")
-    args = parser.parse_args(argv)
-    for what, count in sorted(asyncio.run(cases(args.seed, args.cases)).items()):
-        print(f"{count:>8,}  {what}")
-    print(f"{args.cases:,} requests: no status of 500 and up, and every response as the document says")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from tools.fuzz import api_cases, decoders, served, tree_cases
+from tools.fuzz import api_cases, decoders, openapi_cases, served, tree_cases
 
 CPU_S = 60.0
 """Processor time of the process; a case takes some milliseconds."""
@@ -54,10 +54,17 @@ class Kind:
     """About half a second."""
     weight: int = 1
     """Inputs of one case: a walk has several rounds."""
+    together: bool = False
+    """Whether the cases of a piece go to one gateway, and so have one name, which ends with their number."""
+
+
+def _count(name: str) -> int:
+    return int(name.split(":")[3])
 
 
 KINDS: Mapping[str, Kind] = {
-    "http": Kind(lambda name: asyncio.run(served.cases(name, int(name.split(":")[3]))), 0.00004, 50),
+    "http": Kind(lambda name: asyncio.run(served.cases(name, _count(name))), 0.00004, 50, together=True),
+    "openapi": Kind(lambda name: asyncio.run(openapi_cases.cases(name, _count(name))), 0.0016, 500, together=True),
     "tree": Kind(tree_cases.case, 0.08, 40, tree_cases.ROUNDS),
     "api": Kind(lambda name: Counter([api_cases.case(name)]), 0.08, 500),
     "decoder": Kind(decoders.case, 0.84, 60, decoders.INPUTS),
@@ -77,9 +84,9 @@ class Piece:
     """What it counts for: a walk has several rounds."""
 
     def names(self) -> Iterator[str]:
-        """By which `--case` repeats each one; of those through the gateway all together."""
-        if self.kind == "http":
-            yield f"{self.seed}:http:{self.start}:{self.count}"
+        """By which `--case` repeats each one, or all together."""
+        if KINDS[self.kind].together:
+            yield f"{self.seed}:{self.kind}:{self.start}:{self.count}"
         else:
             yield from (f"{self.seed}:{self.kind}:{i}" for i in range(self.start, self.start + self.count))
 
@@ -109,7 +116,7 @@ def pieces(cases: int, seed: int, kinds: Collection[str] = tuple(KINDS)) -> list
 def one(name: str) -> Counter[str]:
     """Runs the case of this name. Raises whatever it fails with."""
     kind = name.split(":")[1]
-    with nullcontext() if kind == "http" else bounded():
+    with nullcontext() if KINDS[kind].together else bounded():
         return KINDS[kind].case(name)
 
 

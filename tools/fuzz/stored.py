@@ -31,9 +31,8 @@ from edgespec.shared import hf_vocabulary, settings, vocabfiles
 from edgespec.shared.paired import PairedGateways, PairedPeers
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker.config import WorkerSettings
-from tools.fuzz.decoder import Decoder
+from tools.fuzz.decoder import JSON, MSGPACK, Codec, Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
-from tools.fuzz.mutate import JSON, MSGPACK, Codec
 from tools.survey.sample import Sample, SurveyFileError
 from tools.survey.sample import read as read_samples
 

@@ -27,9 +27,8 @@ from edgespec.core.protocol.handshake import Pin, gateway_rotation
 from edgespec.shared import mdns, tls
 from edgespec.shared.address import parse_address, source_of
 from edgespec.worker.discovery import read_announcement
-from tools.fuzz.decoder import Decoder
+from tools.fuzz.decoder import MSGPACK, Decoder
 from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, HASH, PAIRING, PEERS, SPKI, VOCABULARY, WORKER_KEY
-from tools.fuzz.mutate import MSGPACK
 
 TLS_KEY = ec.derive_private_key(7, ec.SECP256R1())
 YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

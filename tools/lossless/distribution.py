@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from edgespec.lab.demo.scene import progress
 from tools import verbs
 from tools.lossless import cases, mutants
 from tools.lossless.cases import Case, Result
@@ -53,17 +53,16 @@ def run(args: argparse.Namespace) -> int:
     faults = MUTANTS if args.mutants else ()
     results: list[Result] = []
     verdicts: list[Verdict] = []
-    columns = (TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(jobs) + len(faults))
+    with progress(console) as bar:
+        task = bar.add_task("", total=len(jobs) + len(faults))
         for index, (case, scene, trials) in enumerate(jobs):
-            progress.update(task, description=f"{case.method}, {case.drafter}, {case.siblings} wide")
+            bar.update(task, description=f"{case.method}, {case.drafter}, {case.siblings} wide")
             results.append(cases.run(case, scene, RULES[case.rule], trials, args.seed * 1000 + index))
-            progress.advance(task)
+            bar.advance(task)
         for index, mutant in enumerate(faults):
-            progress.update(task, description=f"fault: {mutant.name}")
+            bar.update(task, description=f"fault: {mutant.name}")
             verdicts.append(mutants.run(mutant, synthetic(), args.trials, args.seed * 1000 + 900 + index))
-            progress.advance(task)
+            bar.advance(task)
     report = build_report(results, verdicts, args.seed, time.perf_counter() - began)
     _show(report, verbs.console())
     verbs.write_json(args.json, report)

@@ -20,8 +20,6 @@ from tools.places.series import ALONE, Place, high
 CONFIDENCE = 0.95
 LIMIT = 1.02
 """Of a time to the better of plain decoding and co-located k = 2: what counts as slower."""
-LIMITED = "limited"
-"""`balanced` with a limit of the entropy, as against `balanced` without."""
 VALUES: Mapping[str, Value] = {"decoding": decoding, "whole": whole}
 Runs = Mapping[str, Run]
 
@@ -40,7 +38,7 @@ def summary(every: Sequence[Runs], places: Sequence[Place], start: Mapping[str, 
         "rows": [
             row(runs, place, name, best)
             for place in places
-            for name in ("balanced", "latency", LIMITED)
+            for name in ("balanced", "latency")
             if place.arm(name) in runs[0]
         ],
         "same_text": _same_text(runs),
@@ -84,7 +82,6 @@ def row(every: Sequence[Runs], place: Place, name: str, best: int) -> dict[str, 
     for kind, value in VALUES.items():
         to = {"plain": ["plain"], "k2": [BASE], "best": [f"colocated_k{best}"], "better": ["plain", BASE]}
         to["control"] = [CONTROL]
-        to |= {"unlimited": [place.arm("balanced")]} if name == LIMITED else {}
         found[kind] = {"ms_per_token": round(median(map(value, mine)), 3)}
         found[kind] |= {name: spread(ratios(every, arm, bases, value)) for name, bases in to.items()}
     passes = sum(run.usage["local_draft_passes"] for run in mine)
@@ -175,15 +172,9 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
 
 def remarks(figures: Mapping[str, Any]) -> list[str]:
     """The arms without a worker, and the conditions."""
-    rows, setting = figures["local"].items(), figures["setting"]
+    rows = figures["local"].items()
     parts = [f"{name} {found['decoding']:.1f} ({found['whole']:.1f} whole)" for name, found in rows]
     lines = [f"Beside the neighbour: {', '.join(parts)}; best k = {figures['best_k']}."]
-    for found in figures["rows"]:
-        if "unlimited" in found["decoding"]:
-            ratio = "{median:.3f} ({low:.2f}-{high:.2f})".format(**found["decoding"]["unlimited"])
-            lines.append(
-                f"With the entropy limited to {setting['phi']:g}, at {found['rtt_ms']:g} ms: {ratio} of balanced."
-            )
     if neighbour := figures["start"].get("neighbour"):
         lines.append(f"A plain pass takes {neighbour['factor']:.2f} times as long beside the neighbour as alone.")
     if figures["disturbed"]:

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from edgespec.core.errors import ConfigError
+from edgespec.lab.demo.scene import progress
 from tools import verbs
 from tools.options import number
 from tools.sim import figures, sweep, tables
@@ -61,15 +60,14 @@ def _require_writable(out: Path) -> None:
 
 def _figure(options: argparse.Namespace) -> int:
     _require_writable(options.json)
-    columns = (TextColumn(options.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, transient=True) as bar:
+    with progress(verbs.console()) as bar:
         task = bar.add_task(options.name)
 
-        def progress(done: int, total: int) -> None:
+        def seen(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
         more = {"quick": options.quick} if "quick" in options else {}
-        answer = options.simulated(options.json, options.processes, progress, options.runs, **more)
+        answer = options.simulated(options.json, options.processes, seen, options.runs, **more)
     verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key in [one for one in answer if one not in ("figure", "rows", "tables", "table")]:

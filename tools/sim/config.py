@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.sim.world import Curve, Steps
-from tools.sim.process import Iid
+from tools.sim.tokens import Iid
 
 FOLDER = Path(__file__).parents[2] / "configs/sim"
 

@@ -20,8 +20,7 @@ from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.process import TokenProcess
 from edgespec.lab.sim.world import Curve, Result, Steps, run
-from tools.sim.process import Iid
-from tools.sim.recording import Recorded
+from tools.sim.tokens import Iid, Recorded
 
 
 class OracleDrafting(BestFirst):

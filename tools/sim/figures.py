@@ -17,8 +17,7 @@ from edgespec.lab.sim.world import Steps, run
 from tools.sim import plots
 from tools.sim.config import load, steps_of, tokens_of
 from tools.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of
-from tools.sim.process import Iid
-from tools.sim.recording import Recorded
+from tools.sim.tokens import Iid, Recorded
 
 NEVER_SKIP = -1.0
 """phi below every entropy: the controller always takes the worker to be on another path."""

@@ -21,10 +21,11 @@ import numpy as np
 
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.world import Curve, Result, Steps
+from tools import verbs
 from tools.sim import plots
 from tools.sim.config import load
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, simulate
-from tools.sim.process import Iid
+from tools.sim.tokens import Iid
 
 MEDIAN, HIGH = 1.00, 1.05
 """Goals for the median and the 90th percentile of a place, relative to the best of plain and co-located k = 2."""
@@ -118,20 +119,16 @@ def sweep(
     """One row a place; places that `OUT.part` holds are not simulated again."""
     config = load("sweep")
     runs = runs or (config["quick"] if quick else config["run"])["runs"]
-    part = out.with_suffix(".part")
-    done = {tuple(one["key"]): one["row"] for one in _lines(part)}
+    kept = verbs.Kept(out.with_suffix(".part"))
     wanted = list(places(config, quick=quick))
     stamp = zlib.crc32(json.dumps(config, sort_keys=True).encode())
     keys = {place: (*asdict(place).values(), runs, stamp) for place in wanted}
-    left = [place for place in wanted if keys[place] not in done]
+    left = [place for place in wanted if keys[place] not in kept]
     progress(len(wanted) - len(left), len(wanted))
-    with part.open("a") as file:
-        for number, (place, row) in enumerate(_measured(left, config, runs, processes), 1):
-            done[keys[place]] = row
-            file.write(json.dumps({"key": keys[place], "row": row}) + "\n")
-            file.flush()
-            progress(len(wanted) - len(left) + number, len(wanted))
-    rows = [done[keys[place]] for place in wanted]
+    for number, (place, row) in enumerate(_measured(left, config, runs, processes), 1):
+        kept.get(keys[place], lambda: row)  # noqa: B023  called at once
+        progress(len(wanted) - len(left) + number, len(wanted))
+    rows = [kept.get(keys[place], dict) for place in wanted]
     _plot(rows, out, config["run"]["prefer"])
     answer = {"figure": "sweep", "rows": rows, **verdict(rows, config["run"]["prefer"])}
     return answer | {"text": text(rows, config["run"]["prefer"])}
@@ -147,15 +144,6 @@ def _measured(
     with ProcessPoolExecutor(min(processes, os.cpu_count() or 1)) as pool:
         futures = {pool.submit(measure, place, config, runs): place for place in wanted}
         yield from ((futures[future], future.result()) for future in as_completed(futures))
-
-
-def _lines(part: Path) -> Iterator[dict[str, Any]]:
-    """What an earlier run finished; a last line that was cut off is left out."""
-    for line in part.read_text().splitlines() if part.exists() else ():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
 
 
 def verdict(rows: Sequence[Row], prefer: Sequence[str]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from tools.results import markdown
 from tools.sim import plots
 from tools.sim.config import load, steps_of
 from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
-from tools.sim.process import Iid
 from tools.sim.theory import (
     best_k,
     expected_accepted,
@@ -24,6 +23,7 @@ from tools.sim.theory import (
     printed_overview,
     speedup,
 )
+from tools.sim.tokens import Iid
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SCAN = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)

@@ -42,7 +42,9 @@ State = dict[str, Tensor]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=10, help="layers to keep: the first, and the rest evenly")
-    parser.add_argument("--keep", type=_numbers, metavar="N,N...", help="which layers to keep instead, counted from 0")
+    parser.add_argument(
+        "--keep", type=options.several(int), metavar="N,N...", help="which layers to keep instead, counted from 0"
+    )
     parser.add_argument("--batch", type=options.number(int, 1, 4096), default=8, help="completions of a step")
     parser.add_argument("--format", choices=FORMATS, default="q4_0", help="of the draft's weights")
 
@@ -95,10 +97,6 @@ def checked(kept: Sequence[int], total: int) -> tuple[int, ...]:
     if not kept or list(kept) != sorted(set(kept)) or not 0 <= kept[0] <= kept[-1] < total:
         raise ConfigError(f"--keep takes layers from 0 to {total - 1} in rising order, such as 0,1,{total - 1}.")
     return tuple(kept)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def pruned(target: Any, kept: Sequence[int]) -> Any:

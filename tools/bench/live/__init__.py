@@ -27,11 +27,11 @@ from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.lab.rig.chat import Prompt
 from edgespec.shared import models
 from tools import deep_target, peers, verbs
-from tools import options as checked
 from tools.bench.live import arms, report
-from tools.bench.live.answers import Batch
 from tools.bench.live.arms import Arm
+from tools.bench.live.report import Batch
 from tools.bench.live.systems import Scene, Systems, started, versions, warm_up
+from tools.options import known, number, output, several
 
 PROMPT_ROOM = 512
 """Tokens of context beside the completion's; MT-Bench's first turns have fewer."""
@@ -42,38 +42,38 @@ DEFAULT_ARMS = "plain,colocated,remote,ngram,llama-server,llama-server-draft,lla
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench live`."""
-    parser.add_argument("--arms", type=_words, default=_words(DEFAULT_ARMS), help=f"of {', '.join(arms.FAMILIES)}")
+    words, numbers = several(known(arms.FAMILIES, "arm")), several(number(int, 1, 16))
+    parser.add_argument("--arms", type=words, default=words(DEFAULT_ARMS), help=f"of {', '.join(arms.FAMILIES)}")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="llamacpp", help="what computes our target")
     parser.add_argument("--target", choices=("plain", "deep"), default="deep", help="deep: a pass costs several times")
-    parser.add_argument("--blocks", type=checked.number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS), default=4)
+    parser.add_argument("--blocks", type=number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS), default=4)
     parser.add_argument("--format", choices=("as-is", *FORMATS), default="as-is", help="weights of the GGUF target")
     parser.add_argument("--model", type=Path, help="another GGUF target, for ours and peers")
     parser.add_argument("--draft", default="requantised", help=f"{', '.join(DRAFTS)}, or a GGUF file")
-    parser.add_argument("--k", type=_numbers(1, 16), default=[1, 2, 3, 4, 6, 8], help="depths of co-located drafting")
-    parser.add_argument("--peer-k", type=_numbers(1, 16), default=[2, 3, 4, 8], help="the peer's --spec-draft-n-max")
+    parser.add_argument("--k", type=numbers, default=(1, 2, 3, 4, 6, 8), help="depths of co-located drafting")
+    parser.add_argument("--peer-k", type=numbers, default=(2, 3, 4, 8), help="the peer's --spec-draft-n-max")
+    types, listed = several(known(arms.NGRAM_TYPES, "n-gram type")), ", ".join(arms.NGRAM_TYPES)
+    parser.add_argument("--ngram-types", type=types, default=("simple", "mod"), help=f"of {listed}")
     parser.add_argument(
-        "--ngram-types", type=_words, default=["simple", "mod"], help=f"of {', '.join(arms.NGRAM_TYPES)}"
+        "--cores", type=several(number(int, 1, 2)), default=(1, 2), help="of each peer: 1, 2 or both settings"
     )
-    parser.add_argument("--cores", type=_numbers(1, 2), default=[1, 2], help="of each peer: 1, 2 or both settings")
     parser.add_argument(
-        "--levels", "--clients", dest="clients", type=_numbers(1, 64), default=[1], metavar="N[,N...]",
+        "--levels", "--clients", dest="clients", type=several(number(int, 1, 64)), default=(1,), metavar="N[,N...]",
         help="completions at once",
     )  # fmt: skip
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
-    parser.add_argument("--limit", type=checked.number(int, 1, 1000), default=3, help="prompts for each `--clients`")
-    parser.add_argument("--max-tokens", type=checked.number(int, 2, 1024), default=48)
-    parser.add_argument("--rtt-ms", type=checked.number(float, 0, 10_000), default=15.0)
+    parser.add_argument("--limit", type=number(int, 1, 1000), default=3, help="prompts for each `--clients`")
+    parser.add_argument("--max-tokens", type=number(int, 2, 1024), default=48)
+    parser.add_argument("--rtt-ms", type=number(float, 0, 10_000), default=15.0)
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no batch of prompts later")
     parser.add_argument("--no-neighbour", action="store_true", help="no drafting neighbour beside arms on one core")
-    parser.add_argument("--json", type=checked.output, metavar="OUT", help="all figures; OUT.md beside it")
+    parser.add_argument("--json", type=output, metavar="OUT", help="all figures; OUT.md beside it")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints a table; writes figures where asked. Raises ConfigError, ModelError, RigError."""
     console = verbs.console()
-    if unknown := set(options.ngram_types) - set(arms.NGRAM_TYPES):
-        raise ConfigError(f"`{min(unknown)}` is no n-gram type; --ngram-types takes {', '.join(arms.NGRAM_TYPES)}.")
     wanted = arms.chosen(options.arms, options.k, options.peer_k, options.ngram_types, options.cores)
     levels = sorted(set(options.clients))
     work = arms.batches(read_prompts(options.prompts, sys.maxsize, options.seed), levels, int(options.limit))
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         for found in measured(systems, wanted, work, options.max_tokens, show_one, options.minutes * 60):
             figures = report.summary(wanted, found, context(options, scene))
             verbs.write_json(options.json, figures)
-    show(figures, console)
+    print(report.markdown(figures))
     if options.json:
         options.json.with_suffix(".md").write_text(report.markdown(figures), encoding="utf-8")
     return 0
@@ -103,11 +103,11 @@ def measured(
     """
     found: list[Batch] = []
     began = time.monotonic()
-    for number, (_, prompts) in enumerate(work):
+    for turn, (_, prompts) in enumerate(work):
         if found and time.monotonic() - began > at_most_s:
             return
-        for arm in arms.turns(wanted, number):
-            found.append(systems.ask(arm, prompts, max_tokens, number))
+        for arm in arms.turns(wanted, turn):
+            found.append(systems.ask(arm, prompts, max_tokens, turn))
             done(found[-1])
         yield found
 
@@ -163,13 +163,6 @@ def context(options: argparse.Namespace, scene: Scene) -> dict[str, Any]:
     return asked | {"llama_cpp_python": version("llama-cpp-python"), "machine": machine}
 
 
-def show(figures: dict[str, Any], console: Console) -> None:
-    """Prints table and remarks."""
-    console.print(report.table(figures))
-    for line in report.remarks(figures):
-        console.print(line, highlight=False)
-
-
 def shower(console: Console, total: int) -> Callable[[Batch], None]:
     """Prints a line for every few batches, for each one in a terminal."""
     count = 0
@@ -181,12 +174,3 @@ def shower(console: Console, total: int) -> Callable[[Batch], None]:
             console.print(f"{count} of {total}: {batch.arm}, {batch.tokens_per_s:.1f} tokens/s", highlight=False)
 
     return show_one
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
-
-
-def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
-    one = checked.number(int, low, high)
-    return lambda text: [int(one(part)) for part in text.split(",")]

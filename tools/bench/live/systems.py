@@ -21,19 +21,18 @@ from edgespec.lab.rig import Processes, Rig, free_port, machine_time_s
 from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared.procstat import task_stat
-from tools.bench.live.answers import Answer, Batch, read
-from tools.bench.live.arms import DRAFT, SERIAL, WIDE, Arm
+from tools.bench.live.arms import DRAFT, WIDE, Arm
+from tools.bench.live.report import Answer, Batch, read
 
 LOAD_S = 180.0
 PEER_BODY = {"cache_prompt": False}
 WARM_TOKENS = 24
 ALONE: Mapping[str, Mapping[str, Any]] = {
     "ngram": {"local_draft.model": "", "policy.name": "adaptive", "policy.sources": ["lookup"]},
-    SERIAL: {"local_draft.model": "", "target.slots": 1},
     WIDE: {"target.threads": 2, "local_draft.threads": 2},
 }
-"""Gateways of arms, without a worker: one whose only candidates are what prompt and completion hold; one that completes
-one request after the other; one with a local draft on both cores."""
+"""Gateways of arms, without a worker: one whose only candidates are what prompt and completion hold; one
+with a local draft on both cores."""
 
 
 @dataclass(frozen=True, slots=True)

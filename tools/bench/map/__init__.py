@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+from edgespec.lab.demo.scene import progress
 from tools import verbs
 from tools.bench.map import cells, live, plot, theory
 from tools.bench.map.cells import OURS, Arm, chain
@@ -48,26 +47,6 @@ POINTS = 7.0
 """Goal for the difference between a live and a simulated ratio."""
 
 
-class Kept:
-    """Measured figures by key; each is written at once to a file, which is read again where it is there."""
-
-    def __init__(self, path: Path, *, sealed: bool = False) -> None:
-        """`sealed`: nothing is measured."""
-        self._sealed = sealed
-        lines = path.read_text().splitlines() if path.exists() else []
-        self._path, self._known = path, {tuple(one["key"]): one["v"] for one in map(json.loads, lines)}
-
-    def get(self, key: tuple[Any, ...], measure: Callable[[], Any]) -> Any:
-        """What was measured before, or is now. Raises KeyError where nothing is to be measured."""
-        if key not in self._known:
-            if self._sealed:
-                raise KeyError(key)
-            self._known[key] = measure()
-            with self._path.open("a") as file:
-                file.write(json.dumps({"key": key, "v": self._known[key]}) + "\n")
-        return self._known[key]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench map`."""
     parser.add_argument("--json", type=Path, default=Path("map.json"), help="output; the figure goes beside it")
@@ -78,12 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures what is missing, writes and prints. Raises RigError."""
     kept, places = (
-        Kept(options.json.with_suffix(".part"), sealed=options.kept),
+        verbs.Kept(options.json.with_suffix(".part"), sealed=options.kept),
         sorted(cells.grid(), key=lambda one: one.clients),
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     pairs = [(place, scale_of(place)) for place in map(_place, LIVE)] + [(_place(one), 1.0) for one in UNSCALED]
-    with Progress(*columns, transient=True) as bar:
+    with progress(verbs.console()) as bar:
 
         def made(what: str, measure: Callable[..., Figures], every: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
             found = []
@@ -135,12 +113,12 @@ def _place(of: tuple[float, float, int]) -> Place:
     return Place(ratio * TARGET_MS, acceptance, clients)
 
 
-def _row(kept: Kept, place: Place) -> dict[str, Any]:
+def _row(kept: verbs.Kept, place: Place) -> dict[str, Any]:
     base = kept.get(("base", place.acceptance, place.clients, 0), lambda: cells.without_worker(place))
     return cells.cell(place, base, _simulated(kept, OURS, place))
 
 
-def _simulated(kept: Kept, arm: Arm, place: Place) -> Figures:
+def _simulated(kept: verbs.Kept, arm: Arm, place: Place) -> Figures:
     rtt_ms = place.rtt_ms if arm.workers else 0
     key = (arm.name, place.acceptance, place.clients, rtt_ms, *_unusual(place))
     found: Figures = kept.get(key, lambda: cells.simulated(arm, place))
@@ -152,14 +130,14 @@ def _unusual(place: Place) -> tuple[int, ...]:
     return () if (place.limit, place.leaves) == (LIMIT_ROWS, LEAVES) else (place.limit, place.leaves)
 
 
-def _live(kept: Kept, arm: Arm, place: Place, scale: float) -> Figures:
+def _live(kept: verbs.Kept, arm: Arm, place: Place, scale: float) -> Figures:
     rtt_ms = place.rtt_ms if arm.workers else 0
     key = ("live", arm.name, place.acceptance, place.clients, rtt_ms, scale)
     found: Figures = kept.get(key, lambda: live.measured(arm, place, scale))
     return found
 
 
-def _compared(kept: Kept, place: Place, scale: float) -> dict[str, Any]:
+def _compared(kept: verbs.Kept, place: Place, scale: float) -> dict[str, Any]:
     """Ours ÷ the best chain, live and simulated."""
     gamma, _ = theory.best(place)
     line = chain(gamma)
@@ -173,7 +151,7 @@ def _compared(kept: Kept, place: Place, scale: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _capacity(kept: Kept, gamma: int, ours: Place, ways: Sequence[str]) -> dict[str, Any]:
+def _capacity(kept: verbs.Kept, gamma: int, ours: Place, ways: Sequence[str]) -> dict[str, Any]:
     """Ours beside co-located speculation with γ at saturation: clients and rates of each."""
     full, law, scale = theory.saturated(ours, gamma), theory.capacity(ours, gamma), scale_of(ours)
     base = replace(ours, clients=full)

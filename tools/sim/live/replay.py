@@ -28,7 +28,7 @@ from tools.sim.experiment import BASE, Arm, Cell, WorkerSpec, simulate
 from tools.sim.live.gateway import Load, Reported
 from tools.sim.live.setting import Setting
 from tools.sim.live.stage import Stage
-from tools.sim.recording import Recorded
+from tools.sim.tokens import Recorded
 
 POLICIES = ("adaptive", "amusd", "wanspec")
 TOLERANCE_POINTS = 3.0

@@ -14,8 +14,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab.sim.process import TokenProcess
 from edgespec.lab.sim.world import Curve, Steps
 from tools.sim.experiment import Arm, Kind
-from tools.sim.process import Iid
-from tools.sim.recording import Recorded
+from tools.sim.tokens import Iid, Recorded
 
 VOCABULARY = 1 << 21
 """Above every token id of either process (process.FILLER)."""

@@ -20,8 +20,8 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.lab.link_model import LinkModel
 from tools.sim.config import load
 from tools.sim.experiment import Arm, Cell, simulate
-from tools.sim.process import Iid
 from tools.sim.sweep import WORKER, Place, steps_at
+from tools.sim.tokens import Iid
 
 TT, TD = 0.1, 0.01
 COSTS = Costs(lambda rows: TT, TD)
