@@ -183,17 +183,6 @@ async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) ->
     assert type(worker.seen[-1]).__name__ == "Close"
 
 
-async def test_a_client_that_leaves_the_queue_gives_its_place_up_at_once(make: Make) -> None:
-    engine = make(None, None, TableTarget(slots=1), queue_limit=2)
-    served = engine.submit(request(300))
-    await anext(aiter(served))
-    waiting = engine.submit(request(10))
-    waiting.cancel()
-    async for event in waiting:
-        assert isinstance(event, DoneEvent) and event.finish == "cancelled"
-    assert engine.queued == 0 and engine.active == 1
-
-
 async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
     engine = make(LoopWorker(0.0), TableDraft(), policy="wanspec")
     _, done = await complete(engine, request(20, speculation=Speculation(policy="colocated", k=4)))

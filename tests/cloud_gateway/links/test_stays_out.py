@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol.handshake import WorkerIdentity
+from edgespec.core.protocol.handshake import Standing
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers, WorkerSession
 from edgespec.shared.tls import peer_spki_hash
@@ -65,37 +65,23 @@ async def test_a_wrong_vocabulary(gateway: GatewayUnderTest, honest: Client, cap
     assert "ab" * 8 in caplog.text and (b"t" * 8).hex() in caplog.text
 
 
-async def proves_and_stays_out(
-    gateway: GatewayUnderTest,
-    honest: Client,
-    caplog: pytest.LogCaptureFixture,
-    me: WorkerIdentity,
-    reason: str,
-    code: int,
+@pytest.mark.claim("an-unpaired-key")
+@pytest.mark.parametrize(("standing", "code"), [("unpaired", 4401), ("revoked", 4403)])
+async def test_an_unpaired_key(
+    gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture, standing: Standing, code: int
 ) -> None:
     """Only a worker that has proven its key gets, signed, the pairing status of that key."""
+    gateway.standing[OTHER.key.public] = standing
     async with raw(gateway) as ws:
         seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
-        stranger = Client(ws, WorkerSession(me, gateway.pin, seen_spki, bytes(32), 0.0), me)
+        stranger = Client(ws, WorkerSession(OTHER, gateway.pin, seen_spki, bytes(32), 0.0), OTHER)
         await stranger.flush()
         assert await stranger.receive() == []  # the challenge
-        assert await stranger.receive() == [m.Bye(reason)]
+        assert await stranger.receive() == [m.Bye(standing)]
         assert await stranger.closed() == code
-    await refused_once(gateway, caplog, reason, "peer 127.0.0.1")
-    assert key_id(me.key.public) in caplog.text
+    await refused_once(gateway, caplog, standing, "peer 127.0.0.1")
+    assert key_id(OTHER.key.public) in caplog.text
     await serves_on(gateway, honest)
-
-
-@pytest.mark.claim("an-unpaired-key")
-async def test_an_unpaired_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    stranger = worker_identity(b"x" * 32, "stranger")
-    await proves_and_stays_out(gateway, honest, caplog, stranger, "unpaired", 4401)
-
-
-@pytest.mark.claim("an-unpaired-key")
-async def test_a_revoked_key(gateway: GatewayUnderTest, honest: Client, caplog: pytest.LogCaptureFixture) -> None:
-    gateway.standing[OTHER.key.public] = "revoked"
-    await proves_and_stays_out(gateway, honest, caplog, OTHER, "revoked", 4403)
 
 
 @pytest.mark.claim("an-unpaired-key")

@@ -79,13 +79,6 @@ def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
     assert policy.why == "with the worker, 300 ms away, it was slower than without it"
 
 
-def test_a_long_catch_up_alternates_with_target_steps() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
-    behind = Costs(lambda rows: TT, TD, local_backlog_s=0.1, batch_backlog_s=0.01)
-    kinds = [type(decide(policy, tree, None, costs=behind)) for _ in range(4)]
-    assert kinds == [CatchUp, Verify, CatchUp, Verify]
-
-
 def test_a_backlog_is_priced_over_the_tokens_that_remain() -> None:
     for rtt_s in (0.1, None):
         few, many = (
@@ -296,10 +289,3 @@ def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
     agreed = tree.add_local(tree.root, 5, -math.log(0.95), 0.1)
     action = decide(policy, tree, None, costs=costs)
     assert isinstance(action, Draft) and action.leaves[0] is agreed
-
-
-def test_a_worker_that_drafts_is_not_drafted_after() -> None:
-    tree = suggested(*[0.3] * 12)
-    near = LinkView(0.001, 0.001, TT / 100, ready=True)
-    action = Adaptive(LATENCY).decide(tree, near, replace(COSTS, local_step_s=TT / 5), 0.0)
-    assert not isinstance(action, Draft)

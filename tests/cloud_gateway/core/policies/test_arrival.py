@@ -20,13 +20,6 @@ def streaming() -> Timeline:
     return timeline
 
 
-def test_a_worker_that_just_got_a_commit_answers_a_round_trip_later() -> None:
-    timeline = Timeline()
-    timeline.start(10, 1.0)
-    due = timeline.expect(11, LINK, 1.0)
-    assert (due.chance, due.soon_s) == (1.0, pytest.approx(R + 1.5 * TD))
-
-
 def test_a_streaming_worker_brings_one_level_a_step() -> None:
     due = streaming().expect(14, LINK, 1.0)
     assert (due.chance, due.soon_s) == (1.0, pytest.approx(2 * TD))

@@ -31,13 +31,6 @@ def test_the_first_round_trip_is_taken_whole_later_ones_by_an_eighth() -> None:
     assert rtt.var_s == pytest.approx(0.040), "the deviation of 0.040 equals the variation so far"
 
 
-def test_a_steady_link_ends_with_hardly_any_variation() -> None:
-    rtt = RttEstimator()
-    for _ in range(60):
-        rtt.sample(0.020)
-    assert rtt.high_s == pytest.approx(0.020, rel=0.01)
-
-
 def test_the_first_samples_of_a_mean_count_fully() -> None:
     mean = Ewma(weight=0.1)
     assert mean.value is None

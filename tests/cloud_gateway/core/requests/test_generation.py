@@ -208,12 +208,6 @@ def test_a_cancelled_request_ends_with_its_round_and_emits_nothing() -> None:
     assert [chosen.event for chosen in of(outputs, events.Chosen)] == [None]  # type: ignore[attr-defined]
 
 
-def test_the_worker_diverged_where_the_target_left_its_candidates() -> None:
-    generation = decoding()
-    generation.handle(events.FrameArrived("w", frame(generation, right=False)), 0.1)
-    assert [(one.worker, one.diverged) for one in of(verify(generation), events.Send)] == [("w", True)]  # type: ignore[attr-defined]
-
-
 def test_the_policy_receives_a_round_before_anything_later() -> None:
     received: list[str] = []
 
