@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 from torch import Tensor
 
-from tests.support.tiny_tokenizer import tiny_tokenizer
+from tests.support.tiny_gguf import add_tiny_tokenizer, describe, gguf_file
 
 ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
@@ -34,20 +34,24 @@ def write_gguf(path: Path, model: Any) -> Path:
     """Writes `model` in float32; its rotary embedding must be a plain one."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
-    _describe(writer, config)
-    _tokenizer(writer, config)
-    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert found is not None, name
-        writer.add_tensor(found, _array(name, weight, config))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with gguf_file(path, gguf.MODEL_ARCH_NAMES[architecture]) as writer:
+        describe(writer, config)
+        if getattr(config, "sliding_window", None):
+            writer.add_sliding_window(config.sliding_window)
+        if config.model_type == "gemma2":
+            writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+            writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        if config.model_type in SENTENCEPIECE:
+            _sentencepiece(writer, pieces(config.vocab_size))
+        else:
+            add_tiny_tokenizer(writer, config.vocab_size)
+        names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+        for name, weight in model.state_dict().items():
+            if name == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert found is not None, name
+            writer.add_tensor(found, _array(name, weight, config))
     return path
 
 
@@ -61,47 +65,14 @@ def _array(name: str, weight: Tensor, config: Any) -> np.ndarray[Any, Any]:
     return weight.contiguous().numpy().astype(np.float32)
 
 
-def _describe(writer: gguf.GGUFWriter, config: Any) -> None:
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    writer.add_rope_dimension_count(head)
-    rope = config.rope_parameters
-    writer.add_rope_freq_base(float(rope.get("full_attention", rope)["rope_theta"]))
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    if getattr(config, "sliding_window", None):
-        writer.add_sliding_window(config.sliding_window)
-    if config.model_type == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
-
-
-def _tokenizer(writer: gguf.GGUFWriter, config: Any) -> None:
-    if config.model_type in SENTENCEPIECE:
-        tokens = pieces(config.vocab_size)
-        writer.add_tokenizer_model("llama")
-        writer.add_tokenizer_pre("default")
-        writer.add_token_scores([-float(i) for i in range(len(tokens))])
-        kinds = [gguf.TokenType.BYTE if text.startswith("<0x") else gguf.TokenType.NORMAL for text in tokens]
-        writer.add_token_types([gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *kinds[3:]])
-        writer.add_bos_token_id(1)
-    else:
-        tokenizer = tiny_tokenizer(config.vocab_size)
-        tokens = tokenizer.tokens
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
-        writer.add_token_types(tokenizer.types)
-        writer.add_token_merges(tokenizer.merges)
-        writer.add_bos_token_id(0)
-        writer.add_add_bos_token(False)
+def _sentencepiece(writer: gguf.GGUFWriter, tokens: list[str]) -> None:
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
+    writer.add_token_scores([-float(i) for i in range(len(tokens))])
+    kinds = [gguf.TokenType.BYTE if text.startswith("<0x") else gguf.TokenType.NORMAL for text in tokens]
+    writer.add_token_types([gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *kinds[3:]])
+    writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import gguf
 import numpy as np
@@ -39,48 +43,67 @@ def make_tiny_gguf(
         return (mixed * scale / np.sqrt(shape[-1])).astype(np.float32)
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer, layers, vocab, hidden, heads, kv_heads, context, unused)
-    ones = np.ones(hidden, np.float32)
-    writer.add_tensor("token_embd.weight", weights(vocab, hidden, scale=np.sqrt(hidden)))
-    for layer in range(layers):
-        kv = hidden // heads * kv_heads
-        tensors = {
-            "attn_norm": ones,
-            "attn_q": weights(hidden, hidden, scale=2.0),
-            "attn_k": weights(kv, hidden, scale=2.0),
-            "attn_v": weights(kv, hidden),
-            "attn_output": weights(hidden, hidden),
-            "ffn_norm": ones,
-            "ffn_gate": weights(2 * hidden, hidden),
-            "ffn_up": weights(2 * hidden, hidden),
-            "ffn_down": weights(hidden, 2 * hidden),
-        }
-        for name, tensor in tensors.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", tensor)
-    writer.add_tensor("output_norm.weight", ones)
-    writer.add_tensor("output.weight", weights(vocab, hidden, scale=sharpness / 2))
+    shape = SimpleNamespace(
+        max_position_embeddings=context, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=2 * hidden,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, rope_parameters={"rope_theta": 10_000.0},
+        rms_norm_eps=1e-5, vocab_size=vocab,
+    )  # fmt: skip
+    ones, kv = np.ones(hidden, np.float32), hidden // heads * kv_heads
+    with gguf_file(path) as writer:
+        describe(writer, shape)
+        writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+        add_tiny_tokenizer(writer, vocab, unused)
+        writer.add_tensor("token_embd.weight", weights(vocab, hidden, scale=np.sqrt(hidden)))
+        for layer in range(layers):
+            tensors = {
+                "attn_norm": ones,
+                "attn_q": weights(hidden, hidden, scale=2.0),
+                "attn_k": weights(kv, hidden, scale=2.0),
+                "attn_v": weights(kv, hidden),
+                "attn_output": weights(hidden, hidden),
+                "ffn_norm": ones,
+                "ffn_gate": weights(2 * hidden, hidden),
+                "ffn_up": weights(2 * hidden, hidden),
+                "ffn_down": weights(hidden, 2 * hidden),
+            }
+            for name, tensor in tensors.items():
+                writer.add_tensor(f"blk.{layer}.{name}.weight", tensor)
+        writer.add_tensor("output_norm.weight", ones)
+        writer.add_tensor("output.weight", weights(vocab, hidden, scale=sharpness / 2))
+    return path
+
+
+@contextmanager
+def gguf_file(path: Path, architecture: str = "llama") -> Iterator[gguf.GGUFWriter]:
+    """A GGUF file that is written at the end of the block."""
+    writer = gguf.GGUFWriter(path, architecture)
+    yield writer
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
-def _describe(
-    writer: gguf.GGUFWriter, layers: int, vocab: int, hidden: int, heads: int, kv_heads: int, context: int, unused: int
-) -> None:
-    writer.add_context_length(context)
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(2 * hidden)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(hidden // heads)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_vocab_size(vocab)
+def describe(writer: gguf.GGUFWriter, config: Any) -> None:
+    """The shape of a model, from a configuration with the names of transformers."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(float(rope.get("full_attention", rope)["rope_theta"]))
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def add_tiny_tokenizer(writer: gguf.GGUFWriter, vocab: int, unused: int = 0) -> None:
+    """The tiny tokenizer with its chat template; the last `unused` of its `vocab` tokens stand for no text."""
     tokenizer = tiny.tiny_tokenizer(vocab)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tiny.PRE)

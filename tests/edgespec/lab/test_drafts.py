@@ -10,6 +10,7 @@ from edgespec.__main__ import main
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.drafts import drop_layers, make_draft
 from edgespec.llamacpp.convert import count_loaded_layers, requantise
+from tests.support.tiny_gguf import gguf_file
 
 ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges")
 
@@ -18,19 +19,15 @@ ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.
 def small(tmp_path: Path) -> Path:
     """A GGUF file of four layers that nothing runs, with a list that has one entry per layer."""
     path = tmp_path / "small.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(4)
-    writer.add_array("llama.attention.head_count_kv", [1, 2, 3, 4])
-    writer.add_array("tokenizer.ggml.scores", [0.5, 1.5, 2.5, 3.5])  # as long as there are layers, but not theirs
-    writer.add_array("tokenizer.ggml.tokens", ["a", "b", "c", "é"])
-    writer.add_bool("tokenizer.ggml.add_bos_token", False)
-    writer.add_tensor("token_embd.weight", np.arange(8, dtype=np.float32).reshape(4, 2))
-    for layer in range(4):
-        writer.add_tensor(f"blk.{layer}.attn_q.weight", np.full((2, 2), layer, dtype=np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with gguf_file(path) as writer:
+        writer.add_block_count(4)
+        writer.add_array("llama.attention.head_count_kv", [1, 2, 3, 4])
+        writer.add_array("tokenizer.ggml.scores", [0.5, 1.5, 2.5, 3.5])  # as long as there are layers, but not theirs
+        writer.add_array("tokenizer.ggml.tokens", ["a", "b", "c", "é"])
+        writer.add_bool("tokenizer.ggml.add_bos_token", False)
+        writer.add_tensor("token_embd.weight", np.arange(8, dtype=np.float32).reshape(4, 2))
+        for layer in range(4):
+            writer.add_tensor(f"blk.{layer}.attn_q.weight", np.full((2, 2), layer, dtype=np.float16))
     return path
 
 

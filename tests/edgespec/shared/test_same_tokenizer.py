@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.vocabfiles import gguf_vocabulary
+from tests.support.tiny_gguf import gguf_file
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
 Folder = dict[str, Any]
@@ -103,20 +103,16 @@ def write_folder(path: Path, content: Folder) -> Path:
 
 
 def write_gguf(path: Path, content: dict[str, Any]) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model(content["model"])
-    writer.add_tokenizer_pre(content["pre"])
-    writer.add_token_list(content["tokens"])
-    writer.add_bos_token_id(content["bos"])
-    writer.add_eos_token_id(content["eos"])
-    if content["model"] == "llama":
-        writer.add_token_scores([-1.0] * len(content["tokens"]))
-    if content["add_bos"] is not None:
-        writer.add_add_bos_token(content["add_bos"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with gguf_file(path) as writer:
+        writer.add_tokenizer_model(content["model"])
+        writer.add_tokenizer_pre(content["pre"])
+        writer.add_token_list(content["tokens"])
+        writer.add_bos_token_id(content["bos"])
+        writer.add_eos_token_id(content["eos"])
+        if content["model"] == "llama":
+            writer.add_token_scores([-1.0] * len(content["tokens"]))
+        if content["add_bos"] is not None:
+            writer.add_add_bos_token(content["add_bos"])
     return path
 
 

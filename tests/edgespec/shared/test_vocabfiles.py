@@ -11,7 +11,7 @@ import pytest
 from edgespec.core.errors import ModelError
 from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
-from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_gguf import gguf_file, make_tiny_gguf
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,8 @@ def test_a_damaged_head_is_one_sentence(place: int, tiny: Path, tmp_path: Path) 
 
 def test_a_gguf_file_without_a_vocabulary_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "no-vocabulary.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with gguf_file(path):
+        pass
     with pytest.raises(ModelError, match="no tokenizer vocabulary"):
         gguf_tokenizer_digest(path)
 
