@@ -19,8 +19,7 @@ from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
 from tests.support.echo import Echo, echo_gateway, post
 from tests.support.engines import engine_settings, started
-from tests.support.hostile_schemas import MAKERS, largest
-from tests.support.schemas import NESTED
+from tests.support.schemas import MAKERS, NESTED, largest
 from tests.support.tiny_target import load_tiny, make_tiny_target
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}], "max_tokens": 4}

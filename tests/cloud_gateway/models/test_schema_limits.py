@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.models.grammar import MAX_DEPTH, MAX_NODES, check_size
-from tests.support.hostile_schemas import MAKERS, largest, nested
+from tests.support.schemas import MAKERS, largest, nested
 
 MAX_CPU_S = 0.1
 

@@ -17,8 +17,7 @@ from cloud_gateway.models import grammar as module
 from cloud_gateway.models.grammar import TOO_COMPLEX, Trial, TrialError, _grammar
 from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
-from tests.support.hostile_schemas import MAKERS
-from tests.support.schemas import NESTED
+from tests.support.schemas import MAKERS, NESTED
 
 ENDLESS = MAKERS["allOf of patterns"](32)
 """1.2 KB, for which the library takes more than 20 s."""

@@ -17,9 +17,8 @@ from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.linear import BLOCK_ROWS, PlainLinear
 from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward
 from cloud_gateway.models.target_model.torch import TorchTarget
-from tests.support.slots import begin, chain, opened
 from tests.support.tiny_target import load_tiny, make_tiny_target
-from tests.support.trees import flat_trees, path_to
+from tests.support.trees import begin, chain, flat_trees, opened, path_to
 
 VOCAB = 64
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)

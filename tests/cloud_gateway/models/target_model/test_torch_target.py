@@ -20,10 +20,9 @@ from cloud_gateway.models.target_model import torch as engine
 from cloud_gateway.models.target_model.forward import MIN_ENTRIES, HfForward, Part
 from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import ModelError
-from tests.support.slots import SCOPE, begin, chain, opened
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID
-from tests.support.trees import flat_trees, path_to
+from tests.support.trees import SCOPE, begin, chain, flat_trees, opened, path_to
 
 VOCAB = 64
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)

@@ -1,4 +1,6 @@
-"""Answers that a worker writes while a request waits: fewer passes, the same text, and nothing for others to see."""
+"""Answers that a worker or the local draft writes while a request waits, and earlier completions: fewer passes, the
+same text, and nothing for others to see.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from cloud_gateway.engine import queued_answers
 from cloud_gateway.engine.exchange import NoAudit
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queued_answers import FIRST_NUMBER
+from edgespec.core.errors import ModelError
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
 from tests.support.engines import complete, engines
@@ -23,7 +26,7 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker, OneWorker, Team
 
 COUNT = 40
-GREEDY = Sampling(temperature=0)
+GREEDY, SAMPLED = Sampling(temperature=0), Sampling(temperature=1.0, seed=5)
 ANSWERS, PLAIN = Speculation(policy="adaptive", sources=("answers",)), Speculation(policy="plain")
 pytestmark = pytest.mark.driven
 
@@ -70,7 +73,7 @@ class Book(NoAudit):
 
 
 async def queued(
-    worker: OneWorker | Team,
+    worker: OneWorker | Team | None,
     answers: int = 1,
     request: GenerationRequest | None = None,
     during: Callable[[Engine], object] = lambda engine: None,
@@ -202,3 +205,77 @@ async def test_a_wrong_answer_costs_few_rows_and_no_token() -> None:
     found, usage, _ = await queued(Hostile(DEEP))
     assert found == plain and usage.rounds <= before.rounds
     assert usage.sources["answers"]["accepted"] <= usage.sources["answers"]["verified"] <= COUNT
+
+
+# --- answers of the local draft, and earlier completions -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+async def test_an_answer_written_in_the_queue_saves_passes_and_changes_no_token(sampling: Sampling) -> None:
+    request, draft = wanted(sampling=sampling), TableDraft(right=0.98)
+    plain, before, _ = await queued(None, 0, request, local=TableDraft(right=0.98))
+    found, usage, _ = await queued(None, 1, request, local=draft)
+    assert found == plain
+    assert before.sources["answers"]["accepted"] == 0 and usage.sources["answers"]["accepted"] > COUNT / 2
+    assert usage.rounds <= COUNT / 4
+    assert usage.local_draft_passes > 10, "the answer's passes are counted"
+    assert not draft._tokens, "the draft holds nothing of it any more"
+
+
+async def test_every_waiting_request_gets_an_answer_before_any_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = TableDraft(right=0.98)
+    opened: list[object] = []
+    real = draft.open
+    draft.open = lambda request, tokens, scope=b"": (opened.append(tokens[0]), real(request, tokens, scope))[1]  # type: ignore[method-assign]
+    with engines() as make:
+        monkeypatch.setattr(queued_answers, "QUEUED_TOKENS", 4)
+        settings = SourceSettings(queued_answers=2)
+        engine = make(None, draft, TableTarget(slots=1), sources=settings, prefer="offload")
+        await asyncio.gather(*(complete(engine, wanted(number)) for number in (1, 2, 3)))
+    assert opened[:5] == [1, 2, 3, 2, 3]
+
+
+class NoRoom(TableDraft):
+    """Has no memory for requests that wait."""
+
+    def open(self, request: object, tokens: object, scope: bytes = b"") -> None:
+        if request < 0:  # type: ignore[operator]
+            raise ModelError("no room")
+        super().open(request, tokens, scope)  # type: ignore[arg-type]
+
+
+async def test_a_draft_without_room_costs_the_queue_its_answers_and_nothing_else() -> None:
+    plain, _, _ = await queued(None, 0, local=TableDraft(right=0.98))
+    found, usage, _ = await queued(None, 2, local=NoRoom(right=0.98))
+    assert found == plain and usage.sources["answers"]["accepted"] == 0
+
+
+async def twice(scope: bytes, then: bytes) -> tuple[list[int], Usage, Usage, list[int]]:
+    """The same prompt twice; with each request's scope."""
+    with engines() as make:
+        engine = make(target=TableTarget())
+        before, first = await complete(engine, wanted(1, cache_scope=scope))
+        tokens, done = await complete(engine, wanted(1, cache_scope=then))
+    return before, first.usage, done.usage, tokens
+
+
+async def test_the_same_question_again_is_decoded_from_the_earlier_completion() -> None:
+    before, first, again, tokens = await twice(b"a", b"a")
+    assert tokens == before and first.rounds == COUNT and again.rounds <= COUNT / 4
+
+
+@pytest.mark.claim("another-scope-learns-nothing-of-earlier-completions")
+@pytest.mark.parametrize(("scope", "then"), [(b"a", b"b"), (b"", b""), (b"a", b""), (b"", b"a")])
+async def test_another_scope_learns_nothing_of_earlier_completions(scope: bytes, then: bytes) -> None:
+    _, first, again, _ = await twice(scope, then)
+    assert again.rounds == first.rounds == COUNT and again.sources["answers"]["proposed"] == 0
+
+
+async def test_a_request_without_the_source_keeps_and_finds_nothing() -> None:
+    with engines() as make:
+        engine = make(target=TableTarget())
+        await complete(engine, wanted(1, PLAIN, cache_scope=b"a"))
+        _, done = await complete(engine, wanted(1, cache_scope=b"a"))
+        assert done.usage.sources["answers"]["proposed"] == 0
+        _, done = await complete(engine, wanted(1, PLAIN, cache_scope=b"a"))
+    assert done.usage.rounds == COUNT
