@@ -1,9 +1,11 @@
-"""JSON completions, log-probabilities and tool calls, through the official client."""
+"""JSON completions, log-probabilities and tool calls through the official client, and what a schema can cost others."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,14 @@ import torch
 
 from cloud_gateway.api import Backend, ServedModel
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.grammar import Grammars
+from cloud_gateway.models import grammar
+from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
-from tests.support.echo import MODEL, ByteText, Echo, echo_gateway
+from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
 from tests.support.engines import engine_settings, started
-from tests.support.schemas import NESTED, keeps_nested
+from tests.support.schemas import MAKERS, NESTED, keeps_nested, largest
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools.doubles.limits import request_limits
 
@@ -37,13 +40,33 @@ def target(folder: Path) -> TorchTarget:
     return TorchTarget(load_tiny(folder), slots=4, threads=1, context=1536)
 
 
+class Gated(Grammars):
+    """Compiles NESTED only while `gate` is set."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def compile(self, schema: Mapping[str, Any], *others: Any) -> Schema:
+        if schema == NESTED:
+            self.begun.set()
+            assert self.gate.wait(60)
+        return super().compile(schema, *others)
+
+
 @pytest.fixture
-async def tiny(tmp_path: Path, folder: Path, target: TorchTarget) -> AsyncIterator[Echo]:
-    tokenizer, engine = load_tokenizer(folder), Engine(target, None, engine_settings(policy="plain"))
+def grammars(folder: Path, target: TorchTarget, monkeypatch: pytest.MonkeyPatch) -> Gated:
+    monkeypatch.setattr(grammar, "MAX_WAIT_S", 600.0)  # however busy the machine is, a schema's own bound comes first
+    return Gated(load_tokenizer(folder), target.vocab_size, target.eos)
+
+
+@pytest.fixture
+async def tiny(tmp_path: Path, folder: Path, target: TorchTarget, grammars: Gated) -> AsyncIterator[Echo]:
+    engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
-        grammars = Grammars(tokenizer, target.vocab_size, target.eos)
-        echo.api.serve(Backend(engine, Text(tokenizer), served, grammars))
+        echo.api.serve(Backend(engine, Text(load_tokenizer(folder)), served, grammars))
         with started(engine):
             yield echo
 
@@ -209,3 +232,88 @@ async def test_former_calls_and_their_results_reach_the_template(caller: tuple[o
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(model="echo", messages=messages, tools=WEATHER)
     assert caught.value.param == "messages[1].tool_calls[0]"
+
+
+# --- what a schema can cost others -----------------------------------------------------------------------------------
+
+CHAT: dict[str, Any] = {**ASK, "max_tokens": 4}
+
+
+def asking(schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {**CHAT, "response_format": form, **more}
+
+
+@pytest.mark.parametrize("name", ["circles", "ladder of allOf", "wide enum"])
+async def test_64_kib_of_the_worst_gets_an_answer_or_one_sentence(tiny: Echo, name: str) -> None:
+    async with asyncio.timeout(60):
+        status, body, _ = await post(tiny, asking(largest(name)))
+    assert status in (200, 400)
+    if status == 400:
+        assert body["error"]["message"].startswith("Invalid 'response_format': ")
+        assert len(body["error"]["message"]) < 200
+
+
+@pytest.mark.claim("while-one-keys-schema-is-compiled-all-else-goes-on")
+async def test_while_one_keys_schema_is_compiled_all_else_goes_on(tiny: Echo, grammars: Gated) -> None:
+    grammars.gate.clear()
+    slow = asyncio.ensure_future(post(tiny, asking(NESTED)))
+    try:
+        await asyncio.to_thread(grammars.begun.wait, 30)
+        async with asyncio.timeout(30):
+            status, _, _ = await post(tiny, CHAT)
+        assert status == 200 and not slow.done()
+    finally:
+        grammars.gate.set()
+        status, _, _ = await slow
+    assert status == 200
+
+
+@pytest.mark.claim("while-one-keys-schema-is-compiled-all-else-goes-on")
+async def test_what_was_refused_once_is_not_tried_again(
+    tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = MAKERS["allOf of patterns"](32)
+    for _ in range(2):
+        status, body, _ = await post(tiny, asking(schema))
+        assert status == 400 and "too complex" in body["error"]["message"]
+        monkeypatch.setattr(grammars._trial, "fault", None)  # another try would fail
+
+
+@pytest.mark.claim("a-schema-is-compiled-again-for-another-key")
+async def test_a_schema_is_compiled_again_for_another_key(
+    tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, fault = list[str](), grammars._trial.fault
+    monkeypatch.setattr(grammars._trial, "fault", lambda text: (tried.append(text), fault(text))[1])
+    keys = [tiny.key, tiny.keys.create("other")[1]]
+    for _ in range(2):
+        for key in keys:
+            await post(tiny, asking(NESTED), Authorization=f"Bearer {key}")
+    assert len(tried) == len(keys)
+
+
+@pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
+async def test_a_late_mask_keeps_its_own_completion_waiting_and_no_other(
+    tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, before, _ = await post(tiny, asking(NESTED, seed=1))
+    begun, gate, mask = threading.Event(), threading.Event(), grammar._mask
+
+    def late(*of: Any) -> Any:
+        if not threading.current_thread().name.startswith("schema"):
+            begun.set()
+            assert gate.wait(60)
+        return mask(*of)
+
+    monkeypatch.setattr(grammar, "_mask", late)
+    slow = asyncio.ensure_future(post(tiny, asking(NESTED, seed=1)))
+    try:
+        await asyncio.to_thread(begun.wait, 30)
+        async with asyncio.timeout(30):
+            status, _, _ = await post(tiny, CHAT)
+        assert status == 200 and not slow.done()
+    finally:
+        gate.set()
+        _, after, _ = await slow
+    assert after["choices"] == before["choices"]

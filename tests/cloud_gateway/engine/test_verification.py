@@ -1,11 +1,13 @@
-"""Both ways of verifying sampled tokens through the whole engine: exact, fresh or reproducible, closed to workers."""
+"""Both ways of verifying sampled tokens through the whole engine: exact, fresh or reproducible, closed to workers; and
+`min_tokens`, with which no draft changes the completion of plain decoding either.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ import pytest
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Open, Sampling
+from edgespec.core.sampling.gumbel import gumbel_all
+from edgespec.core.sampling.logits import Processor
 from tests.support.engines import Make, complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.model import next_logits
+from tools.doubles.model import EOS, HashModel, Logits, next_logits
 from tools.doubles.workers import LoopWorker
 from tools.lossless import exact
 from tools.lossless.statistics import Fit, chi_square
@@ -30,9 +34,14 @@ ENOUGH = 1e-4
 
 
 @pytest.fixture
-async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    seeds, seeded = itertools.count(), np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda *seed: seeded(*seed or ([5, next(seeds)],)))
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh randomness is the same in each run."""
+    seeds, made = itertools.count(), np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda *seed: made(*seed or ([5, next(seeds)],)))
+
+
+@pytest.fixture
+async def make(seeded: None) -> AsyncIterator[Make]:
     with engines() as start:
 
         def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: Any) -> Engine:
@@ -122,3 +131,89 @@ async def test_the_gateways_own_candidates_use_the_noise(make: Make) -> None:
     tokens, usage = await answer(engine, Sampling(temperature=1.2, seed=7), 200)
     plain, _ = await answer(engine, Sampling(temperature=1.2, seed=7), 200, policy="plain")
     assert tokens == plain and usage.accepted["local"] == usage.drafted["local"] - (usage.rounds * 4 - 200)
+
+
+MIN, MAX = 12, 60
+SAMPLED = Sampling(temperature=1.2, top_k=8, seed=4)
+
+
+class Brief(HashModel):
+    """A model that ends a completion about every third token."""
+
+    def row(self, tokens: Sequence[int]) -> Logits:
+        logits = super().row(tokens)
+        logits[EOS] += 2.5
+        return logits
+
+
+def twin(prompt: Sequence[int], sampling: Sampling, least: int) -> list[int]:
+    """One token at a time, by other code than the engine's; without the end."""
+    tokens, model = list(prompt), Brief()
+    while len(tokens) < len(prompt) + MAX:
+        logits = model.row(tokens).astype(np.float64)
+        if len(tokens) < len(prompt) + least:
+            logits[EOS] = -np.inf
+        scores = Processor(sampling).candidates(logits).dense(len(logits))
+        noise = gumbel_all(sampling.seed or 0, len(tokens), len(logits)) if sampling.temperature else 0
+        token = int(np.argmax(scores + noise))
+        if token == EOS:
+            break
+        tokens.append(token)
+    return tokens[len(prompt) :]
+
+
+@pytest.fixture
+async def make_brief(seeded: None) -> AsyncIterator[Make]:
+    with engines() as start:
+        yield lambda worker=None, local=None, **settings: start(
+            worker, local, TableTarget(slots=4, pass_s=0.001, model=Brief()), **settings
+        )
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("helped", [False, True], ids=["alone", "helped"])
+async def test_no_end_comes_early_and_no_draft_changes_a_token(
+    make_brief: Make, sampling: Sampling, helped: bool
+) -> None:
+    sides = (LoopWorker(0.001, 0.9), TableDraft(model=Brief(right=0.8))) if helped else ()
+    engine, accepted, early = make_brief(*sides, policy="adaptive" if helped else "plain"), 0, 0
+    for number in range(4):
+        prompt = [3, 1, number]
+        wanted = twin(prompt, sampling, MIN)
+        early += len(twin(prompt, sampling, 0)) < MIN <= len(wanted)
+        tokens, done = await complete(engine, GenerationRequest(prompt, MAX, sampling, min_tokens=MIN))
+        assert (tokens, done.finish) == (wanted, "stop" if len(wanted) < MAX else "length")
+        accepted += sum(done.usage.accepted.values())
+    assert early >= 2 and (accepted > 0) == helped
+
+
+async def test_the_whole_length_can_be_asked_for(make_brief: Make) -> None:
+    tokens, done = await complete(make_brief(), GenerationRequest([3, 1], 20, SAMPLED, min_tokens=20))
+    assert (len(tokens), done.finish) == (20, "length") and EOS not in tokens
+
+
+async def test_rejection_samples_the_distribution_without_the_end(make_brief: Make) -> None:
+    engine = make_brief(None, TableDraft(model=Brief(right=0.5), leaves=4), policy="colocated-tree", k=2)
+    sampling, prompt = Sampling(temperature=1.2, top_k=4), [3, 1, 4]
+    wanted = GenerationRequest(
+        prompt, 2, sampling, min_tokens=2, ignore_eos=True, speculation=Speculation(verification="rejection")
+    )
+    seen = Counter[tuple[int, ...]]()
+    for _ in range(200):
+        seen[tuple((await complete(engine, wanted))[0])] += 1
+    possible = {
+        (first, second): one * other
+        for first, one in chances(prompt, sampling).items()
+        for second, other in chances([*prompt, first], sampling).items()
+    }
+    assert set(seen) <= set(possible) and not any(EOS in path for path in seen)
+    fit = chi_square(np.array([seen[path] for path in possible]), np.array(list(possible.values())))
+    assert fit.p > 1e-4
+
+
+def chances(tokens: Sequence[int], sampling: Sampling) -> dict[int, float]:
+    """Of the tokens that may follow, without the end."""
+    logits = Brief().row(tokens).astype(np.float64)
+    logits[EOS] = -np.inf
+    found = Processor(sampling).candidates(logits).probabilities(len(logits))
+    return {token: float(found[token]) for token in np.flatnonzero(found).tolist()}
