@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgespec import __version__
 from edgespec.shared import command, folders, logs
@@ -19,12 +19,16 @@ from edgespec.worker import config, report
 from edgespec.worker.config import WorkerSettings
 
 if TYPE_CHECKING:
+    from edgespec.core.pairing.exchange import Purpose
     from edgespec.core.pairing.messages import Code
     from edgespec.shared.keystore import KeyStore
-    from edgespec.shared.paired import PairedGateway, PairedMachines
+    from edgespec.shared.paired import PairedMachines
+    from edgespec.worker.discovery import Browser
+    from edgespec.worker.pair import Store
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "`edgespec config` prints every setting with its reason; exit codes are those of sysexits.h."
+Record = TypeVar("Record")
 _verb = partial(command.add_verb, "worker.toml")
 
 
@@ -127,15 +131,19 @@ def _id(key: bytes) -> str:
 
 def _pair(args: argparse.Namespace) -> int:
     from edgespec.core.pairing.messages import parse_code
+    from edgespec.shared.paired import PairedGateways
+    from edgespec.worker.pair import pair_through_peers
 
     settings, code, store = config.given(args), parse_code(args.code), _store(args)
     where = args.address or settings.gateway.address
     if args.relay:
-        from edgespec.worker.pair import pair_through_peers
-
         gateway = asyncio.run(pair_through_peers(store, config.worker_name(settings), code))
     else:
-        gateway = asyncio.run(_paired(settings, store, code, parse_address(where) if where else None))
+        from edgespec.worker.discovery import Browser
+
+        address = parse_address(where) if where else None
+        browser = Browser(networks=settings.gateway.networks)
+        gateway = _paired(store, settings, code, PairedGateways(store.folder).add, address, browser, "link")
     me = _id(store.identity().public)
     paired = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me}
     at = gateway.address or "the other end of a relay"
@@ -143,15 +151,29 @@ def _pair(args: argparse.Namespace) -> int:
     return _say(args, paired, text)
 
 
-async def _paired(settings: WorkerSettings, store: KeyStore, code: Code, address: Address | None) -> PairedGateway:
+def _pair_peer(args: argparse.Namespace) -> int:
+    from edgespec.core.pairing.messages import parse_code
+    from edgespec.shared.mdns import PEER
+    from edgespec.shared.paired import PairedPeers
+    from edgespec.worker.discovery import Browser
+
+    settings, code, store = config.given(args), parse_code(args.code), _store(args)
+    address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
+    peer = _paired(store, settings, code, PairedPeers(store.folder).add, address, Browser(kind=PEER), "peer")
+    paired = {"peer": peer.name, "address": peer.address, "id": _id(peer.key)}
+    return _say(args, paired, f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")
+
+
+def _paired(
+    keys: KeyStore, settings: WorkerSettings, code: Code, store: Store[Record], address: Address | None,
+    browser: Browser, purpose: Purpose,
+) -> Record:  # fmt: skip
     """Pairs at the address, or with what mDNS finds. Raises NoGatewayError, PairingError, KeyStoreError."""
     from edgespec.core.pairing.exchange import Party
-    from edgespec.shared.paired import PairedGateways
-    from edgespec.worker.discovery import Browser
-    from edgespec.worker.pair import pair_by_code
+    from edgespec.worker.pair import pair
 
-    me, gateways = Party(store.identity(), config.worker_name(settings)), PairedGateways(store.folder)
-    return await pair_by_code(gateways, code, me, address, lambda: Browser(networks=settings.gateway.networks))
+    me = Party(keys.identity(), config.worker_name(settings), purpose=purpose)
+    return asyncio.run(pair(code, me, store, [address] if address else [], None if address else browser))
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -164,17 +186,6 @@ def _invite(args: argparse.Namespace) -> int:
     for event in control.stream(_socket(args), "invite"):
         _say(args, event, report.invitation(event))
     return 0
-
-
-def _pair_peer(args: argparse.Namespace) -> int:
-    from edgespec.core.pairing.messages import parse_code
-    from edgespec.worker.pair import pair_peer
-
-    code, name = parse_code(args.code), config.worker_name(config.given(args))
-    address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
-    peer = asyncio.run(pair_peer(_store(args), name, code, address))
-    paired = {"peer": peer.name, "address": peer.address, "id": _id(peer.key)}
-    return _say(args, paired, f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")
 
 
 def _forget(args: argparse.Namespace) -> int:

@@ -50,7 +50,7 @@ class LinkPort:
         self.key, self.tls = store.identity(), store.tls_identity()
         self.name = machine_name(settings.name)
         self.paired = PairedWorkers(store.folder)
-        self.pairing = PairingListener(self.key, self.name, self.tls.spki_hash, self.paired)
+        self.pairing = PairingListener(self.key, self.name, self.tls.spki_hash, self.paired.add)
         self.links: Links | None = None
         """None until the port is open."""
         self.advertiser: Advertiser | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from websockets.asyncio.server import ServerConnection
@@ -53,21 +53,18 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-class Store(Protocol):
-    """A list of paired machines."""
-
-    def add(self, key: bytes, name: str, min_version: int, groups: tuple[str, ...] | None) -> Named:
-        """Stores one; its name may be made unique. Raises KeyStoreError."""
+Store = Callable[[bytes, str, int, tuple[str, ...] | None], Named]
+"""Stores a paired machine: key, name, minimum version, groups. Its name may be made unique. Raises KeyStoreError."""
 
 
 class PairingListener:
     """Pairs one machine each time that a person opens the window. Everything runs on the event loop."""
 
-    def __init__(self, key: SigningKey, name: str, spki_hash: bytes, workers: Store, purpose: Purpose = "link") -> None:
-        """`spki_hash`: of the TLS key that this machine serves with; `workers`: the list of paired ones."""
+    def __init__(self, key: SigningKey, name: str, spki_hash: bytes, store: Store, purpose: Purpose = "link") -> None:
+        """`spki_hash`: of the TLS key that this machine serves with; `store`: for who is paired."""
         self._command, self._who = COMMANDS[purpose]
         self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, os.urandom)
-        self._workers = workers
+        self._store = store
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None
         self._running: asyncio.Timeout | None = None
@@ -144,7 +141,7 @@ class PairingListener:
             if exchange.state is State.PROVEN:
                 # Written on the event loop: a pairing is rare, and nothing may run between the proof and storing it.
                 peer = exchange.peer
-                worker = self._workers.add(peer.key, peer.name, peer.version, self._groups)
+                worker = self._store(peer.key, peer.name, peer.version, self._groups)
                 await ws.send(encode(self._window.stored(exchange, worker.name)))
                 return
             if answer is not None:

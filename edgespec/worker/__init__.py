@@ -5,7 +5,7 @@ Public, by module:
 - `config`: all
 - `discovery`: `Browser`
 - `doctor`: `examine`, `exit_code`
-- `pair`: `pair_by_code`, `pair_peer`, `pair_through_peers`
+- `pair`: `pair`, `pair_through_peers`
 - `report`: all
 - `start`: all
 """

@@ -13,13 +13,13 @@ import os
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
 from edgespec.core.errors import EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import Entropy, Party, Peer, Purpose, State, WorkerExchange
+from edgespec.core.pairing.exchange import Party, Peer, State, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
     Code,
@@ -31,11 +31,9 @@ from edgespec.core.pairing.messages import (
 )
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.peer_handshake import PeerUnavailable
-from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared import mdns
 from edgespec.shared.address import DEFAULT_PEER_PORT, PAIR_PATH, Address, Relayed, parse_address
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeer, PairedPeers
+from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
 from edgespec.worker.discovery import Browser
@@ -57,88 +55,22 @@ MAX_KEYS = 64
 """Announced keys that are compared with one code: each fits by chance once in 10,000."""
 
 
-Record = TypeVar("Record", covariant=True)  # noqa: PLC0105  as it is named in shared/paired.py
-
-
-class Store(Protocol[Record]):
-    """A list of paired machines."""
-
-    def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> Record:
-        """Stores one. Raises KeyStoreError."""
+Record = TypeVar("Record")
+Store = Callable[[bytes, bytes, str, str, int], Record]
+"""Stores a paired machine: key, SHA-256 of its TLS key, name, address, minimum version. Raises KeyStoreError."""
 
 
 async def pair(
-    addresses: Sequence[Address],
-    code: Code,
-    key: SigningKey,
-    name: str,
-    gateways: Store[Record],
-    entropy: Entropy = os.urandom,
-    purpose: Purpose = "link",
+    code: Code, me: Party, store: Store[Record], addresses: Sequence[Address] = (), browser: Browser | None = None
 ) -> Record:
-    """Pairs with the gateway at one of `addresses` that shows the code, and stores it in `gateways`.
+    """Pairs with the gateway (or peer) that shows the code, at one of `addresses` or where `browser` finds it.
 
     Raises NoGatewayError (nothing there, or something else), PairingError (another gateway; wrong, expired or burnt
     code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
     """
-    attempt = Pairing(code, Party(key, name, purpose=purpose), gateways, entropy)
-    paired = await attempt.at(addresses)
+    attempt = Pairing(code, me, store)
+    paired = await attempt.at(addresses) if browser is None else await attempt.nearby(browser)
     return paired if paired is not None else attempt.fail()
-
-
-async def pair_by_code(
-    store: Store[Record], code: Code, me: Party, address: Address | None, browser: Callable[[], Browser]
-) -> Record:
-    """`pair` at the address or with what mDNS shows."""
-    pairing = Pairing(code, me, store)
-    if address is None:
-        return await pair_nearby(pairing, code, browser())
-    paired = await pairing.at([address])
-    return paired if paired is not None else pairing.fail()
-
-
-async def pair_nearby(pairing: Pairing[Record], code: Code, browser: Browser, listen_s: float = LISTEN_S) -> Record:
-    """Listens until the gateway that shows the code is paired. Announcements of other keys are not dialled.
-
-    Raises NoGatewayError (none announces itself), PairingError and KeyStoreError, as `pair`.
-    """
-
-    fits: dict[bytes, bool] = {}
-
-    def fitting() -> Sequence[Address]:
-        found = browser.found()
-        for one in found:
-            if one.tls_hash not in fits and len(fits) < MAX_KEYS:
-                fits[one.tls_hash] = code.fits(one.tls_hash)
-        addresses = [address for one in found if fits.get(one.tls_hash) for address in one.addresses]
-        return [address for address in addresses if not pairing.has_tried(address)]
-
-    loop = asyncio.get_running_loop()
-    ends_at = loop.time() + listen_s
-    await browser.start()
-    try:
-        while not pairing.is_answered:
-            await browser.until(lambda: bool(fitting()), ends_at - loop.time())
-            addresses = fitting()
-            if not addresses:
-                break
-            gateway = await pairing.at(addresses)
-            if gateway is not None:
-                return gateway
-        announced = len(browser.found())
-    finally:
-        await browser.close()
-    if not announced:
-        raise NoGatewayError(
-            f"No gateway announced itself by mDNS within {listen_s:g} s; give its address: "
-            "`edgespec pair ADDRESS CODE`."
-        )
-    if not pairing.has_dialled:
-        raise PairingError(
-            f"mDNS shows {announced} gateway{'s' * (announced > 1)} on this network, and not the one that shows this "
-            "code, so nothing was sent; check the code, or give the gateway's address."
-        )
-    return pairing.fail()
 
 
 class _OtherGateway(Exception):
@@ -164,9 +96,9 @@ class _Client(TurnTaking):
 class Pairing(Generic[Record]):
     """One code, and the results at all addresses."""
 
-    def __init__(self, code: Code, me: Party, gateways: Store[Record], entropy: Entropy = os.urandom) -> None:
+    def __init__(self, code: Code, me: Party, store: Store[Record]) -> None:
         self._who = "gateway" if me.purpose == "link" else "peer"
-        self._code, self._me, self._gateways, self._entropy = code, me, gateways, entropy
+        self._code, self._me, self._store = code, me, store
         self._tried: dict[Address, EdgespecError | None] = {}
         """Every address so far, with its error; None: another gateway is there."""
         self._answered: dict[bytes, PairingFailed] = {}
@@ -187,17 +119,46 @@ class Pairing(Generic[Record]):
             await asyncio.sleep(wait_s)
         return self._paired
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the gateway that shows the code refused."""
-        return bool(self._answered)
+    async def nearby(self, browser: Browser, listen_s: float = LISTEN_S) -> Record | None:
+        """Listens until the gateway that shows the code answers; announcements of other keys are not dialled.
 
-    @property
-    def has_dialled(self) -> bool:
-        return bool(self._tried)
+        Raises NoGatewayError if none announces itself, PairingError if only others do, and KeyStoreError.
+        """
+        fits: dict[bytes, bool] = {}
 
-    def has_tried(self, address: Address) -> bool:
-        return address in self._tried or len(self._tried) >= MAX_ADDRESSES
+        def fitting() -> Sequence[Address]:
+            found = browser.found()
+            for one in found:
+                if one.tls_hash not in fits and len(fits) < MAX_KEYS:
+                    fits[one.tls_hash] = self._code.fits(one.tls_hash)
+            addresses = [address for one in found if fits.get(one.tls_hash) for address in one.addresses]
+            return [one for one in addresses if one not in self._tried and len(self._tried) < MAX_ADDRESSES]
+
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + listen_s
+        await browser.start()
+        try:
+            while not self._answered:
+                await browser.until(lambda: bool(fitting()), ends_at - loop.time())
+                addresses = fitting()
+                if not addresses:
+                    break
+                if await self.at(addresses) is not None:
+                    return self._paired
+            announced = len(browser.found())
+        finally:
+            await browser.close()
+        if not announced:
+            raise NoGatewayError(
+                f"No gateway announced itself by mDNS within {listen_s:g} s; give its address: "
+                "`edgespec pair ADDRESS CODE`."
+            )
+        if not self._tried:
+            raise PairingError(
+                f"mDNS shows {announced} gateway{'s' * (announced > 1)} on this network, and not the one that shows "
+                "this code, so nothing was sent; check the code, or give the gateway's address."
+            )
+        return None
 
     def check(self, spki: bytes) -> None:
         """Raises _OtherGateway unless the machine with this TLS key is the wanted one."""
@@ -234,7 +195,7 @@ class Pairing(Generic[Record]):
             self._tried[address] = error
         else:
             where = "" if isinstance(address, Relayed) else str(address)
-            self._paired = self._gateways.add(peer.key, spki, peer.name, where, peer.version)
+            self._paired = self._store(peer.key, spki, peer.name, where, peer.version)
             race.settle(asyncio.current_task())
 
     async def _pair_at(self, race: Race, address: Address) -> tuple[Peer, bytes]:
@@ -262,7 +223,7 @@ class Pairing(Generic[Record]):
 
     async def _exchange(self, ws: ClientConnection, spki: bytes) -> Peer:
         try:
-            exchange = WorkerExchange(self._code, self._me, spki, self._entropy)
+            exchange = WorkerExchange(self._code, self._me, spki, os.urandom)
             await _run(ws, exchange)
             return exchange.peer
         except (ConnectionClosed, TimeoutError):  # perhaps only this path fails, so its other addresses are tried
@@ -311,12 +272,6 @@ def _decode(data: bytes | str) -> PairingMessage:
     return decode_pairing(data)
 
 
-async def pair_peer(store: KeyStore, name: str, code: Code, address: Address | None) -> PairedPeer:
-    """`name`: this machine's. Raises NoGatewayError (nobody is there), PairingError, KeyStoreError."""
-    me = Party(store.identity(), name, purpose="peer")
-    return await pair_by_code(PairedPeers(store.folder), code, me, address, lambda: Browser(kind=mdns.PEER))
-
-
 async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGateway:
     """Pairs with the gateway that shows the code, through a peer that is linked to it: TLS goes through the relay, so
     that the peer learns neither code nor keys.
@@ -340,6 +295,6 @@ async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGa
             ways += [caller.way(peer, address, gateway) for gateway in said.gateways]
         if not ways:
             raise NoGatewayError(" ".join(silent[1:] or silent))
-        return await pair(ways, code, store.identity(), name, PairedGateways(store.folder))
+        return await pair(code, Party(store.identity(), name), PairedGateways(store.folder).add, ways)
     finally:
         await caller.close()

@@ -74,14 +74,14 @@ class Worker:
     gateways: PairedGateways
 
     async def pair(self, gateway: Gateway, code: Code) -> PairedGateway:
-        return await pair([gateway.address], code, self.key, "lab-7", self.gateways)
+        return await pair(code, Party(self.key, "lab-7"), self.gateways.add, [gateway.address])
 
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Gateway]:
     store = ServerKeyStore(folder / "gateway")
     tls, key, workers = store.tls_identity(), store.identity(), PairedWorkers(store.folder)
-    desk = PairingListener(key, "dept gateway", tls.spki_hash, workers)
+    desk = PairingListener(key, "dept gateway", tls.spki_hash, workers.add)
     async with serve(desk.handle, "127.0.0.1", 0, ssl=tls.context(), compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield Gateway(desk, workers, key, tls.spki_hash, Address("127.0.0.1", port))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import Code
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
@@ -42,7 +43,7 @@ class Peer:
         return self.peers.add(other.key.public, b"", "relay", str(other.address), 1)
 
     async def pair(self, other: Peer, code: Code) -> PairedPeer:
-        return await pair([other.address], code, self.key, "caller", self.peers, purpose="peer")
+        return await pair(code, Party(self.key, "caller", purpose="peer"), self.peers.add, [other.address])
 
 
 @asynccontextmanager

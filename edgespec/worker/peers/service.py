@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from edgespec.core.errors import AddressError, EdgespecError, PairingError
-from edgespec.core.pairing.exchange import Purpose
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import mdns
@@ -58,9 +57,6 @@ class Routes:
     def _through(self, peer: PairedPeer, where: Sequence[Address]) -> Relayed:
         address = where[self._failures.get(peer.key, 0) % len(where)]
         return self._caller.way(peer, address, self.gateway)
-
-
-PURPOSE: Purpose = "peer"
 
 
 class PeerService:
@@ -194,18 +190,10 @@ class PeerService:
         return [self._gateway] if self._linked() else []
 
 
-class _Invited:
-    """Stores a peer that came to this machine; the address at which it listens is not known yet."""
-
-    def __init__(self, peers: PairedPeers) -> None:
-        self._peers = peers
-
-    def add(self, key: bytes, name: str, min_version: int, groups: tuple[str, ...] | None) -> PairedPeer:
-        return self._peers.add(key, b"", name, "", min_version)
-
-
 def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingListener:
-    return PairingListener(key, name, spki_hash, _Invited(peers), purpose=PURPOSE)
+    """Stores peers that come to this machine; the address at which one listens is not known yet."""
+    add = lambda key, name, version, _: peers.add(key, b"", name, "", version)  # noqa: E731
+    return PairingListener(key, name, spki_hash, add, purpose="peer")
 
 
 def _interface(host: str) -> str:

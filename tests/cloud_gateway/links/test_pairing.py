@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from edgespec.core.pairing import window
+from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import Code, PairingFailed, Reason
 from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.names import key_id
@@ -130,7 +131,7 @@ async def test_a_relay_that_ends_tls_cannot_pair_although_it_forwards_everything
     async with serve(relay, "127.0.0.1", 0, ssl=mallory.context()) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         with pytest.raises(PairingFailed, match="something between the two sides interferes"):
-            await pair([Address("127.0.0.1", port)], code, worker.key, "lab-7", worker.gateways)
+            await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [Address("127.0.0.1", port)])
     assert (worker.gateways.all(), gateway.workers.all()) == ([], [])
     await operator.code(1)
     operator.done.cancel()

@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from edgespec.core.errors import KeyStoreError, NoGatewayError, PairingError
+from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import PairingFailed, Reason, Refused, Reply
 from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.shared.address import Address
@@ -49,12 +50,12 @@ async def test_an_unreachable_address_and_another_service_have_different_errors(
     with reserved() as port:
         nobody = Address("127.0.0.1", port)
         with pytest.raises(NoGatewayError, match=f"No gateway can be reached at 127.0.0.1:{port} \\(") as error:
-            await pair([nobody], code, worker.key, "lab-7", worker.gateways)
+            await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [nobody])
     assert error.value.exit_code == 69
     with pytest.raises(NoGatewayError, match="can be reached at no.such.host.invalid:7443"):
-        await pair([Address("no.such.host.invalid")], code, worker.key, "lab-7", worker.gateways)
+        await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [Address("no.such.host.invalid")])
     with pytest.raises(NoGatewayError, match="No address of a gateway was given"):
-        await pair([], code, worker.key, "lab-7", worker.gateways)
+        await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [])
 
     async def chat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
@@ -64,10 +65,10 @@ async def test_an_unreachable_address_and_another_service_have_different_errors(
     async with await asyncio.start_server(chat, "127.0.0.1", 0) as other:
         address = Address("127.0.0.1", other.sockets[0].getsockname()[1])
         with pytest.raises(NoGatewayError, match="is not an edgespec gateway; check host and port"):
-            await pair([address], code, worker.key, "lab-7", worker.gateways)
+            await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [address])
 
     operator = Operator(gateway.desk)  # the second address is tried, and the first costs no code
-    await pair([nobody, gateway.address], await operator.code(), worker.key, "lab-7", worker.gateways)
+    await pair(await operator.code(), Party(worker.key, "lab-7"), worker.gateways.add, [nobody, gateway.address])
 
 
 async def test_of_several_gateways_the_one_that_waits_is_paired(
@@ -76,10 +77,10 @@ async def test_of_several_gateways_the_one_that_waits_is_paired(
     async with served(tmp_path / "idle") as idle:
         operator = Operator(gateway.desk)
         both = [idle.address, gateway.address]
-        stored = await pair(both, await operator.code(), worker.key, "lab-7", worker.gateways)
+        stored = await pair(await operator.code(), Party(worker.key, "lab-7"), worker.gateways.add, both)
         assert stored.key == gateway.key.public
         with pytest.raises(PairingFailed, match="not waiting for a worker"):
-            await pair(both, some_code(gateway.spki), worker.key, "lab-7", worker.gateways)
+            await pair(some_code(gateway.spki), Party(worker.key, "lab-7"), worker.gateways.add, both)
 
 
 async def test_a_worker_that_refuses_a_gateway_sends_the_reason(worker: Worker, tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ async def test_a_worker_that_refuses_a_gateway_sends_the_reason(worker: Worker, 
     async with serve(false_gateway, "127.0.0.1", 0, ssl=tls.context()) as server:
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingFailed, match="the other side's key is not valid or not its own"):
-            await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
+            await pair(some_code(tls.spki_hash), Party(worker.key, "lab-7"), worker.gateways.add, [address])
     assert reasons == [Reason.KEY]
     assert worker.gateways.all() == []
 
@@ -110,7 +111,7 @@ async def test_a_gateway_without_pairing_is_called_too_old(worker: Worker, tmp_p
     ) as server:
         address = Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1])
         with pytest.raises(PairingError, match="does not pair: it is older than this worker"):
-            await pair([address], some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
+            await pair(some_code(tls.spki_hash), Party(worker.key, "lab-7"), worker.gateways.add, [address])
 
 
 class Rogue:
@@ -143,7 +144,7 @@ async def test_a_rogue_gateway_first_in_line_is_skipped_and_gets_nothing(
     operator = Operator(gateway.desk)
     code = await operator.code()
     async with rogue(tmp_path / "rogue") as (machine, address):
-        stored = await pair([address, gateway.address], code, worker.key, "lab-7", worker.gateways)
+        stored = await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [address, gateway.address])
         await operator.done
         await until(lambda: machine.connections)
     assert stored.key == gateway.key.public
@@ -158,11 +159,11 @@ async def test_a_rogue_alone_is_named_and_the_code_stays_good(gateway: Gateway, 
         with pytest.raises(
             PairingError, match=f"at {address} is not the one that shows this code, so nothing was sent"
         ):
-            await pair([address], code, worker.key, "lab-7", worker.gateways)
+            await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [address])
         assert not machine.received
         nobody = Address("127.0.0.1", 9)
         with pytest.raises(PairingError, match=f"at {address} is not the one .* can be reached at {nobody} "):
-            await pair([address, nobody], code, worker.key, "lab-7", worker.gateways)
+            await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [address, nobody])
     await worker.pair(gateway, code)
 
 
@@ -173,7 +174,7 @@ async def test_only_so_many_machines_are_dialled_for_one_code(worker: Worker, tm
         codes = (some_code(bytes(32), nameplate) for nameplate in range(4821, 4900))
         code = next(code for code in codes if not any(code.fits(machine.spki) for machine, _ in machines))
         with pytest.raises(PairingError):
-            await pair(addresses, code, worker.key, "lab-7", worker.gateways)
+            await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, addresses)
         await until(lambda: sum(machine.connections for machine, _ in machines) >= MAX_ADDRESSES)
     assert sum(machine.connections for machine, _ in machines) == MAX_ADDRESSES
     assert not any(machine.received for machine, _ in machines)
@@ -202,7 +203,7 @@ async def test_a_gateway_is_asked_again_only_when_it_had_no_time(
     ):
         addresses = [Address("127.0.0.1", next(iter(server.sockets)).getsockname()[1]) for server in (one, two)]
         with pytest.raises(PairingFailed, match=f"Pairing failed at {addresses[0]}: ") as failure:
-            await pair(addresses, some_code(tls.spki_hash), worker.key, "lab-7", worker.gateways)
+            await pair(some_code(tls.spki_hash), Party(worker.key, "lab-7"), worker.gateways.add, addresses)
     assert (failure.value.reason, len(asked)) == (reason, times)
 
 
@@ -240,7 +241,7 @@ async def test_a_gateway_that_falls_silent_is_left_for_the_next_address(
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-        stored = await pair([address, gateway.address], code, worker.key, "lab-7", worker.gateways)
+        stored = await pair(code, Party(worker.key, "lab-7"), worker.gateways.add, [address, gateway.address])
     assert passed > 2 and stored.address == str(gateway.address)
     assert operator.codes == [str(code)]
 

@@ -17,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.protocol import SERVER
 
 from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import PairingFailed, Reason
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import VERSION
@@ -84,7 +85,9 @@ async def test_a_peers_code_does_not_pair_a_worker_with_a_gateway(tmp_path: Path
     async with two(tmp_path) as (caller, relay):
         person = Operator(relay.desk)
         with pytest.raises(PairingFailed) as failed:
-            await pair([relay.address], await person.code(), caller.key, "caller", caller.peers, purpose="link")
+            await pair(
+                await person.code(), Party(caller.key, "caller", purpose="link"), caller.peers.add, [relay.address]
+            )
         assert failed.value.reason is Reason.CODE
         assert not relay.peers.all()
         person.done.cancel()
