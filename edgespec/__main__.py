@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedMachines
     from edgespec.worker.discovery import Browser
-    from edgespec.worker.pair import Store
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "`edgespec config` prints every setting with its reason; exit codes are those of sysexits.h."
@@ -165,7 +164,7 @@ def _pair_peer(args: argparse.Namespace) -> int:
 
 
 def _paired(
-    keys: KeyStore, settings: WorkerSettings, code: Code, store: Store[Record], address: Address | None,
+    keys: KeyStore, settings: WorkerSettings, code: Code, store: Callable[..., Record], address: Address | None,
     browser: Browser, purpose: Purpose,
 ) -> Record:  # fmt: skip
     """Pairs at the address, or with what mDNS finds. Raises NoGatewayError, PairingError, KeyStoreError."""

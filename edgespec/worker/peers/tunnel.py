@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -149,47 +149,6 @@ STEP_S = 3.0
 """Time for connection and handshake, each; the two are on one campus."""
 
 
-class _Call:
-    """One connection to a peer, with what ends it if the other machine floods."""
-
-    def __init__(self, peer: PairedPeer, address: Address) -> None:
-        self.peer, self.address = peer, address
-        self.is_proven = False
-        self.flooded: RemoteProtocolError | None = None
-
-    async def dial(self) -> Channel:
-        """Raises OSError, EOFError; PeerUnavailable if the other machine speaks another version."""
-        sock, context = await connected(self.address), client_context()
-        context.set_alpn_protocols([PEER_PROTOCOL])
-        sock.count(lambda: self.is_proven, self._too_many)
-        channel = Channel(*await asyncio.open_connection(sock=sock, ssl=context, server_hostname=""))
-        if channel.writer.get_extra_info("ssl_object").selected_alpn_protocol() != PEER_PROTOCOL:
-            channel.writer.transport.abort()
-            raise PeerUnavailable.refused(self.peer.name, "version")
-        return channel
-
-    async def shake(self, channel: Channel, key: SigningKey, what: Purpose, gateway: bytes) -> Granted:
-        """The peer's grant. Raises PeerUnavailable, RemoteProtocolError."""
-        spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
-        handshake = CallerHandshake(key, self.peer.key, self.peer.name, spki, os.urandom(32))
-        await channel.send_message(handshake.hello)
-        await channel.send_message(handshake.challenged(await channel.next_message(), what, gateway))
-        granted = handshake.answered(await channel.next_message())
-        self.is_proven = True
-        return granted
-
-    def unreached(self, error: Exception) -> Exception:
-        """Why the call failed: a flood, or what happened to the connection."""
-        why = "no answer" if isinstance(error, TimeoutError) else cause(error)
-        where = Address(self.address.host, self.address.port)
-        return self.flooded or PeerUnavailable(
-            "silent", f"The peer {self.peer.name} is not reached at {where} ({why})."
-        )
-
-    def _too_many(self, records: int) -> None:
-        self.flooded = flood(f"{records} TLS records, more than are allowed")
-
-
 class Caller:
     """Calls peers in the name of this machine."""
 
@@ -203,7 +162,7 @@ class Caller:
         Raises PeerUnavailable if it is not reached, or refuses; RemoteProtocolError if it is another machine, or
         floods this one.
         """
-        async with self._called(_Call(peer, address), "presence", NO_GATEWAY) as (channel, granted):
+        async with self._called(peer, address, "presence", NO_GATEWAY) as (channel, granted):
             return granted, str(channel.writer.get_extra_info("sockname")[0])
 
     async def tunnel(self, peer: PairedPeer, address: Address, gateway: bytes) -> socket.socket:
@@ -211,7 +170,7 @@ class Caller:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._hold(_Call(peer, address), gateway, theirs, opened))
+        task = asyncio.create_task(self._hold(peer, address, gateway, theirs, opened))
         self._tunnels.add(task)
         task.add_done_callback(self._tunnels.discard)
         try:
@@ -232,16 +191,16 @@ class Caller:
             task.cancel()
         await asyncio.gather(*self._tunnels, return_exceptions=True)
 
-    async def _hold(self, call: _Call, gateway: bytes, end: socket.socket, opened: asyncio.Future[None]) -> None:
+    async def _hold(
+        self, peer: PairedPeer, address: Address, gateway: bytes, end: socket.socket, opened: asyncio.Future[None]
+    ) -> None:
         try:
-            async with self._called(call, "relay", gateway) as (channel, _):
+            async with self._called(peer, address, "relay", gateway) as (channel, _):
                 reader, writer = await asyncio.open_unix_connection(sock=end)
                 if not opened.cancelled():
                     opened.set_result(None)
                     await forward(channel, reader, writer, lambda size: 0.0)
-                    log.info("the tunnel through %s has ended", call.peer.name)
-                    if call.flooded is not None:
-                        log.warning("the peer %s was dropped: %s", call.peer.name, call.flooded)
+                    log.info("the tunnel through %s has ended", peer.name)
         except (PeerUnavailable, RemoteProtocolError) as error:
             if not opened.done():
                 opened.set_exception(error)
@@ -249,19 +208,52 @@ class Caller:
             end.close()
 
     @asynccontextmanager
-    async def _called(self, call: _Call, what: Purpose, gateway: bytes) -> AsyncIterator[tuple[Channel, Granted]]:
-        if call.peer.min_version > VERSION:
-            raise PeerUnavailable.refused(call.peer.name, "version")
+    async def _called(
+        self, peer: PairedPeer, address: Address, what: Purpose, gateway: bytes
+    ) -> AsyncIterator[tuple[Channel, Granted]]:
+        if peer.min_version > VERSION:
+            raise PeerUnavailable.refused(peer.name, "version")
         channel: Channel | None = None
+        granted: Granted | None = None
+        floods: list[int] = []
         try:
             try:
                 async with asyncio.timeout(STEP_S):
-                    channel = await call.dial()
+                    sock = await connected(address)
+                    sock.count(lambda: granted is not None, floods.append)
+                    channel = await _secured(sock)
+                if channel.writer.get_extra_info("ssl_object").selected_alpn_protocol() != PEER_PROTOCOL:
+                    raise PeerUnavailable.refused(peer.name, "version")
                 async with asyncio.timeout(STEP_S):
-                    granted = await call.shake(channel, self._key, what, gateway)
+                    granted = await self._granted(channel, peer, what, gateway)
             except (TimeoutError, OSError, EOFError) as error:
-                raise call.unreached(error) from None
+                if floods:
+                    raise _flood(floods) from None
+                why = "no answer" if isinstance(error, TimeoutError) else cause(error)
+                where = Address(address.host, address.port)
+                text = f"The peer {peer.name} is not reached at {where} ({why})."
+                raise PeerUnavailable("silent", text) from None
             yield channel, granted
+            if floods:
+                log.warning("the peer %s was dropped: %s", peer.name, _flood(floods))
         finally:
             if channel is not None:
                 await channel.close()
+
+    async def _granted(self, channel: Channel, peer: PairedPeer, what: Purpose, gateway: bytes) -> Granted:
+        """The peer's grant, after the handshake. Raises PeerUnavailable, RemoteProtocolError, OSError, EOFError."""
+        spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
+        handshake = CallerHandshake(self._key, peer.key, peer.name, spki, os.urandom(32))
+        await channel.send_message(handshake.hello)
+        await channel.send_message(handshake.challenged(await channel.next_message(), what, gateway))
+        return handshake.answered(await channel.next_message())
+
+
+async def _secured(sock: socket.socket) -> Channel:
+    context = client_context()
+    context.set_alpn_protocols([PEER_PROTOCOL])
+    return Channel(*await asyncio.open_connection(sock=sock, ssl=context, server_hostname=""))
+
+
+def _flood(records: Sequence[int]) -> RemoteProtocolError:
+    return flood(f"{records[0]} TLS records, more than are allowed")
