@@ -183,11 +183,6 @@ class Browser:
             for name in names:
                 self._look(self._zeroconf.zeroconf, name)
 
-    async def wait(self, key_hash: str, timeout_s: float) -> list[Found]:
-        """`found` after waiting for at least one; empty when the time is over."""
-        await self.until(lambda: bool(self.found(key_hash)), timeout_s)
-        return self.found(key_hash)
-
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Waits until the condition holds, or the time is over."""
         with contextlib.suppress(TimeoutError):
@@ -282,22 +277,6 @@ class Browser:
             return
         if self._found.put(name, [address.host for address in found.addresses], found):
             self._changed.set()
-
-
-async def find(timeout_s: float, key_hash: str | None = None, only: Sequence[str] | None = None) -> list[Found]:
-    """The gateways that announce themselves within `timeout_s`; with `key_hash` it returns once that one is found.
-
-    If mDNS does not work it logs a warning and returns an empty list.
-    """
-    browser = Browser(only)
-    await browser.start()
-    try:
-        if key_hash is not None:
-            return await browser.wait(key_hash, timeout_s)
-        await asyncio.sleep(timeout_s)
-        return browser.found()
-    finally:
-        await browser.close()
 
 
 def read_announcement(

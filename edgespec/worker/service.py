@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,8 +48,6 @@ log = logging.getLogger("edgespec.service")
 
 OWNER_FIRST = "its owner comes first"
 LOADING = "it loads its draft model"
-WATCH_S = 1.0
-"""Between two states of `edgespec status --watch` without a change."""
 
 
 class Service(Handler):
@@ -92,7 +89,6 @@ class Service(Handler):
         self._announced: str | None = None
         """The reason of the pause that daemon and gateway have; None: no pause."""
         self.owner = Watch(owner_policy(settings.owner), sources() if watched is None else watched, self._on_owner)
-        self._changed = asyncio.Event()
         self._link: Link | None = None
         self._fetched = b""
         """The target's tokenizer as the gateway sent it; empty until then."""
@@ -100,9 +96,7 @@ class Service(Handler):
         """What the gateway had against this worker when it last refused a link."""
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
-        self._peers = Peers(
-            PairedPeers(store.folder), settings.peers.listen, self.gateway.key, partial(self._peering, state)
-        )
+        self._peers = Peers(PairedPeers(store.folder), settings.peers.listen, partial(self._peering, state))
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
@@ -110,13 +104,14 @@ class Service(Handler):
     def _lowered(self) -> bool:
         return self.settings.daemon.priority == "idle"
 
-    def _peering(self, state: Path, gateway: bytes) -> PeerService:
+    def _peering(self, state: Path) -> PeerService:
         """Imported when there are peers: most workers have none."""
         from edgespec.shared.server_keys import ServerKeyStore
         from edgespec.worker.peers.service import PeerService
 
         store = ServerKeyStore(state)
         of, linked = self.settings, lambda: self._link is not None and not isinstance(self._link.address, Relayed)
+        gateway = lambda: self.gateway.key  # noqa: E731  it may be rotated
         return PeerService(store, worker_name(of), of.peers, of.relay, gateway, of.gateway.address, linked)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -188,7 +183,6 @@ class Service(Handler):
         now = key_id(pin.gateway_key)
         log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, now)
         self._addresses.key = pin.gateway_key
-        self._peers.rotated(pin.gateway_key)
         if self._browser is not None:
             self._browser.wanted = now
 
@@ -296,7 +290,6 @@ class Service(Handler):
         """Passes a pause, or its end, to the drafting thread and to the gateway."""
         because, before = self.paused_because, self._announced
         self._announced = because
-        self._changed.set()
         if (because is None) == (before is None):
             return
         self.daemon.pause(because is not None)
@@ -308,7 +301,6 @@ class Service(Handler):
     def commands(self) -> dict[str, control.Handler]:
         return {
             "status": self._status,
-            "watch": self._watch,
             "pause": self._pause,
             "resume": self._resume,
             "peers": self._peers.show,
@@ -347,14 +339,6 @@ class Service(Handler):
             "owner": self.owner.status(),
             "warnings": logs.latest_warnings(),
         }
-
-    async def _watch(self) -> AsyncIterator[dict[str, object]]:
-        """The status now, at each change of the pause, and every second."""
-        while True:
-            self._changed.clear()
-            yield await self._status()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), WATCH_S)
 
     async def _pause(self, reason: str = "paused by its admin") -> dict[str, object]:
         if self._paused_by_admin is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from edgespec import __version__
 from edgespec.core.errors import AddressError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgespec.service")
 
 WATCH_S = 1.0
-"""Between two states of `edgespec status --watch` while it starts."""
+"""Between two states of `edgespec status --watch`."""
 Make = Callable[[WorkerSettings, Starting], "Service"]
 
 
@@ -51,11 +52,13 @@ async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make 
         loop.add_reader(input_fd, stop.set)
     pin(settings.daemon.cpu)  # here: threads that are started later have what this one has
     path = folders.socket_file("worker", settings.daemon.state_dir)
-    commands = control.ControlServer(path, _while_starting(starting))
+    handlers = while_starting(starting)
+    handlers["watch"] = partial(watching, handlers)
+    commands = control.ControlServer(path, handlers)
     await commands.start()
     try:
         service = await starting.finished(lambda: make(settings, starting), stop)
-        commands.handlers = service.commands()
+        handlers.update(service.commands())
         logs.serving()
         log.info("ready after %.1f s", starting.seconds)
         await service.run(stop)
@@ -65,17 +68,19 @@ async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make 
         await commands.close()
 
 
-def _while_starting(starting: Starting) -> dict[str, control.Handler]:
+async def watching(handlers: Mapping[str, control.Handler]) -> AsyncIterator[Any]:
+    """The status again and again, from whatever handler reports it then."""
+    while True:
+        yield await handlers["status"]()  # type: ignore[misc]
+        await asyncio.sleep(WATCH_S)
+
+
+def while_starting(starting: Starting) -> dict[str, control.Handler]:
     async def status() -> object:
         return {"version": __version__, **starting.status()}
-
-    async def watch() -> AsyncIterator[object]:
-        while True:
-            yield await status()
-            await asyncio.sleep(WATCH_S)
 
     async def later(**params: object) -> object:
         raise AddressError(f"The worker is still starting ({starting.status()['doing']}); try again shortly.")
 
     handlers: dict[str, control.Handler] = dict.fromkeys(("pause", "resume", "peers", "invite"), later)
-    return handlers | {"status": status, "watch": watch}
+    return handlers | {"status": status}

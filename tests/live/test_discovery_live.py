@@ -16,7 +16,8 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
-from edgespec.worker.discovery import Browser, find
+from edgespec.worker.discovery import Browser
+from tests.support.heard import heard
 from tests.support.until import until
 
 pytestmark = pytest.mark.live
@@ -35,15 +36,19 @@ async def announced(key: bytes, port: int, name: str = "live test") -> AsyncIter
 
 
 async def test_a_gateway_is_found_by_its_key_and_gone_when_it_stops() -> None:
-    key = os.urandom(32)
-    async with announced(key, 4001):
-        started = time.monotonic()
-        (found,) = await find(15, key_id(key), only=LO)
-        assert time.monotonic() - started < 10
-        assert (found.addresses, found.key_hash) == ((Address("127.0.0.1", 4001),), key_id(key))
-        assert found.name == f"live test {key_id(key)[:6]}"
-        assert found in await find(5, only=LO)
-    assert await find(1.5, key_id(key), only=LO) == []
+    key, browser = os.urandom(32), Browser(only=LO)
+    await browser.start()
+    try:
+        async with announced(key, 4001):
+            started = time.monotonic()
+            (found,) = await heard(browser, key_id(key), 15)
+            assert time.monotonic() - started < 10
+            assert (found.addresses, found.key_hash) == ((Address("127.0.0.1", 4001),), key_id(key))
+            assert found.name == f"live test {key_id(key)[:6]}"
+            assert found in browser.found()
+        await until(lambda: not browser.found(key_id(key)))
+    finally:
+        await browser.close()
 
 
 async def test_the_browser_follows_gateways_that_come_and_go() -> None:
@@ -51,11 +56,11 @@ async def test_the_browser_follows_gateways_that_come_and_go() -> None:
     browser = Browser(only=LO)
     await browser.start()
     try:
-        assert await browser.wait(key_id(one), 0.2) == []
+        assert await heard(browser, key_id(one), 0.2) == []
         async with announced(one, 4001):
-            assert len(await browser.wait(key_id(one), 15)) == 1
+            assert len(await heard(browser, key_id(one), 15)) == 1
             async with announced(two, 4002):  # the same name: distinguished by the key
-                assert len(await browser.wait(key_id(two), 15)) == 1
+                assert len(await heard(browser, key_id(two), 15)) == 1
                 assert len(browser.found(key_id(one))) == 1
             await until(lambda: not browser.found(key_id(two)))
             assert len(browser.found(key_id(one))) == 1
@@ -82,7 +87,7 @@ async def test_an_address_that_failed_is_asked_for_again() -> None:
     await browser.start()
     try:
         async with announced(key, 4001):
-            (found,) = await browser.wait(key_id(key), 15)
+            (found,) = await heard(browser, key_id(key), 15)
             await asyncio.sleep(2)  # until it has been announced for the last time
             stale = Address("127.0.0.1", 9)
             (name,) = (name for name, entry in browser._found._entries.items() if entry.value is found)
@@ -118,7 +123,7 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
     await browser.start()
     try:
         async with announced(key, 4001) as advertiser:
-            await browser.wait(key_id(key), 15)
+            await heard(browser, key_id(key), 15)
             await until(lambda: advertiser._announced)
             await asyncio.sleep(0.3)
             assert (len(asked), len(spoken)) == (1, 1)
@@ -127,6 +132,6 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
             assert (len(asked), len(spoken)) == (1, 1)
             suspended += 600
             await until(lambda: (len(asked), len(spoken)) == (2, 2))
-            assert await browser.wait(key_id(key), 15)
+            assert await heard(browser, key_id(key), 15)
     finally:
         await browser.close()

@@ -93,6 +93,7 @@ asyncio.run(main())
 BROWSE = """
 import asyncio
 from edgespec.worker.discovery import Browser
+from tests.support.heard import heard
 from edgespec.shared import mdns
 from edgespec.core.protocol.names import key_id
 mdns.POLL_S = 0.2
@@ -100,7 +101,7 @@ async def main():
     browser = Browser()
     await browser.start()
     print("started", flush=True)
-    (found,) = await browser.wait(key_id(b"k" * 32), 40)
+    (found,) = await heard(browser, key_id(b"k" * 32), 40)
     print(found.addresses[0], flush=True)
 asyncio.run(main())
 """
@@ -149,6 +150,7 @@ TAKEN = """
 import asyncio, logging, socket, sys
 from edgespec.shared.advertise import Advertiser
 from edgespec.worker.discovery import Browser
+from tests.support.heard import heard
 from edgespec.shared import mdns
 from edgespec.core.protocol.names import key_id
 mdns.POLL_S = 0.2
@@ -159,9 +161,9 @@ async def main():
     browser, advertiser = Browser(), Advertiser("gw", b"k" * 32, b"t" * 32, "127.0.0.1", 4001)
     await browser.start()
     advertiser.start()
-    print(await browser.wait(key_id(b"k" * 32), 1), browser.problem)
+    print(await heard(browser, key_id(b"k" * 32), 1), browser.problem)
     squatter.close()
-    print(len(await browser.wait(key_id(b"k" * 32), 20)), browser.problem)
+    print(len(await heard(browser, key_id(b"k" * 32), 20)), browser.problem)
     await advertiser.close()
     await browser.close()
 asyncio.run(main())

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 class Peers:
     """A `PeerService` that begins with the process if this daemon listens for peers, and otherwise with the first."""
 
-    def __init__(self, paired: PairedPeers, listen: bool, gateway: bytes, make: Callable[[bytes], PeerService]) -> None:
-        """`make`: the service for a gateway with this key."""
-        self._paired, self._listen, self._gateway, self._make = paired, listen, gateway, make
+    def __init__(self, paired: PairedPeers, listen: bool, make: Callable[[], PeerService]) -> None:
+        self._paired, self._listen, self._make = paired, listen, make
         self._service: PeerService | None = None
 
     async def start(self) -> None:
@@ -28,12 +27,6 @@ class Peers:
     async def close(self) -> None:
         if self._service is not None:
             await self._service.close()
-
-    def rotated(self, gateway: bytes) -> None:
-        """The gateway that this daemon drafts for has this key now."""
-        self._gateway = gateway
-        if self._service is not None:
-            self._service.rotated(gateway)
 
     async def now(self) -> Sequence[Relayed]:
         """The ways to the gateway through peers, best first; a peer may have been paired since the last call."""
@@ -53,6 +46,6 @@ class Peers:
 
     async def _loaded(self) -> PeerService:
         if self._service is None:
-            self._service = self._make(self._gateway)
+            self._service = self._make()
             await self._service.start()
         return self._service

@@ -27,8 +27,10 @@ MAX_RELAYS = 3
 class Routes:
     """The addresses of peers, and of one gateway through them."""
 
-    def __init__(self, peers: PairedPeers, caller: Caller, gateway: bytes, browser: Browser | None) -> None:
-        """`gateway`: its Ed25519 key; `browser`: announcements of peers."""
+    def __init__(
+        self, peers: PairedPeers, caller: Caller, gateway: Callable[[], bytes], browser: Browser | None
+    ) -> None:
+        """`gateway`: its present Ed25519 key; `browser`: announcements of peers."""
         self.gateway = gateway
         self._peers, self._caller, self._browser = peers, caller, browser
         self._failures: dict[bytes, int] = {}
@@ -56,7 +58,7 @@ class Routes:
 
     def _through(self, peer: PairedPeer, where: Sequence[Address]) -> Relayed:
         address = where[self._failures.get(peer.key, 0) % len(where)]
-        return self._caller.way(peer, address, self.gateway)
+        return self._caller.way(peer, address, self.gateway())
 
 
 class PeerService:
@@ -68,11 +70,11 @@ class PeerService:
         name: str,
         settings: PeersSection,
         relay: RelaySection,
-        gateway: bytes,
+        gateway: Callable[[], bytes],
         configured: str,
         linked: Callable[[], bool],
     ) -> None:
-        """`gateway`: key of the gateway that this daemon drafts for, at the `configured` address or ""; `linked`:
+        """`gateway`: the key that the gateway of this daemon has now, at the `configured` address or ""; `linked`:
         whether it is linked to it at present.
         """
         self._settings, self._relay, self._store = settings, relay, store
@@ -112,10 +114,6 @@ class PeerService:
             if part is not None:
                 await part.close()
 
-    def rotated(self, gateway: bytes) -> None:
-        """The gateway that this daemon drafts for has this key now."""
-        self._gateway = self.routes.gateway = gateway
-
     def addresses_of(self, gateway: bytes) -> Sequence[Address]:
         """The address at which a paired gateway was authenticated last, and the admin's: never one of mDNS.
 
@@ -124,7 +122,7 @@ class PeerService:
         known = self._gateways.with_key(gateway)
         if known is None:
             return []
-        texts = [known.address, self._configured if known.key == self._gateway else ""]
+        texts = [known.address, self._configured if known.key == self._gateway() else ""]
         found: list[Address] = []
         for text in filter(None, texts):
             try:
@@ -187,7 +185,7 @@ class PeerService:
         return f"{known.name} ({key_id(key)})" if known is not None else key_id(key)
 
     def _drafting_for(self) -> list[bytes]:
-        return [self._gateway] if self._linked() else []
+        return [self._gateway()] if self._linked() else []
 
 
 def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingListener:

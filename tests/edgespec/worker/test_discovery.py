@@ -11,8 +11,8 @@ from zeroconf.asyncio import AsyncServiceInfo
 
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
-from edgespec.worker import discovery
-from edgespec.worker.discovery import MAX_ADDRESSES, PRIVATE, Found, read_announcement
+from edgespec.worker.discovery import MAX_ADDRESSES, PRIVATE, Browser, Found, read_announcement
+from tests.support.heard import heard
 
 KEY, SPKI = "0123456789abcdef", bytes(range(32))
 
@@ -82,7 +82,9 @@ def test_only_addresses_of_near_networks_are_dialled(host: str, networks: Any, c
 
 
 async def test_without_a_usable_interface_there_is_a_warning_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    browser = Browser(["no-such-interface"])
     with caplog.at_level(logging.WARNING):
-        assert await discovery.find(0.01, only=["no-such-interface"]) == []
+        await browser.start()
+    assert await heard(browser, KEY, 0.01) == [] and browser.problem == "no interface leads to a network"
+    await browser.close()
     assert "set `gateway.address` in worker.toml" in caplog.text
-    assert await discovery.find(0.01, KEY, only=["no-such-interface"]) == []

@@ -16,8 +16,10 @@ import pytest
 from edgespec import __main__ as command
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Open, Sampling
+from edgespec.shared import control
 from edgespec.shared.settings import override
-from edgespec.worker import config, models, report
+from edgespec.shared.starting import Starting
+from edgespec.worker import config, models, start
 from edgespec.worker.config import OwnerSection, WorkerSettings
 from edgespec.worker.daemon import FREED
 from edgespec.worker.service import OWNER_FIRST, load_drafter
@@ -102,20 +104,20 @@ async def test_status_shows_what_was_given_to_whom_and_why_it_stepped_aside(
         assert status["gateway"] == "gw" and status["nodes"] > 0 and status["paused"] == OWNER_FIRST
         (aside,) = status["owner"]["stepped_aside"]
         assert f"{aside['at']} for " in shown and "keyboard or mouse in use" in shown
-        assert "off: there is none" in shown
+        assert "off: there is none" in shown and "state         paused: its owner comes first" in shown
 
 
-async def test_watching_shows_a_change_at_once(tmp_path: Path) -> None:
-    sign = Scripted("input", 0, period_s=0.02)
-    async with serving_worker(tmp_path, SOON, [sign]) as running:
-        await running.drafts(1)
-        states = running.service._watch()
-        assert (await anext(states))["paused"] is None
-        sign.value = 1
-        await until(lambda: running.paused_because == OWNER_FIRST)
-        assert (await anext(states))["paused"] == OWNER_FIRST
-        text = report.text(await running.service._status())
-        assert "state         paused: its owner comes first" in text and "keyboard or mouse in use" in text
+async def test_watching_goes_on_from_the_start_until_the_worker_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "WATCH_S", 0.01)
+    handlers: dict[str, control.Handler] = {}
+    states = start.watching(handlers)
+    handlers["status"] = start.while_starting(Starting("edgespec"))["status"]
+    assert (await anext(states))["state"] == "starting"
+    async with serving_worker(tmp_path) as running:
+        handlers.update(running.service.commands())
+        assert (await anext(states))["state"] == "ready"
 
 
 @pytest.fixture

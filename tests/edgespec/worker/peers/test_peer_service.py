@@ -23,7 +23,7 @@ OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
 async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> None:
     """It announces itself nowhere and listens nowhere, so it cannot be asked."""
     store = ServerKeyStore(tmp_path)
-    place = PeerService(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
+    place = PeerService(store, "relay", HOME, RelaySection(offer=True), lambda: OLD, "10.0.0.9:7443", lambda: True)
     await place.start()
     try:
         assert place.port is not None
@@ -45,25 +45,27 @@ def test_a_relay_finds_a_gateway_by_its_key_before_a_rotation_too(tmp_path: Path
     store = ServerKeyStore(tmp_path)
     gateways = PairedGateways(store.folder)
     gateways.add(OLD, b"s" * 32, "gw", "10.0.0.1:7443", 1)
-    place = PeerService(store, "relay", HOME, RelaySection(offer=True), OLD, "10.0.0.9:7443", lambda: True)
+    present = [OLD]
+    place = PeerService(
+        store, "relay", HOME, RelaySection(offer=True), lambda: present[-1], "10.0.0.9:7443", lambda: True
+    )
     gateways.rotate(OLD, Pin(NEW, b"t" * 32))
-    place.rotated(NEW)
+    present.append(NEW)
     assert [one.host for one in place.addresses_of(OLD)] == ["10.0.0.1", "10.0.0.9"]
     assert place.addresses_of(NEW) == place.addresses_of(OLD) and place.addresses_of(OTHER) == []
-    assert place.routes.gateway == NEW and place._drafting_for() == [NEW]
+    assert place.routes.gateway() == NEW and place._drafting_for() == [NEW]
 
 
 async def test_a_peer_paired_while_the_daemon_runs_is_a_way_at_once(tmp_path: Path) -> None:
     store = ServerKeyStore(tmp_path)
     settings = "desk", PeersSection(discover=False), RelaySection()
-    make = lambda gateway: PeerService(store, *settings, gateway, "", lambda: False)  # noqa: E731
-    peers = Peers(PairedPeers(store.folder), listen=False, gateway=OLD, make=make)
+    make = lambda: PeerService(store, *settings, lambda: OLD, "", lambda: False)  # noqa: E731
+    peers = Peers(PairedPeers(store.folder), listen=False, make=make)
     await peers.start()
     assert await peers.now() == [] and peers._service is None
-    peers.rotated(NEW)
     PairedPeers(store.folder).add(OTHER, b"", "desk-2", "10.0.0.2:7444", 1)
     (way,) = await peers.now()
     assert (way.peer, str(way)) == ("desk-2", "10.0.0.2:7444 (relay desk-2)")
-    assert peers._service is not None and peers._service.routes.gateway == NEW
+    assert peers._service is not None
     peers.failed(way)
     await peers.close()

@@ -65,7 +65,7 @@ async def campus(
             relay.gateways[KEY] = [behind if behind and not number else gateway.address]
         gateways = PairedGateways(tmp_path / "keys")
         gateways.add(KEY, bytes(32), "gw", str(UNREACHABLE), 1)
-        routes = Routes(worker.peers, worker.caller, KEY, None)
+        routes = Routes(worker.peers, worker.caller, lambda: KEY, None)
         daemon = Daemon()
         where = GatewayAddresses(gateways, KEY, "", None, routes)
         one = Campus(worker, relays, gateway, where, daemon)
