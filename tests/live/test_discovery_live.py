@@ -17,7 +17,7 @@ from edgespec.shared import mdns
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.worker.discovery import Browser
-from tests.support.heard import heard
+from tests.support.browsing import found_by
 from tests.support.until import until
 
 pytestmark = pytest.mark.live
@@ -41,7 +41,7 @@ async def test_a_gateway_is_found_by_its_key_and_gone_when_it_stops() -> None:
     try:
         async with announced(key, 4001):
             started = time.monotonic()
-            (found,) = await heard(browser, key_id(key), 15)
+            (found,) = await found_by(browser, key_id(key), 15)
             assert time.monotonic() - started < 10
             assert (found.addresses, found.key_hash) == ((Address("127.0.0.1", 4001),), key_id(key))
             assert found.name == f"live test {key_id(key)[:6]}"
@@ -56,11 +56,11 @@ async def test_the_browser_follows_gateways_that_come_and_go() -> None:
     browser = Browser(only=LO)
     await browser.start()
     try:
-        assert await heard(browser, key_id(one), 0.2) == []
+        assert await found_by(browser, key_id(one), 0.2) == []
         async with announced(one, 4001):
-            assert len(await heard(browser, key_id(one), 15)) == 1
+            assert len(await found_by(browser, key_id(one), 15)) == 1
             async with announced(two, 4002):  # the same name: distinguished by the key
-                assert len(await heard(browser, key_id(two), 15)) == 1
+                assert len(await found_by(browser, key_id(two), 15)) == 1
                 assert len(browser.found(key_id(one))) == 1
             await until(lambda: not browser.found(key_id(two)))
             assert len(browser.found(key_id(one))) == 1
@@ -87,7 +87,7 @@ async def test_an_address_that_failed_is_asked_for_again() -> None:
     await browser.start()
     try:
         async with announced(key, 4001):
-            (found,) = await heard(browser, key_id(key), 15)
+            (found,) = await found_by(browser, key_id(key), 15)
             await asyncio.sleep(2)  # until it has been announced for the last time
             stale = Address("127.0.0.1", 9)
             (name,) = (name for name, entry in browser._found._entries.items() if entry.value is found)
@@ -123,7 +123,7 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
     await browser.start()
     try:
         async with announced(key, 4001) as advertiser:
-            await heard(browser, key_id(key), 15)
+            await found_by(browser, key_id(key), 15)
             await until(lambda: advertiser._announced)
             await asyncio.sleep(0.3)
             assert (len(asked), len(spoken)) == (1, 1)
@@ -132,6 +132,6 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
             assert (len(asked), len(spoken)) == (1, 1)
             suspended += 600
             await until(lambda: (len(asked), len(spoken)) == (2, 2))
-            assert await heard(browser, key_id(key), 15)
+            assert await found_by(browser, key_id(key), 15)
     finally:
         await browser.close()

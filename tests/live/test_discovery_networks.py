@@ -93,7 +93,7 @@ asyncio.run(main())
 BROWSE = """
 import asyncio
 from edgespec.worker.discovery import Browser
-from tests.support.heard import heard
+from tests.support.browsing import found_by
 from edgespec.shared import mdns
 from edgespec.core.protocol.names import key_id
 mdns.POLL_S = 0.2
@@ -101,7 +101,7 @@ async def main():
     browser = Browser()
     await browser.start()
     print("started", flush=True)
-    (found,) = await heard(browser, key_id(b"k" * 32), 40)
+    (found,) = await found_by(browser, key_id(b"k" * 32), 40)
     print(found.addresses[0], flush=True)
 asyncio.run(main())
 """
@@ -150,7 +150,7 @@ TAKEN = """
 import asyncio, logging, socket, sys
 from edgespec.shared.advertise import Advertiser
 from edgespec.worker.discovery import Browser
-from tests.support.heard import heard
+from tests.support.browsing import found_by
 from edgespec.shared import mdns
 from edgespec.core.protocol.names import key_id
 mdns.POLL_S = 0.2
@@ -161,9 +161,9 @@ async def main():
     browser, advertiser = Browser(), Advertiser("gw", b"k" * 32, b"t" * 32, "127.0.0.1", 4001)
     await browser.start()
     advertiser.start()
-    print(await heard(browser, key_id(b"k" * 32), 1), browser.problem)
+    print(await found_by(browser, key_id(b"k" * 32), 1), browser.problem)
     squatter.close()
-    print(len(await heard(browser, key_id(b"k" * 32), 20)), browser.problem)
+    print(len(await found_by(browser, key_id(b"k" * 32), 20)), browser.problem)
     await advertiser.close()
     await browser.close()
 asyncio.run(main())

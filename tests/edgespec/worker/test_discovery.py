@@ -12,7 +12,7 @@ from zeroconf.asyncio import AsyncServiceInfo
 from edgespec.shared import mdns
 from edgespec.shared.address import Address
 from edgespec.worker.discovery import MAX_ADDRESSES, PRIVATE, Browser, Found, read_announcement
-from tests.support.heard import heard
+from tests.support.browsing import found_by
 
 KEY, SPKI = "0123456789abcdef", bytes(range(32))
 
@@ -85,6 +85,6 @@ async def test_without_a_usable_interface_there_is_a_warning_and_no_failure(capl
     browser = Browser(["no-such-interface"])
     with caplog.at_level(logging.WARNING):
         await browser.start()
-    assert await heard(browser, KEY, 0.01) == [] and browser.problem == "no interface leads to a network"
+    assert await found_by(browser, KEY, 0.01) == [] and browser.problem == "no interface leads to a network"
     await browser.close()
     assert "set `gateway.address` in worker.toml" in caplog.text
