@@ -24,11 +24,10 @@ def make_tiny_target(
     hidden: int = 32,
     context: int = 512,
     architecture: Architecture = "llama",
-    sharpness: float = 1.0,
 ) -> Path:
     """Writes a float32 model with the tiny tokenizer and its chat template; returns `path`.
 
-    `sharpness` scales the logits; 1 gives entropies of about 1 to 3 nats at a vocabulary of 64.
+    Its entropies are about 1 to 3 nats at a vocabulary of 64.
     """
     torch.manual_seed(seed)
     model = _model(architecture, vocab, layers, hidden, context)
@@ -36,8 +35,6 @@ def make_tiny_target(
         for name, weight in model.named_parameters():
             if weight.dim() > 1:  # scaled by fan-in, so that the context and not the last token alone decides
                 weight.normal_(0, (4.0 if "embed" in name or "wte" in name else 2.0) / weight.shape[-1] ** 0.5)
-        head = model.get_output_embeddings().weight
-        head.mul_(sharpness)
     path.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(path)
     tiny_tokenizer(vocab).save(path)

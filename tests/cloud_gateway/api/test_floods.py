@@ -26,12 +26,12 @@ from tools.doubles.limits import TIMES, api_limits, request_limits
 PATH = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 
 
-async def answer_to(echo: Echo, sent: bytes, timeout_s: float = 5.0) -> bytes:
+async def answer_to(echo: Echo, sent: bytes) -> bytes:
     """All that comes back for these bytes until the gateway closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
     try:
         writer.write(sent)
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(5):
             return await reader.read()
     finally:
         writer.close()

@@ -1,15 +1,24 @@
-"""The table of routes and their guards: keys, unknown paths, limits on bodies."""
+"""The table of routes, their guards and limits on bodies, and the OpenAPI document, which has all of them."""
+
+from __future__ import annotations
 
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from cloud_gateway.api import ROUTES, make_app
+from cloud_gateway.api.completions import ChatForm
+from cloud_gateway.api.responses import ResponsesBody
+from cloud_gateway.api.routes import document
+from cloud_gateway.api.schema import ChatBody, CompletionBody
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tools.doubles.limits import request_limits
+from tools.fuzz import openapi_cases
 
 
 @pytest.mark.claim("every-route-is-in-the-table-and-keeps-its-guard")
@@ -94,3 +103,50 @@ async def test_no_host_or_form_of_a_path_opens_a_route(host: str, echo: Echo) ->
             assert 400 <= status < 500, (method, target, host, status)
             writer.close()
     assert echo.engine.requests == []
+
+
+async def test_every_route_and_every_parameter_is_in_it(echo: Echo) -> None:
+    headers = {"Authorization": f"Bearer {echo.key}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.get(echo.listener.url + "/openapi.json") as response:
+            assert response.status == 200
+            served = await response.json()
+    listed = {(route.method, route.shown): route.guard for route in ROUTES}
+    described = {
+        (method.upper(), path): "public" if one.get("security") == [] else "key"
+        for path, methods in served["paths"].items()
+        for method, one in methods.items()
+    }
+    assert described == listed
+    for kind in (ChatBody, CompletionBody, ResponsesBody):
+        fields = {field.encode_name for field in msgspec.structs.fields(kind)}
+        properties = served["components"]["schemas"][kind.__name__]["properties"]
+        assert properties.keys() == fields
+        assert properties["model"] == {"type": "string", "enum": ["echo"]}
+    streamed = served["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    done, chunk = streamed["properties"]["data"]["anyOf"]
+    assert done["const"] == "[DONE]" and chunk["contentSchema"] == {"$ref": "#/components/schemas/TextChunk"}
+    (parameter,) = served["paths"]["/v1/models/{model}"]["get"]["parameters"]
+    assert parameter["schema"]["enum"] == ["echo"]
+
+
+def test_while_no_model_is_loaded_any_name_is_allowed() -> None:
+    schemas = msgspec.json.decode(document())["components"]["schemas"]
+    assert schemas["ChatBody"]["properties"]["model"] == {"type": "string"}
+
+
+def test_two_hundred_requests_made_from_it_are_answered_as_it_says() -> None:
+    seen = asyncio.run(openapi_cases.cases("7", 200))
+    assert seen.total() == 200
+    assert {"/v1/chat/completions 200", "/v1/completions 200", "/v1/completions 400", "/v1/models 200"} <= seen.keys()
+
+
+def test_a_field_that_is_not_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ChatForm.whole
+
+    def longer(self: ChatForm, *args: Any) -> dict[str, object]:
+        return {**msgspec.to_builtins(plain(self, *args)), "secret": 1}
+
+    monkeypatch.setattr(ChatForm, "whole", longer)
+    with pytest.raises(AssertionError, match="unknown field `secret`"):
+        asyncio.run(openapi_cases.cases("7", 200))

@@ -1,18 +1,17 @@
 """What goes wrong with drafts in a cluster: in each case the text stays the same, and the price is bounded.
 
-Draft pool down, stale drafts, vocabulary drift, verifier backlog and a poisoned trie, on the driven clock.
+Draft pool down, stale drafts, vocabulary drift, verifier backlog, a poisoned trie, and a worker for a gateway whose
+requests share passes, on the driven clock.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.interface import SourceSettings
-from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
@@ -25,22 +24,16 @@ PLAIN = Speculation(policy="plain")
 pytestmark = pytest.mark.driven
 
 
-def wanted(first: int = 1, speculation: Speculation | None = None, count: int = COUNT) -> GenerationRequest:
+def wanted(first: int = 1, speculation: Speculation | None = None) -> GenerationRequest:
     asked = speculation or Speculation(policy="adaptive", sources=())
     prompt, greedy = [first, *range(20)], Sampling(temperature=0)
-    return GenerationRequest(prompt, count, greedy, ignore_eos=True, speculation=asked, cache_scope=b"a")
+    return GenerationRequest(prompt, COUNT, greedy, ignore_eos=True, speculation=asked, cache_scope=b"a")
 
 
-async def completion(
-    worker: LoopWorker | None = None,
-    speculation: Speculation | None = None,
-    after: Callable[[Engine], None] = lambda engine: None,
-) -> tuple[list[int], Usage]:
-    """One completion by a target whose passes take 20 ms; `after`: what happens a third of a second later."""
+async def plainly() -> tuple[list[int], Usage]:
+    """The completion by a target whose passes take 20 ms, without drafts."""
     with engines() as make:
-        engine = make(worker, None, TableTarget(pass_s=PASS_S))
-        asyncio.get_running_loop().call_later(0.3, after, engine)
-        tokens, done = await complete(engine, wanted(speculation=speculation))
+        tokens, done = await complete(make(target=TableTarget(pass_s=PASS_S)), wanted(speculation=PLAIN))
     return tokens, done.usage
 
 
@@ -65,7 +58,7 @@ class Drifted(HashModel):
 
 async def test_vocabulary_drift_is_left_alone_by_the_second_request() -> None:
     """Where the digests of the tokenizers agree and the words do not, which the handshake cannot see."""
-    plain, base = await completion(speculation=PLAIN)
+    plain, base = await plainly()
     with engines() as make:
         engine = make(LoopWorker(0.005, step_s=STEP_S, model=Drifted()), None, TableTarget(pass_s=PASS_S))
         first, second = [await complete(engine, wanted()) for _ in range(2)]
@@ -105,7 +98,7 @@ async def test_a_verifier_backlog_slows_the_running_request_by_a_quarter_at_most
 
 async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
     """Queued answers that share every other token with the completion, and continue it wrongly each time."""
-    plain, base = await completion(speculation=PLAIN)
+    plain, base = await plainly()
     with engines() as make:
         engine = make(target=TableTarget(pass_s=PASS_S))
         asked = wanted(speculation=Speculation(policy="adaptive", sources=("answers",)))
@@ -118,3 +111,34 @@ async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
     assert found == plain
     assert usage.rounds <= base.rounds and usage.times.decode_s <= 1.05 * base.times.decode_s
     assert usage.sources["answers"]["verified"] <= COUNT, "less than a row for each token"
+
+
+LENGTH = 40
+LARGE_S, ROW_S, DRAFT_S = 0.045, 0.017, 0.012
+"""A large model in llama.cpp on one core without AVX-512, and its draft."""
+
+
+def asked(number: int, policy: str) -> GenerationRequest:
+    prompt, speculation = [number, *range(20)], Speculation(policy=policy, sources=())
+    return GenerationRequest(prompt, LENGTH, Sampling(temperature=0), ignore_eos=True, speculation=speculation)
+
+
+async def together(requests: int, policy: str, right: float) -> tuple[float, list[list[int]]]:
+    """Seconds until the last of them has ended, and their texts."""
+    draft = TableDraft(right=right)
+    draft.step_s = DRAFT_S
+    target = TableTarget(slots=requests, pass_s=lambda rows: LARGE_S + ROW_S * rows)
+    with engines(curve={rows: LARGE_S + ROW_S * rows for rows in (1, 2, 4, 8, 16, 32, 64)}) as make:
+        engine = make(LoopWorker(0.0075, right, DRAFT_S), draft, target)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        ended = await asyncio.gather(*(complete(engine, asked(number, policy)) for number in range(requests)))
+    return clock() - began, [tokens for tokens, _ in ended]
+
+
+@pytest.mark.parametrize(("requests", "right"), [(2, 0.7), (4, 0.3)])
+async def test_a_full_gateway_is_not_slower_because_of_a_worker(requests: int, right: float) -> None:
+    plain_s, plain = await together(requests, "plain", right)
+    seconds, found = await together(requests, "adaptive", right)
+    assert found == plain
+    assert seconds <= 1.03 * plain_s

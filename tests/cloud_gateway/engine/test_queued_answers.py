@@ -5,7 +5,7 @@ same text, and nothing for others to see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.engine import queued_answers
 from cloud_gateway.engine.exchange import NoAudit
-from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queued_answers import FIRST_NUMBER
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.digests import prefix_hash
@@ -41,8 +40,8 @@ def wanted(
 class Writer(LoopWorker):
     """Drafts as the target does for requests that wait, and is silent for those that run."""
 
-    def __init__(self, name: str = "lab-7") -> None:
-        super().__init__(0.002, 1.0, 0.002, id=name, name=name)
+    def __init__(self) -> None:
+        super().__init__(0.002, 1.0, 0.002, id="lab-7", name="lab-7")
 
     def _arrive(self, body: ToWorker) -> None:
         if body.request >= FIRST_NUMBER:
@@ -76,17 +75,13 @@ async def queued(
     worker: OneWorker | Team | None,
     answers: int = 1,
     request: GenerationRequest | None = None,
-    during: Callable[[Engine], object] = lambda engine: None,
     local: TableDraft | None = None,
-    target: TableTarget | None = None,
 ) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
-    """The completion of a request that waited behind another one, and its entries in the audit log; `during`: what
-    happens while it waits."""
+    """The completion of a request that waited behind another one, and its entries in the audit log."""
     with engines() as make:
         settings, book = SourceSettings(queued_answers=answers), Book()
-        engine = make(worker, local, target or TableTarget(slots=1), sources=settings, prefer="offload")
+        engine = make(worker, local, TableTarget(slots=1), sources=settings, prefer="offload")
         engine.offloading.audit = book
-        asyncio.get_running_loop().call_later(0.03, during, engine)
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
         await asyncio.sleep(0)
         tokens, done = await complete(engine, request or wanted())

@@ -1,4 +1,6 @@
-"""Requests share passes of the gateway's own draft: one for all, at the price that each pays of it."""
+"""Requests share the gateway's own draft: a pass is one for all, at the price that each pays of it, and no key's long
+prompts take its memory from another's.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from edgespec.core.drafting.ranking import Asked
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import Make, complete, engine_settings
 from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.until import until
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import VOCAB
 
@@ -139,4 +142,28 @@ async def test_shared_passes_of_a_real_draft_change_no_text(make: Make, tmp_path
     assert [tokens for tokens, _ in together] == alone
     passes = [done.usage.local_draft_passes for _, done in together]
     assert engine.stats.local_passes < 0.7 * sum(passes) or policy == "adaptive"
+    local.shutdown()
+
+
+LARGE = [1 + i % 30 for i in range(248)]
+
+
+def request(key: str, prompt: list[int], count: int) -> GenerationRequest:
+    return GenerationRequest(prompt, count, ignore_eos=True, key=key, cache_scope=key.encode())
+
+
+@pytest.mark.claim("no-key-takes-the-drafts-memory-from-one-that-holds-less")
+async def test_a_small_prompt_is_drafted_for_beside_three_large_ones(make: Make, tmp_path: Path) -> None:
+    local = LocalDraft(make_tiny_gguf(tmp_path / "tiny.gguf"), context=768, requests=8, target_vocab_size=VOCAB)
+    engine = make(None, local, TableTarget(slots=8), policy="colocated", k=2)
+    before = asyncio.create_task(complete(engine, request("before", [7, 1, 8], 120)))
+    await until(lambda: engine.stats.local_passes > 4)
+    large = [asyncio.create_task(complete(engine, request("large", [n, *LARGE], 120))) for n in range(3)]
+    await until(lambda: engine.active == 4 and engine.stats.tokens > 40)
+    found = [await complete(engine, request("after", [9, 2, 8], 20)), await before]
+    for _, done in found:
+        assert done.usage.why_not_local is None
+        assert done.usage.local_draft_passes > 0.5 * done.usage.rounds
+    refused = [(await one)[1].usage.why_not_local for one in large]
+    assert "the local draft has no room for this request" in refused, "the memory was too small for all"
     local.shutdown()

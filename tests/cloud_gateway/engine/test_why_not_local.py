@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -24,31 +23,28 @@ def drafting(step_s: float = 0.004, token_s: float = 0.0001, kind: type[TableDra
     return draft
 
 
-async def usages(draft: TableDraft | None, requests: int = 1, **settings: Any) -> list[Usage]:
-    """Of so many requests that decode together; the policy is `adaptive` where no other is named."""
+async def usage_of(draft: TableDraft | None, **settings: Any) -> Usage:
+    """Of one request; the policy is `adaptive` if no other is named."""
     with engines(curve=dict.fromkeys((1, 2, 4, 8, 16, 32), PASS_S)) as make:
-        engine = make(None, draft, TableTarget(slots=requests, pass_s=PASS_S), **settings)
-        wanted = [
-            GenerationRequest([number, *range(20)], 30, Sampling(temperature=0), ignore_eos=True)
-            for number in range(requests)
-        ]
-        return [done.usage for _, done in await asyncio.gather(*(complete(engine, one) for one in wanted))]
+        engine = make(None, draft, TableTarget(slots=1, pass_s=PASS_S), **settings)
+        wanted = GenerationRequest([0, *range(20)], 30, Sampling(temperature=0), ignore_eos=True)
+        return (await complete(engine, wanted))[1].usage
 
 
 async def test_a_draft_that_pays_needs_no_reason() -> None:
-    (usage,) = await usages(drafting())
+    usage = await usage_of(drafting())
     assert usage.local_draft_passes > 0 and usage.why_not_local is None
 
 
 async def test_without_a_draft_the_setting_is_named() -> None:
-    (usage,) = await usages(None)
+    usage = await usage_of(None)
     assert usage.why_not_local == "there is no local draft (`local_draft.model`)"
     assert usage_extension(usage).why_not_local == usage.why_not_local
 
 
 @pytest.mark.parametrize("policy", ["plain", "amusd"])
 async def test_a_policy_that_asks_no_draft_is_named(policy: str) -> None:
-    (usage,) = await usages(drafting(), policy=policy)
+    usage = await usage_of(drafting(), policy=policy)
     assert usage.local_draft_passes == 0 and usage.why_not_local == f"policy {policy} did not ask it"
 
 
@@ -57,5 +53,5 @@ async def test_a_draft_without_room_is_the_reason() -> None:
         def open(self, *_: object) -> None:
             raise DraftMemoryError("the draft model serves 1 requests already")
 
-    (usage,) = await usages(drafting(kind=Full))
+    usage = await usage_of(drafting(kind=Full))
     assert usage.why_not_local == "the local draft has no room for this request"

@@ -1,4 +1,6 @@
-"""The gateway's end of links: which workers are linked, what the engine receives and sends, and what peers can cost."""
+"""The gateway's end of links: which workers are linked, what the engine receives and sends, and what peers and floods
+of connections can cost.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import asyncio
 import gc
 import socket
 import weakref
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Linked, Timers
 from edgespec.shared.address import FEATURES, REQUESTS
+from edgespec.shared.tls import client_context
 from tests.support.links import (
     HASH,
     Client,
@@ -31,6 +35,7 @@ from tests.support.links import (
     some_tree,
     worker_identity,
 )
+from tests.support.sockets import dial
 from tests.support.until import until
 
 ME = worker_identity()
@@ -325,3 +330,32 @@ async def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(AddressError) as caught:
             await gateway.links.start("127.0.0.1", gateway.port, context)
         assert str(gateway.port) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
+async def test_a_linked_worker_stays_through_a_flood_of_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as gateway, client(gateway) as linked:
+        acceptor, came = gateway.links._server._acceptor, list[int]()
+        arrived = acceptor._arrived
+        monkeypatch.setattr(acceptor, "_arrived", lambda *of: came.append(1) or arrived(*of))
+        for wave in (1, 2, 3):
+            with ExitStack() as stack:
+                for n in range(100):
+                    stack.enter_context(dial(gateway.port, f"127.0.1.{n + 1}"))
+                await until(lambda: len(came) == 100 * wave)  # noqa: B023
+        await linked.send(some_tree())
+        await until(lambda: gateway.seen.of("tree"))
+        assert not gateway.seen.of("down")
+
+
+async def test_a_gateway_stops_at_once_though_handshakes_stall(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with serving(tmp_path) as gateway:
+            stack.enter_context(dial(gateway.port))
+            await stack.enter_async_context(raw(gateway))
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=client_context())
+            stack.callback(writer.close)
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 5  # each of the handshakes may take 10 s

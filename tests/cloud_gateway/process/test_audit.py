@@ -48,10 +48,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
         audit.close()
 
 
-async def end_of(engine: Engine, count: int = 40) -> None:
-    await complete(
-        engine, GenerationRequest(PROMPT, count, ignore_eos=True, id="req_1", key="3kTq9XwZ", key_name="alice")
-    )
+async def end_of(engine: Engine) -> None:
+    await complete(engine, GenerationRequest(PROMPT, 40, ignore_eos=True, id="req_1", key="3kTq9XwZ", key_name="alice"))
 
 
 def read(folder: Path) -> list[Entry]:

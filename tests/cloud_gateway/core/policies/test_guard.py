@@ -107,11 +107,11 @@ def test_a_probe_that_succeeds_ends_the_guards_modes() -> None:
     assert set(modes) == {"normal"}
 
 
-def driven(policy: Adaptive, pace: Callable[[int], float], tokens: int = 100) -> list[tuple[int, str, str]]:
+def driven(policy: Adaptive, pace: Callable[[int], float]) -> list[tuple[int, str, str]]:
     """The changes of mode of an answer whose tokens take so many seconds each: (token, mode, reason)."""
     tree, now, found = CandidateTree([1, 2]), 0.0, list[tuple[int, str, str]]()
     link = LinkView(0.02, 0.02, TD, ready=True)
-    for token in range(tokens):
+    for token in range(100):
         policy.decide(tree, link, COSTS, now)
         if (change := policy.change) is not None:
             found.append((token, *change))

@@ -29,8 +29,8 @@ SECONDS = st.floats(0.001, 0.2)
 CHANCE = st.floats(0.01, 0.99)
 
 
-def prices(row_s: float, token_s: float = 0.02, other_rows: int = 0) -> Prices:
-    return Prices(Costs(lambda rows: TT + row_s * rows, other_rows=other_rows), token_s)
+def prices(row_s: float) -> Prices:
+    return Prices(Costs(lambda rows: TT + row_s * rows), token_s=0.02)
 
 
 def every_subset(tree: CandidateTree, survival: dict[int, float], row_s: float, token_s: float) -> float:

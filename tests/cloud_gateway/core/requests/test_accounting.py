@@ -31,8 +31,8 @@ def drafted_for(whole: FrameLedger) -> Generation:
     return found
 
 
-def frame(first: int, *, epoch: int = 1, prefix: list[int] = PROMPT, parent: int = 0) -> Tree:
-    return Tree(1, epoch, len(prefix), prefix_hash(prefix), first, [parent], [first], [100], [500])
+def frame(first: int, *, epoch: int = 1, prefix: list[int] = PROMPT) -> Tree:
+    return Tree(1, epoch, len(prefix), prefix_hash(prefix), first, [0], [first], [100], [500])
 
 
 def test_cached_tokens_of_the_prompt_are_not_counted_as_processed() -> None:

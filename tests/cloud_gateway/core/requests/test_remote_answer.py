@@ -15,14 +15,14 @@ PROMPT = [3, 1, 4, 1, 5]
 NUMBER = 7
 
 
-def written(answer: RemoteAnswer, *, late: int = 0, steps: int = 3) -> list[Commit]:
+def written(answer: RemoteAnswer, *, late: int = 0) -> list[Commit]:
     """Lets a worker whose draft is the target write all of it, its frames `late` commits old; all commits."""
     worker, commits, under_way = LoopWorker(right=1.0), list[Commit](), list[list[Tree]]()
     for body in answer.open(Sampling(), b"scope"):
         assert isinstance(body, Open) and (body.request, body.cache_scope) == (NUMBER, b"scope")
         drafting = worker.receive(body)
     while not answer.done:
-        for _ in range(steps):
+        for _ in range(3):
             worker.step(drafting)
         under_way.append(list(iter(drafting.delta, None)))
         for frame in under_way.pop(0) if len(under_way) > late else ():

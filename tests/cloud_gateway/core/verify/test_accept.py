@@ -90,9 +90,9 @@ def test_a_walk_ends_at_the_leaf_at_a_miss_and_at_its_limit() -> None:
 steps = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=30)
 
 
-def grown(steps: list[tuple[int, int]], position: int = 7) -> SpeculationTree:
+def grown(steps: list[tuple[int, int]]) -> SpeculationTree:
     """A tree in which each step hangs a token below an earlier node."""
-    tree = SpeculationTree(position, token=42)
+    tree = SpeculationTree(7, token=42)
     nodes = [tree.root]
     for parent, token in steps:
         nodes.append(tree.append(nodes[parent % len(nodes)], token, 1.0, 0.5))
