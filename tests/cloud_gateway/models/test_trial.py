@@ -1,4 +1,4 @@
-"""Schemas are compiled first in a separate process, which may die; refusals of them are fixed texts."""
+"""The trial of a schema in a process of its own, and the limits on schemas, judged in linear time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import pytest
 
 from cloud_gateway.models import grammar as module
-from cloud_gateway.models.grammar import TOO_COMPLEX, Trial, TrialError, _grammar
+from cloud_gateway.models.grammar import MAX_DEPTH, MAX_NODES, TOO_COMPLEX, Trial, TrialError, _grammar, check_size
 from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
-from tests.support.schemas import MAKERS, NESTED
+from tests.support.schemas import MAKERS, NESTED, largest, nested
 
 ENDLESS = MAKERS["allOf of patterns"](32)
 """1.2 KB, for which the library takes more than 20 s."""
@@ -155,3 +156,42 @@ def test_closing_ends_the_process(trial: Trial) -> None:
     trial.close()
     with pytest.raises(ProcessLookupError):
         os.kill(ended, 0)
+
+
+MAX_CPU_S = 0.1
+
+
+def takes_less(work: Any, limit_s: float, attempts: int = 3) -> bool:
+    """One of so many attempts takes less processor time of this thread."""
+    for _ in range(attempts):
+        began = time.thread_time()
+        work()
+        if time.thread_time() - began < limit_s:
+            return True
+    return False
+
+
+@pytest.mark.claim("64-kib-of-the-worst-is-judged-in-a-tenth-of-a-second")
+@pytest.mark.parametrize("name", MAKERS)
+def test_64_kib_of_the_worst_is_judged_in_a_tenth_of_a_second(name: str) -> None:
+    schema = largest(name)
+    assert len(json.dumps(schema)) > 50_000 or name == "nested"
+    assert takes_less(lambda: check_size(schema), MAX_CPU_S)
+
+
+def test_the_limits_are_on_nodes_and_depth() -> None:
+    wide: dict[str, Any] = {"enum": [[]] * (MAX_NODES - 1)}
+    assert check_size(wide) is None
+    wide["enum"].append([])
+    assert f"{MAX_NODES} objects and lists" in (check_size(wide) or "")
+    assert check_size(nested(MAX_DEPTH - 1)) is None
+    assert "64 levels" in (check_size(nested(MAX_DEPTH)) or "")
+
+
+def test_depth_beyond_any_stack_is_judged_too() -> None:
+    schema: Any = {}
+    for _ in range(100_000):
+        schema = [schema]
+    assert check_size({"enum": schema}) is not None
+    while schema:
+        schema = schema[0]  # unpacked step by step, since freeing it at once would recurse

@@ -1,9 +1,13 @@
-"""Which engine runs a target, and models that are refused before a port opens or a weight is read."""
+"""Which engine runs a target, models that are refused before a port opens or a weight is read, and every family paired
+with every other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.headers import Need
+from cloud_gateway.models.headers import FAMILIES, Need
 from cloud_gateway.models.target_model import linear, llamacpp
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
@@ -22,8 +26,11 @@ from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
 from tests.support.engines import complete, started
+from tests.support.family_gguf import ARCHITECTURES, SENTENCEPIECE, pieces, write_gguf
+from tests.support.tiny_families import VOCAB, make
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
+from tests.support.tiny_tokenizer import tiny_tokenizer
 
 PROMPT = tuple(1 + i % 50 for i in range(20))
 
@@ -285,3 +292,48 @@ def test_the_tokenizer_comes_from_the_gguf_file(loaded: tuple[Models, GatewaySet
     text = loaded[0].text
     tokens = text.render_chat([{"role": "user", "content": "a cat"}])
     assert text.decode(tokens) == "user\na cat\nassistant\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FAMILY and FAMILY.gguf of each."""
+    root = tmp_path_factory.mktemp("families")
+    for family in ARCHITECTURES:
+        model = make(family, plain=True)
+        write_gguf(root / f"{family}.gguf", model)
+        model.save_pretrained(root / family)
+        save_tokenizer(family, root / family)
+    return root
+
+
+def save_tokenizer(family: str, folder: Path) -> None:
+    """The tokenizer that `write_gguf` writes, in the files of a folder."""
+    if family not in SENTENCEPIECE:
+        tiny_tokenizer(VOCAB).save(folder)
+        return
+    begin = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}
+    vocabulary = {text: number for number, text in enumerate(pieces(VOCAB))}
+    content = {"model": {"type": "BPE", "vocab": vocabulary, "merges": ["t h"]}, "post_processor": begin}
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "add_bos_token": True}))
+
+
+def test_folders_and_drafts_pair_where_their_tokenizer_is_one(made: Path) -> None:
+    for target, draft in product(ARCHITECTURES, repeat=2):
+        settings = configured(made / target, made / f"{draft}.gguf", engine="torch")
+        if (target in SENTENCEPIECE) == (draft in SENTENCEPIECE):
+            assert check_models(settings).engine == "torch", (target, draft)
+        else:
+            with pytest.raises(TokenizerMismatch, match=f"{draft}.gguf cannot draft for {target}"):
+                check_models(settings)
+
+
+@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
+def test_gguf_targets_and_drafts_all_pair(engine: str, made: Path) -> None:
+    for target, draft in product(ARCHITECTURES, repeat=2):
+        settings = configured(made / f"{target}.gguf", made / f"{draft}.gguf", engine=engine)
+        if engine == "torch" and not FAMILIES[target].torch_reads_gguf:
+            with pytest.raises(ModelError, match='set `target.engine` to "llamacpp"'):
+                check_models(settings)
+        else:
+            assert check_models(settings).engine == engine, (target, draft)

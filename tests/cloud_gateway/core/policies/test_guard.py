@@ -1,4 +1,6 @@
-"""The guard: when the worker's way is left, for what, and when it is tried again."""
+"""The guard: when the worker's way is left, for what, and when it is tried again; the reference, and the budget of
+passes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.completion import Budget
 from cloud_gateway.core.policies.guard import Guard, Mode, Reference
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.settings import Prefer
@@ -239,3 +242,42 @@ def test_a_trial_that_fails_doubles_its_interval_and_is_carried() -> None:
         guard.mode = resumed.mode
     lasts = int(TUNING.trial)
     assert began == [FIRST_INTERVAL - 20, 3 * FIRST_INTERVAL - 20 + lasts, 7 * FIRST_INTERVAL - 20 + 2 * lasts]
+
+
+PASS_S, STEP_S = 0.01034, 0.00373
+OWN = Costs(lambda rows: PASS_S, STEP_S)
+
+
+def test_the_reference_is_colocated_decoding_with_k_2_or_plain_decoding() -> None:
+    assert Reference.of(OWN, 0.8).token_s == pytest.approx((PASS_S + 2 * STEP_S) / 2.44)
+    assert Reference.of(OWN, 0.8).passes == pytest.approx(2 / 2.44)
+    assert Reference.of(Costs(lambda rows: PASS_S), 0.8).token_s == PASS_S
+    assert Reference.of(Costs(lambda rows: PASS_S, 2 * PASS_S), 0.8).token_s == PASS_S, "drafts would take longer"
+
+
+def test_others_that_share_the_passes_do_the_same_and_are_waited_for() -> None:
+    busy = Costs(lambda rows: PASS_S * rows**0.5, STEP_S, sharers=3)
+    assert Reference.of(busy, 0.8).together_s == pytest.approx((12**0.5 * PASS_S + 8 * STEP_S) / 2.44)
+    assert Reference.of(busy, 0.8).plain_s == 2 * PASS_S
+
+
+@pytest.mark.parametrize("run", [1, 5])
+def test_runs_may_overdraw_and_passes_keep_to_the_share(run: int) -> None:
+    budget, made = Budget("balanced", TUNING), 0
+    for _ in range(400):
+        for _ in range(run if budget.open else 0):
+            budget.spend()
+            made += 1
+        budget.earn(0.8)
+    assert made == pytest.approx(TUNING.share * 0.8 * 400, abs=run)
+
+
+def test_a_shared_pass_counts_by_its_share_and_one_not_made_not_at_all() -> None:
+    budget = Budget("balanced", TUNING)
+    budget.earn(1 / TUNING.share)
+    for _ in range(4):
+        assert budget.open
+        budget.spend()
+        budget.give_back()
+        budget.spend(1 / 4)
+    assert not budget.open
