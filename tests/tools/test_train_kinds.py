@@ -11,7 +11,7 @@ import torch
 
 from cloud_gateway.core.sources.heads import Level
 from edgespec.shared.vocabfiles import gguf_tokenizer_digest
-from tests.support.family_gguf import write_gguf
+from tests.support.families import write_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools.deep_target import _llama_logits
 from tools.train import eagle

@@ -151,12 +151,6 @@ def test_after_a_stop_string_nothing_more_comes() -> None:
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_chat_is_rendered_with_the_prompt_for_the_answer(text: Text) -> None:
-    rendered = text.render_chat([{"role": "user", "content": "hi"}])
-    whole = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert rendered == text.encode(whole)
-
-
 def test_a_template_that_refuses_a_message_is_the_clients_error(text: Text) -> None:
     with pytest.raises(ClientError, match="unknown role narrator") as caught:
         text.render_chat([{"role": "narrator", "content": "hi"}])

@@ -26,8 +26,7 @@ from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import override
 from tests.support.engines import complete, started
-from tests.support.family_gguf import ARCHITECTURES, SENTENCEPIECE, pieces, write_gguf
-from tests.support.tiny_families import VOCAB, make
+from tests.support.families import ARCHITECTURES, SENTENCEPIECE, VOCAB, make, pieces, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 from tests.support.tiny_tokenizer import tiny_tokenizer

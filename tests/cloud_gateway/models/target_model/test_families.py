@@ -22,8 +22,7 @@ from cloud_gateway.models.target_model.load import load
 from cloud_gateway.models.target_model.torch import MAX_DEPTH, TorchTarget
 from edgespec.core.errors import ModelError
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors
-from tests.support.family_gguf import ARCHITECTURES, write_gguf
-from tests.support.tiny_families import MADE, VOCAB, WINDOW, make
+from tests.support.families import ARCHITECTURES, MADE, VOCAB, WINDOW, make, write_gguf
 from tests.support.tiny_target import plain_logits
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "models.md"
