@@ -126,14 +126,14 @@ class Board:
                 self.line.fail("a malformed message")
                 return
 
-    def chain(self, request: str) -> tuple[int, list[int]]:
-        """The most probable candidates after the committed tokens, and the position of the first one."""
+    def chain(self, request: str) -> list[int]:
+        """The most probable candidates after the committed tokens, at most `num_speculative_tokens`."""
         stream = self.streams.get(request)
         if stream is None or stream.tree is None:
-            return 0, []
+            return []
         if len(stream.tokens) > stream.tree.start:
             stream.tree.advance(stream.tokens[stream.tree.start :])
-        return stream.tree.start, stream.tree.best(self._drafts)
+        return stream.tree.best(self._drafts)
 
     def _say(self, what: _Stream | Closed) -> None:
         if isinstance(what, Closed):

@@ -9,11 +9,11 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 from edgespec_vllm.board import Board, Terms
-from edgespec_vllm.gate import admit
 from edgespec_vllm.line import Line
 
 CONSENT = "edgespec_offload"
@@ -46,6 +46,8 @@ class Running(Protocol):
 
 Grammar = Callable[[Any, list[int]], list[int]]
 """vLLM's `StructuredOutputManager.validate_tokens`."""
+Validator = Callable[[list[int]], list[int]]
+"""The same for one request: the longest prefix of draft tokens that its grammar allows."""
 
 
 def board_path() -> str:
@@ -78,6 +80,22 @@ def terms_of(request: Running, *, sampled: bool) -> Terms | None:
     return Terms(groups, scope, float(params.temperature), max(int(params.top_k), 0), float(params.top_p), tag)
 
 
+def admit(chain: Sequence[int], *, vocab_size: int, room: int, grammar: Validator | None = None) -> list[int]:
+    """The draft tokens of `chain` that vLLM can verify: before the first id that is none of the target's, at most
+    `room` (tokens that the request may still get beside the one that the target adds), as far as `grammar` allows.
+
+    vLLM trusts its own drafters: one token id beyond the vocabulary ends the whole server. That a chain continues the
+    committed tokens, and has at most `num_speculative_tokens`, is of the board (`Board.chain`).
+    """
+    kept = list(takewhile(lambda token: 0 <= token < vocab_size, chain[: max(room, 0)]))
+    if not kept or grammar is None:
+        return kept
+    try:
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(kept, grammar(kept.copy())))]
+    except Exception:  # noqa: BLE001  a grammar that fails costs this draft, not the hook
+        return []
+
+
 class Hook:
     """One engine's hook."""
 
@@ -86,14 +104,13 @@ class Hook:
         board: Board,
         *,
         vocab_size: int,
-        limit: int,
         max_len: int,
         sampled: bool,
         grammar: Grammar,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit`: `num_speculative_tokens`; `sampled`: whether this build samples drafted rows rightly (cpu.py)."""
-        self.board, self._vocab_size, self._limit, self._max_len = board, vocab_size, limit, max_len
+        """`sampled`: whether this build samples drafted rows rightly (cpu.py)."""
+        self.board, self._vocab_size, self._max_len = board, vocab_size, max_len
         self._sampled, self._grammar, self._clock = sampled, grammar, clock
 
     def opened(self, request: Running) -> None:
@@ -115,13 +132,11 @@ class Hook:
             committed = request.all_token_ids
             if request.num_computed_tokens != len(committed) - 1:
                 continue  # its prompt is not read yet, or it was preempted and is read again
-            start, chain = board.chain(request.request_id)
+            chain = board.chain(request.request_id)
             if chain:
                 room = min(self._max_len - len(committed), request.max_tokens - request.num_output_tokens) - 1
-                request.spec_token_ids = admit(
-                    chain, start, committed, vocab_size=self._vocab_size, limit=self._limit, room=room,
-                    grammar=self._validator(request),
-                )  # fmt: skip
+                grammar = self._validator(request)
+                request.spec_token_ids = admit(chain, vocab_size=self._vocab_size, room=room, grammar=grammar)
                 board.plan(request.request_id, len(request.spec_token_ids))
 
     def committed(self) -> None:
@@ -136,7 +151,7 @@ class Hook:
         """The engine stops, or the hook is off."""
         self.board.line.fail("stopped")
 
-    def _validator(self, request: Running) -> Callable[[list[int]], list[int]] | None:
+    def _validator(self, request: Running) -> Validator | None:
         if not request.use_structured_output:
             return None
         return lambda tokens: self._grammar(request, tokens)
@@ -147,4 +162,4 @@ def make_hook(config: Any, *, sampled: bool, grammar: Grammar) -> Hook:
     vocab_size, limit = config.model_config.get_vocab_size(), config.speculative_config.num_speculative_tokens
     board = Board(Line(board_path()), config.parallel_config.data_parallel_rank, vocab_size, limit)
     max_len = config.model_config.max_model_len
-    return Hook(board, vocab_size=vocab_size, limit=limit, max_len=max_len, sampled=sampled, grammar=grammar)
+    return Hook(board, vocab_size=vocab_size, max_len=max_len, sampled=sampled, grammar=grammar)

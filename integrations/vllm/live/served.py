@@ -1,7 +1,7 @@
 """`python -m integrations.vllm.live.served VENV [--json FILE]`: a served vLLM, a link process and a paired worker.
 
 Run in edgespec's environment; `VENV` is what `make vllm` made. Arms, in turns: vLLM as it is; vLLM with edgespec-vllm
-and no consent; with consent, but no draft is verified ("withheld"); with consent. vLLM has the first core, the worker
+and no consent; with consent. vLLM has the first core, the worker
 the second one. Then link process and worker are killed in the middle of a completion and started again. Exit status 1
 if a text differs or drafts stay away.
 """
@@ -16,7 +16,6 @@ import json
 import os
 import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -83,7 +82,7 @@ class Server:
         ]  # fmt: skip
         if self.board is not None:
             speculation = {"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": DRAFTS}
-            command += ["--scheduler-cls", "live.timed.Scheduler", "--speculative-config", json.dumps(speculation)]
+            command += ["--scheduler-cls", "edgespec_vllm.Scheduler", "--speculative-config", json.dumps(speculation)]
         name = f"vllm-{self.port}"
         self.processes.start(name, command)
         try:
@@ -112,17 +111,12 @@ class Server:
         drafted, accepted = (int(sum(map(float, one))) for one in found)  # of all engines
         return drafted, accepted
 
-    def times(self) -> list[float]:
-        """Microseconds of the hook in each step so far; none in a vLLM as it is."""
-        file = self.processes.folder / TIMES
-        return [float(line) for line in file.read_text().split()] if file.exists() else []
-
     def complete(self, prompt: str, max_tokens: int, arm: str = "worker") -> str:
         """A greedy completion's text."""
         body: dict[str, Any] = {"model": "smol", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
         body["messages"] = [{"role": "user", "content": prompt}]
         if arm not in ALONE:
-            body["vllm_xargs"] = {"edgespec_offload": "default", "withheld": int(arm == "withheld")}
+            body["vllm_xargs"] = {"edgespec_offload": "default"}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -132,7 +126,7 @@ class Server:
         return str(found["choices"][0]["message"]["content"])
 
 
-WHAT, TIMES = ("draft", "accepted"), "hook-times"
+WHAT = ("draft", "accepted")
 ALONE = ("plain", "no consent")
 """Arms whose requests no worker sees."""
 
@@ -148,22 +142,18 @@ class Run:
     drafted: int
     accepted: int
     texts: dict[str, str]
-    hook_us: float | None = None
-    """Median of the steps."""
 
 
 def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_tokens: int, turn: int = 0) -> Run:
     """All prompts, `streams` at a time."""
-    drafted, accepted, steps = *server.counts(), len(server.times())
+    drafted, accepted = server.counts()
     began = time.perf_counter()
     with ThreadPoolExecutor(streams) as pool:
         texts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens, arm), prompts))
     seconds = time.perf_counter() - began
     after = server.counts()
     pace = len(prompts) * max_tokens / seconds
-    hook = server.times()[steps:] if arm != "plain" else []
-    counts = pace, after[0] - drafted, after[1] - accepted
-    return Run(arm, streams, turn, *counts, dict(zip(prompts, texts)), statistics.median(hook) if hook else None)
+    return Run(arm, streams, turn, pace, after[0] - drafted, after[1] - accepted, dict(zip(prompts, texts)))
 
 
 def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], None]]) -> str:
@@ -182,7 +172,6 @@ def variables(venv: Path, folder: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "0", "LD_PRELOAD": str(venv / "lib/libiomp5.so"),
         "PYTHONPATH": str(INTEGRATION), "EDGESPEC_BOARD": str(folder / "rig" / "gateway" / "board.sock"),
-        "EDGESPEC_TIMES": str(folder / TIMES),
     }  # fmt: skip
 
 
@@ -201,7 +190,7 @@ def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str],
         for one in (plain, server):
             one.complete(prompts[-1], 32)
         for turn, streams in itertools.product(range(options.turns), options.streams):
-            for arm in ("plain", "no consent", "withheld", "worker"):
+            for arm in ("plain", "no consent", "worker"):
                 add(plain if arm == "plain" else server, arm, prompts, streams, turn)
         starts = {"worker": rig.start_worker, "gateway": rig.start_gateway}
         for name, start in starts.items():
@@ -220,7 +209,7 @@ def report(runs: Sequence[Run]) -> list[dict[str, Any]]:
         {
             "arm": run.arm, "streams": run.streams, "tokens_per_s": round(run.tokens_per_s, 1),
             "of_plain": round(run.tokens_per_s / plain.get((run.turn, run.streams), inf), 2),
-            "drafted": run.drafted, "accepted": run.accepted, "hook_us": run.hook_us,
+            "drafted": run.drafted, "accepted": run.accepted,
             "texts": len(run.texts), "differ": sum(text != wanted[prompt] for prompt, text in run.texts.items()),
         }
         for run in runs

@@ -69,6 +69,4 @@ def request(tokens: list[int], name: str = "a", consent: object = "default", **o
 def hook(path: str, grammar: Any = None, sampled: bool = False) -> Hook:
     """A hook whose clock stands still: it connects at its first step."""
     board = Board(Line(path), 0, VOCAB, DRAFTS)
-    return Hook(
-        board, vocab_size=VOCAB, limit=DRAFTS, max_len=MAX_LEN, sampled=sampled, grammar=grammar, clock=lambda: 1.0
-    )
+    return Hook(board, vocab_size=VOCAB, max_len=MAX_LEN, sampled=sampled, grammar=grammar, clock=lambda: 1.0)

@@ -10,7 +10,7 @@ import pytest
 from edgespec_vllm import cpu
 from edgespec_vllm import hook as hooks
 from edgespec_vllm.guard import MAX_FAILURES
-from edgespec_vllm.hook import terms_of
+from edgespec_vllm.hook import admit, terms_of
 from edgespec_vllm.messages import Chain
 from edgespec_vllm.scheduler import HOOKS, make_scheduler, missing
 
@@ -146,6 +146,29 @@ def test_a_hook_that_cannot_be_made_is_off(caplog: pytest.LogCaptureFixture) -> 
     assert it.edgespec.hook is None
     assert it.schedule() == []
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("chain", "kept"), [([7, 100, 8], [7]), ([2**31 - 1], []), ([-1, 7], []), ([5] * 9, [5] * 4), ([], [])]
+)
+def test_a_draft_ends_before_the_first_id_of_no_token_and_at_its_room(chain: list[int], kept: list[int]) -> None:
+    assert admit(chain, vocab_size=100, room=4) == kept
+    assert admit(chain, vocab_size=100, room=-7) == []
+
+
+@pytest.mark.parametrize(
+    ("grammar", "kept"),
+    [
+        (lambda tokens: tokens[:1], [7]),
+        (lambda tokens: [], []),
+        (lambda tokens: [7, 200, 300], [7]),  # only what was proposed goes on
+        (lambda tokens: [*tokens, 500], [7, 8]),
+        (lambda tokens: None, []),
+        (lambda tokens: tokens[99], []),
+    ],
+)
+def test_a_grammar_can_only_shorten_a_draft(grammar: Any, kept: list[int]) -> None:
+    assert admit([7, 8], vocab_size=100, room=10, grammar=grammar) == kept
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS))

@@ -117,16 +117,16 @@ async def test_a_worker_is_sent_the_request_and_its_tree_reaches_vllm(scene: Sce
     frame = tree(opened.request, opened.epoch, tokens, 1, [0, 0, 1, 2], [7, 8, 9, 6])
     scene.streams.post(FrameArrived("w", frame))
     await scene.settle()
-    assert scene.board.chain("a") == (3, [7, 9])
+    assert scene.board.chain("a") == [7, 9]
     await scene.step(tokens, 8)
-    assert scene.board.chain("a") == (4, [6])  # a sibling continues after the rejection
+    assert scene.board.chain("a") == [6]  # a sibling continues after the rejection
     [(_, commit)] = scene.workers.taken()
     assert isinstance(commit, Commit)
     assert (commit.prefix_len, commit.tokens, commit.prefix_hash) == (3, [8], prefix_hash(tokens))
     later = tree(opened.request, opened.epoch, tokens, 5, [4], [5])
     scene.streams.post(FrameArrived("w", later))
     await scene.settle()
-    assert scene.board.chain("a") == (4, [6, 5])
+    assert scene.board.chain("a") == [6, 5]
     scene.board.close("a")
     await scene.settle()
     assert [type(body) for _, body in scene.workers.taken()] == [Close]
@@ -203,7 +203,7 @@ async def test_another_worker_goes_on_from_the_tokens_it_lacks(scene: Scene) -> 
     scene.streams.post(FrameArrived("w", tree(opened.request, 1, tokens, 1, [0], [7])))  # too late
     scene.streams.post(Declined("v", opened.request, "too long"))
     await scene.step(tokens, 5)
-    assert scene.board.chain("a") == (0, [])
+    assert scene.board.chain("a") == []
     assert [type(body) for _, body in scene.workers.taken()] == [Close]
 
 
