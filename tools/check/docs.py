@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
-import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from cloud_gateway import __main__ as cloud_gateway
+from edgespec import __main__ as edgespec
 from tools.check.commands import command_faults
 from tools.check.dependencies import dependency_faults
 
@@ -32,7 +32,7 @@ LEAK = re.compile(
 
 def documents(root: Path) -> list[Path]:
     """README.md and everything below docs/."""
-    return [path for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))] if path.is_file()]
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
 def prose_and_code(text: str) -> tuple[str, list[str]]:
@@ -93,23 +93,14 @@ def defined_names(source: str) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)}
 
 
-def load_parsers() -> tuple[dict[str, argparse.ArgumentParser], list[str]]:
-    """The parsers of the installed commands, by command, and what hinders one that exists from being read."""
-    parsers, hindrances = {}, []
-    for command, module in (("edgespec", "edgespec.__main__"), ("cloud-gateway", "cloud_gateway.__main__")):
-        if importlib.util.find_spec(module) is None:
-            continue
-        try:
-            parsers[command] = importlib.import_module(module).build_parser()
-        except (ImportError, AttributeError) as error:
-            hindrances.append(f"the commands of {command} cannot be checked: {error}")
-    return parsers, hindrances
+def load_parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parsers of the commands."""
+    return {"edgespec": edgespec.build_parser(), "cloud-gateway": cloud_gateway.build_parser()}
 
 
 def targets(root: Path) -> set[str]:
     """The targets of the Makefile."""
-    makefile = root / "Makefile"
-    return set(re.findall(r"^([\w-]+):", makefile.read_text(), re.MULTILINE)) if makefile.is_file() else set()
+    return set(re.findall(r"^([\w-]+):", (root / "Makefile").read_text(), re.MULTILINE))
 
 
 def text_faults(root: Path, document: Path, text: str, parsers: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
@@ -138,8 +129,7 @@ def leak_faults(root: Path) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints each fault; returns 1 when there is one."""
     root = Path((argv or ["."])[0]).resolve()
-    parsers, found = load_parsers()
-    found += [] if (root / "README.md").is_file() else ["README.md does not exist"]
+    parsers, found = load_parsers(), list[str]()
     for document in documents(root):
         name = document.relative_to(root)
         found += [f"{name}: {fault}" for fault in text_faults(root, document, document.read_text(), parsers)]

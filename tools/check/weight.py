@@ -70,8 +70,7 @@ def documents(root: Path) -> dict[str, int]:
 
 def knobs() -> dict[str, int]:
     """Settings of both configurations, commands and options of both programs."""
-    parsers, _ = load_parsers()
-    verbs = [verb for parser in parsers.values() for verb in _verbs(parser)]
+    verbs = [verb for parser in load_parsers().values() for verb in _verbs(parser)]
     options = [one for verb in verbs for one in verb._actions if one.option_strings and one.dest != "help"]
     return {
         "settings": len(keys(WorkerSettings)) + len(keys(GatewaySettings)),

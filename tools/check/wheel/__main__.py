@@ -14,8 +14,8 @@ from tools import verbs
 from tools.check.commands import END, PREFIXES, WORD, verbs_of
 from tools.check.docs import CODE, load_parsers, prose_and_code
 from tools.check.wheel import __doc__ as about
-from tools.check.wheel.place import ROOT, Installer, Place, Row, Versions, build, install, install_tool
-from tools.check.wheel.scenario import EXCUSED, leave, play
+from tools.check.wheel.place import ROOT, Place, Row, Versions, build, install
+from tools.check.wheel.scenario import EXCUSED, play
 
 PAGES = (
     "README",
@@ -29,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m tools.check.wheel", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--versions", choices=get_args(Versions), default="newest", help="of the packages")
-    parser.add_argument("--by", choices=get_args(Installer), default="pip", help="pipx and uv take newest packages")
     parser.add_argument("--long", action="store_true", help="also what takes minutes: demo and tune")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="an empty folder, kept with environments and logs")
     parser.set_defaults(run=check)
@@ -47,15 +46,9 @@ def check(options: argparse.Namespace) -> int:
             print(f"installing {wheel.name}[{extra}], {options.versions} packages", flush=True)
             home = folder / f"{extra}-home"
             home.mkdir()
-            at = folder / extra
-            by_pip = options.by == "pip"
-            programs = (
-                install(wheel, extra, options.versions, at) if by_pip else install_tool(wheel, extra, options.by, at)
-            )
+            programs = install(wheel, extra, options.versions, folder / extra)
             places[extra] = Place(extra, home, programs, folder / "cache", rows)
         play(places["worker"], places["gateway"], long=options.long)
-        if not by_pip:
-            rows += (leave(place, options.by) for place in places.values())
     ran = {verb_path(row.command.split()) for row in rows}
     missing = sorted(" ".join(one) for one in shown() - ran - EXCUSED.keys())
     print("| installed with | command | printed | exit code |\n| --- | --- | --- | --- |")
@@ -100,7 +93,7 @@ def verb_path(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(path)
 
 
-PROGRAMS = load_parsers()[0]
+PROGRAMS = load_parsers()
 
 if __name__ == "__main__":
     sys.exit(main())

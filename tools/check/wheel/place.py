@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.core.errors import ConfigError
-from tools import lock
 
 ROOT = Path(__file__).parents[3]
 Versions = Literal["newest", "locked", "lowest"]
-Installer = Literal["pip", "pipx", "uv"]
 COMMAND_S, START_S = 600.0, 300.0
 """For one command, and for a daemon to get ready, on a busy machine."""
 
@@ -144,33 +141,6 @@ def install(wheel: Path, extra: str, versions: Versions, folder: Path) -> Path:
     return folder / "bin"
 
 
-def install_tool(wheel: Path, extra: str, installer: Installer, folder: Path) -> Path:
-    """The wheel with one extra as pipx or uv installs a program; returns the folder of its programs."""
-    if shutil.which(installer) is None:
-        raise ConfigError(f"The program {installer} is missing: run `pip install {installer}`.")
-    built = folder.with_name("built")
-    if not built.exists():  # compiled once: uv, which pipx uses too, would compile it again for the second environment
-        _call([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(built), "llama-cpp-python"])
-    torch = folder.with_name("torch.txt")
-    torch.write_text(lock.pinned(lock.entries((ROOT / "requirements/torch-cpu.txt").read_text())["torch"]))
-    manage(folder, installer, "install", f"edgespec[{extra}] @ {wheel.as_uri()}", constraint=torch, built=built)
-    return folder / "bin"
-
-
-def manage(
-    folder: Path, installer: Installer, *words: str, constraint: Path | None = None, built: Path | None = None
-) -> None:
-    """Runs `pipx` or `uv tool` with what it keeps below `folder`; `built`: a folder of wheels."""
-    names = {
-        "pipx": {"PIPX_HOME": folder, "PIPX_BIN_DIR": folder / "bin", "PIPX_MAN_DIR": folder / "man"},
-        "uv": {"UV_TOOL_DIR": folder, "UV_TOOL_BIN_DIR": folder / "bin"},
-    }[installer]
-    names |= {f"{name}_CONSTRAINT": constraint for name in ("UV", "PIP") if constraint}
-    links = " ".join([lock.pip_setting("find-links"), *([str(built)] if built else [])])
-    found = lock.pip_for_uv() | {"UV_FIND_LINKS": links.strip().replace(" ", ","), "PIP_FIND_LINKS": links.strip()}
-    _call([installer, *(["tool"] if installer == "uv" else []), *words], found | {k: str(v) for k, v in names.items()})
-
-
 def lower_bounds() -> list[str]:
     """`NAME==VERSION` of every dependency in pyproject.toml that is not for development."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -179,7 +149,7 @@ def lower_bounds() -> list[str]:
     return sorted({re.sub(">=", "==", one) for one in listed})
 
 
-def _call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def _call(command: Sequence[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()[-2000:]}")

@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from edgespec.lab.rig import free_port
 from edgespec.lab.rig.chat import ChatClient, greedy
-from tools.check.wheel.place import COMMAND_S, ROOT, Installer, Place, Row, manage
+from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
 
 EXCUSED = {
     ("edgespec", "tune"): "takes minutes; --long runs it",
@@ -119,25 +118,6 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
     gateway.run("cloud-gateway", "workers", "revoke", name)
     worker.run("edgespec", "unpair", paired["gateway"])
     worker.run("edgespec", "keys", "rotate")
-
-
-def leave(place: Place, installer: Installer) -> Row:
-    """The service is installed and uninstalled, then the program: what stays is what `uninstall` named.
-
-    `systemctl` is a program that does nothing here; tests/live/test_systemd_live.py has the real one.
-    """
-    (place.bin / "systemctl").symlink_to("/bin/true")
-    program = "edgespec" if place.name == "worker" else "cloud-gateway"
-    place.run(program, "install-service", "--user")
-    said = place.run(program, "uninstall", "--user")
-    kept = [Path(line.split()[1]) for line in said.splitlines() if line.startswith("kept: ")]
-    (place.bin / "systemctl").unlink()
-    manage(place.bin.parent, installer, "uninstall", "edgespec")
-    programs = [place.bin / name for name in ("edgespec", "cloud-gateway") if (place.bin / name).exists()]
-    hidden = [path for path in place.folder.glob(".*/**/*") if path.is_file()]
-    left = [*programs, *(path for path in hidden if not any(path.is_relative_to(one) for one in kept))]
-    said = f"stays, as `uninstall` said: {', '.join(map(str, kept))}; besides: {left or 'nothing'}"
-    return Row(place.name, f"{installer} uninstall edgespec", int(bool(left)), (0,), said)
 
 
 def meet(worker: Place, gateway: Place, port: int) -> None:
