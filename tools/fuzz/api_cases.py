@@ -30,8 +30,7 @@ from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
 from tools.doubles.limits import request_limits
 from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
-from tools.fuzz.grammars import constraint_of
-from tools.fuzz.model import ALONE, TableModel, table
+from tools.fuzz.model import ALONE, TableModel, constraint_of, table
 
 VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 """Above 1024 only tokens near the best one are looked at (`sampling.shortlist`)."""

@@ -1,13 +1,19 @@
-"""A model whose logits are looked up by the last tokens: ordinary rows and extreme ones, many a millisecond."""
+"""A model whose logits are looked up by the last tokens, ordinary rows and extreme ones, many a millisecond; and grammars
+of a few JSON schemas over a small tokenizer whose tokens are characters.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cloud_gateway.api.tools import Wanted
 from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.models.grammar import Grammars, Schema
 from tools.doubles.model import Logits
 
 ROWS = 256
@@ -74,3 +80,49 @@ def table(vocab_size: int, seed: int, extreme: bool) -> TableModel:
 
 ALONE = FlatTree([-1], [-1], [0])
 """A tree without candidates."""
+
+
+CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ'
+"""Id 0 ends the answer."""
+
+
+def constraint_of(wanted: Wanted) -> Callable[[], Constraint]:
+    """Makes a fresh constraint for each answer; raises ClientError 400 as the gateway does."""
+    return _compiled(json.dumps(wanted.schema), wanted.param, wanted.lark).beside
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(schema: str, param: str, lark: str) -> Schema:
+    return grammars().compile(json.loads(schema), b"", param, lark)
+
+
+@functools.cache
+def grammars() -> Grammars:
+    """The gateway's compiler over this tokenizer."""
+    return Grammars(_Tokenizer(), len(CHARACTERS), frozenset({0}))
+
+
+class _Tokenizer:
+    """As much of transformers' fast tokenizer as grammars read."""
+
+    @property
+    def backend_tokenizer(self) -> _Tokenizer:
+        return self
+
+    def to_str(self) -> str:
+        """The `tokenizer.json`."""
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        vocabulary = {_letter(character): i for i, character in enumerate(CHARACTERS)}
+        special = {"id": 0, "content": "<end>", "special": True}
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        del vocabulary[_letter("\x00")]
+        model = {"type": "BPE", "vocab": {"<end>": 0, **vocabulary}, "merges": []}
+        return json.dumps({
+            "version": "1.0", "added_tokens": [special | flags], "normalizer": None, "pre_tokenizer": level,
+            "post_processor": None, "decoder": level, "model": model,
+        })  # fmt: skip
+
+
+def _letter(character: str) -> str:
+    """GPT-2's printable stand-in for an ASCII character."""
+    return character if character > " " else chr(256 + ord(character))

@@ -32,8 +32,7 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.frames import RandomLink
-from tools.fuzz.grammars import CHARACTERS, grammars
-from tools.fuzz.model import table
+from tools.fuzz.model import CHARACTERS, grammars, table
 
 VOCABULARY = len(CHARACTERS)
 TOKENS = 8
