@@ -1,5 +1,5 @@
-"""A model whose logits are looked up by the last tokens: ordinary rows and extreme ones, many a millisecond. Grammars of
-a few JSON schemas over a small tokenizer whose tokens are characters.
+"""A model whose logits are looked up by the last tokens: ordinary rows and extreme ones, many in a ms; grammars of a
+few JSON schemas over a small tokenizer whose tokens are characters.
 """
 
 from __future__ import annotations
