@@ -1,9 +1,12 @@
-"""The engine with several workers for a request: the text stays the target's where some lie or leave."""
+"""The engine with several workers: the text stays the target's if some lie or leave, and those that bring nothing take
+few requests from an honest one that is farther away.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +17,7 @@ from edgespec.core.protocol.messages import Close, Open, Share, ToWorker
 from tests.support.engines import complete, engines
 from tests.support.until import until
 from tools.doubles.engines import TableTarget
-from tools.doubles.workers import LoopWorker, Team
+from tools.doubles.workers import LoopWorker, OneWorker, Team
 from tools.lossless.random_worker import Request
 
 pytestmark = pytest.mark.driven
@@ -22,8 +25,8 @@ pytestmark = pytest.mark.driven
 TOKENS = 60
 
 
-def member(name: str, delay_s: float = 0.002) -> LoopWorker:
-    return LoopWorker(delay_s, id=name, name=name)
+def member(name: str, delay_s: float = 0.002, step_s: float = 0.0005, right: float = 0.8) -> LoopWorker:
+    return LoopWorker(delay_s, right, step_s, id=name, name=name)
 
 
 class Liar(LoopWorker):
@@ -83,3 +86,55 @@ async def test_another_requests_need_of_a_worker_comes_first() -> None:
         await first
     assert done.usage.workers[0] == "b", "the one that shared the first request is given to the second"
     assert any(isinstance(body, Close) and body.reason == "needed elsewhere" for body in b.seen)
+
+
+CLAIM = pytest.mark.claim("a-useless-worker-takes-few-requests-from-an-honest-one")
+REQUESTS, LENGTH, PASS_S = 12, 48, 0.02
+NEAR_S, FAR_S = 0.0005, 0.004
+
+
+def honest() -> LoopWorker:
+    return member("honest", FAR_S, 0.006)
+
+
+def silent() -> OneWorker:
+    worker = member("bad", NEAR_S, 0.006)
+    worker.muted = True
+    return worker
+
+
+def slow() -> OneWorker:
+    return member("bad", NEAR_S, step_s=3.0)
+
+
+def lying() -> OneWorker:
+    return member("bad", NEAR_S, 0.006, right=0.0)
+
+
+async def served(*workers: OneWorker, requests: int = REQUESTS) -> tuple[Counter[str], float, list[list[int]]]:
+    """Rounds by the worker that drafted last, tokens a pass, and the texts of requests one after the other."""
+    rounds, texts = Counter[str](), list[list[int]]()
+    with engines() as make:
+        engine = make(Team(*workers), None, TableTarget(pass_s=PASS_S), policy="wanspec")
+        for number in range(requests):
+            request = GenerationRequest([1, 2, 3, number], LENGTH, ignore_eos=True, key=f"key {number % 2}")
+            tokens, done = await complete(engine, request)
+            rounds[done.usage.workers[-1]] += done.usage.rounds
+            texts.append(tokens)
+    return rounds, sum(map(len, texts)) / rounds.total(), texts
+
+
+@CLAIM
+async def test_a_useless_worker_takes_few_requests_from_an_honest_one() -> None:
+    _, alone, texts = await served(honest())
+    for bad in (silent, slow, lying):
+        rounds, beside, same = await served(honest(), bad())
+        assert same == texts, bad
+        assert rounds["honest"] > 0.7 * rounds.total(), bad
+        assert beside > 0.7 * alone > 1.2, bad  # the first requests teach it
+
+
+@CLAIM
+async def test_a_useless_worker_keeps_a_request_that_no_other_may_have() -> None:
+    _, pace, _ = await served(silent(), requests=2)
+    assert pace == 1
