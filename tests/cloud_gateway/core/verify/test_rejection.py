@@ -61,7 +61,7 @@ def test_the_algorithm_itself_is_exact(width: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_the_code_gives_the_targets_distribution(width: int) -> None:
-    n, r = 200_000, rejection(width)
+    n, r = 50_000, rejection(width)
     draft = r.draw(np.tile(Q, (n, 1)), width)
     counts = np.bincount(r.token(np.tile(P, (n, 1)), draft), minlength=6)
     expected = n * P[:5]
@@ -135,7 +135,7 @@ class Rows:
 
 def test_candidates_of_a_worker_in_the_same_tree_change_nothing() -> None:
     """Two tokens by walk, with one local sibling and one of a worker: the exact joint distribution."""
-    rng, n, vocab = np.random.default_rng(5), 8_000, 4
+    rng, n, vocab = np.random.default_rng(5), 4_000, 4
     target = rng.normal(size=(vocab + 1, vocab)).astype(np.float32)
     draft_logits = rng.normal(size=vocab).astype(np.float32)
     chooser = RejectionChooser(Sampling(temperature=1.0), [0], np.random.default_rng(6))

@@ -172,6 +172,7 @@ def test_a_missing_cuda_device_is_one_sentence(folder: Path) -> None:
         load(folder, "float32", "cuda")
 
 
+@pytest.mark.live
 def test_loading_says_nothing_on_the_terminal(gguf: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from cloud_gateway.models.target_model.load import load;"
