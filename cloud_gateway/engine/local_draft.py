@@ -130,7 +130,7 @@ class LocalDrafting:
     def prompt_pending(self, active: Active) -> bool:
         """Whether the draft has to read the prompt of a request whose policy wants it read before the first token."""
         generation = active.generation
-        if not active.local or generation.first_token is not None or self._backlog(active) <= 1:
+        if not active.local or generation.account.first_token is not None or self._backlog(active) <= 1:
             return False
         costs = self.costs(active, self.company)
         costs = replace(costs, sharers=self.company - 1, remaining=generation.remaining)

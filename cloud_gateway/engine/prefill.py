@@ -106,7 +106,7 @@ class Prefill:
 
     def _running_since(self) -> float | None:
         """When the first of the running completions had a token; None where none runs."""
-        running = [active.generation for active in self.requests.active.values() if not self._reads(active)]
+        running = [active.generation.account for active in self.requests.active.values() if not self._reads(active)]
         return min((math.inf if one.first_token is None else one.first_token for one in running), default=None)
 
     def _reads(self, active: Active) -> bool:

@@ -270,7 +270,8 @@ async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
     spans: list[tuple[float, float, float]] = []
     tokens = frames_seen = done = 0
     spare_rounds()  # as `cloud-gateway serve` does
-    while not all(one.generation.first_token for one in engine.requests.active.values()) or not engine.stats.rounds:
+    active = engine.requests.active
+    while not all(one.generation.usage.completion_tokens for one in active.values()) or not engine.stats.rounds:
         target.wait_until(engine.turn())  # admits the requests, reads their prompts, decodes plainly
     await asyncio.sleep(0)
     await _chunks(streams)

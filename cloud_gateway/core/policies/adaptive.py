@@ -102,14 +102,11 @@ class Adaptive(Policy):
     def resume(self, learnt: Learnt) -> None:
         """Starts with what earlier completions of the same kind taught (`state`); before the first decision."""
         self.carried = learnt
-        if "ranks" in learnt:  # not in traces made before
-            self.surveyor.resume(learnt["ranks"])
-        if "draft" in learnt:
-            self.surveyor.calibrator.resume(learnt["draft"])
+        self.surveyor.resume(learnt["ranks"])
+        self.surveyor.calibrator.resume(learnt["draft"])
         self.worker.resume(learnt["worker"])
         self.completion.resume(learnt["answers"])
-        if "guard" in learnt:
-            self.guard.resume(learnt["guard"])
+        self.guard.resume(learnt["guard"])
 
     def state(self) -> Learnt:
         """What the next completion of this kind starts with, as plain data: bounded, and exact when it is read back."""

@@ -115,15 +115,14 @@ class StepCurve:
     rows seen since do: without candidates no probe could be tried.
     """
 
-    def __init__(self, prior: Mapping[int, float], weight: float = 0.1, *, provisional: bool = False) -> None:
+    def __init__(self, prior: Mapping[int, float], *, provisional: bool = False) -> None:
         """`prior`: rows -> seconds, at least one point, each used until passes of so many rows replace it, and scaled
         until then as the passes seen differ from the prior: other jobs slow all row counts. One that is `provisional`
         is replaced as a whole by the first pass, whatever its rows."""
         self._provisional = provisional
-        self._points = {rows: Ewma(weight, seconds) for rows, seconds in prior.items()}
+        self._points = {rows: Ewma(start=seconds) for rows, seconds in prior.items()}
         self._prior, self._prior_rows, self._unseen = dict(prior), sorted(prior), dict(prior)
-        self._scale = Ewma(weight)
-        self._weight = weight
+        self._scale = Ewma()
         self._values, self._rows = dict(prior), sorted(prior)
         self._known = dict(prior)
         """What was asked for since the last sample: a decision asks for every number of rows that it may verify."""
@@ -147,9 +146,9 @@ class StepCurve:
                 self._prior = dict.fromkeys(self._prior, cut)
                 self._unseen = dict(self._prior)
             if self.probe is not None and rows == self.probe[0]:
-                self._points[rows], self._prior[rows] = Ewma(self._weight), cut / (self._scale.value or 1.0)
+                self._points[rows], self._prior[rows] = Ewma(), cut / (self._scale.value or 1.0)
                 self._prior_rows = sorted(self._prior)
-            point = self._points.setdefault(rows, Ewma(self._weight))
+            point = self._points.setdefault(rows, Ewma())
             point.sample(cut)
             self._seen[rows] = self.samples
             self._values[rows] = point.value or 0.0
@@ -171,7 +170,7 @@ class StepCurve:
             ratio = max((self._values[one] / then[one] for one in lately if one in then), default=1.0)
             if rows not in lately and ratio < RELIEF:
                 self._values[rows] *= ratio
-                self._points[rows] = Ewma(self._weight, self._values[rows])
+                self._points[rows] = Ewma(start=self._values[rows])
                 self._then[rows] = dict(self._values)
 
     def _next_probe(self) -> tuple[int, float] | None:

@@ -88,11 +88,9 @@ class Guard:
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state."""
-        units, tokens, self._interval, self._since, *alone = state
-        self._worker = Pace(units, tokens)
-        if alone:  # not in traces made before
-            self._alone = Pace(*alone[:2])
-            self._together, self._untried, self._trial = alone[2:] or (0.0, self.tuning.probe_after, 0.0)
+        self._interval, self._since = state[2:4]
+        self._worker, self._alone = Pace(*state[:2]), Pace(*state[4:6])
+        self._together, self._untried, self._trial = state[6:]
 
     def round(self, tokens: int, steps: float, *, ready: bool) -> None:
         """A round ended, as long as so many plain decoding steps. `ready`: whether the worker had read the prompt."""

@@ -127,11 +127,6 @@ class Generation:
         return self.assignments.first
 
     @property
-    def first_token(self) -> float | None:
-        """When it was emitted; None before."""
-        return self.account.first_token
-
-    @property
     def usage(self) -> Usage:
         """What it cost and who helped, so far."""
         return self.account.usage
@@ -148,7 +143,7 @@ class Generation:
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
-        own = self._rounds.own.at(now)
+        own = self._rounds.own(now)
         if isinstance(event, Spent):
             self.account.spent(event, own)
             return ()
@@ -208,11 +203,11 @@ class Generation:
 
     def ask_sources(self) -> Iterator[str]:
         """Asks one source without a draft model at each step, where tokens were committed; the names of those asked."""
-        for asked in self.sources.ask(self.tree) if self.sources is not None else ():
-            self.account.asked(asked.source, asked.proposed, asked.why)
-            if asked.suggestions:
-                self.listener.suggested(asked.source, asked.suggestions)
-            yield asked.source
+        for source, suggestions, proposed, why in self.sources.ask(self.tree) if self.sources is not None else ():
+            self.account.asked(source, proposed, why)
+            if suggestions:
+                self.listener.suggested(source, suggestions)
+            yield source
 
     def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """What of these to verify: near the end of the context only as many as there is room for, and what the
@@ -232,7 +227,7 @@ class Generation:
         """Decodes from here where all its tokens but the last are read; that one is row 0 of the first pass."""
         if self.prefilled >= len(self.reading) - 1:
             self._enter(Turn.READ_ALL)
-            self._rounds.own.resume()
+            self._rounds.resume()
             self.account.decodes(now)
 
     # --- the worker's side ---------------------------------------------------------------------------------------
@@ -363,7 +358,7 @@ class Generation:
         """Gives up slot, workers and local draft until it is admitted again; policy, candidates and draws stay."""
         if self.cancelled:
             return self._finish("cancelled")
-        self._rounds.own.stop()
+        self._rounds.stop()
         self._read_again()
         return [*self._release_all("preempted"), Drop(slot=False)]
 

@@ -36,14 +36,8 @@ class Speculation(Struct, frozen=True):
 
     def over(self, configured: PolicySettings) -> PolicySettings:
         """The configured settings with the fields that the request replaces."""
-        asked = {
-            "name": self.policy,
-            "k": self.k,
-            "phi": self.phi,
-            "prefer": self.prefer,
-            "sources": self.sources,
-            "verification": self.verification,
-        }
+        names = {"policy": "name", **{name: name for name in ("k", "phi", "prefer", "sources", "verification")}}
+        asked = {own: getattr(self, name) for name, own in names.items()}
         return replace(configured, **{name: value for name, value in asked.items() if value is not None})
 
 

@@ -3,6 +3,8 @@ outcome of the round before."""
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
@@ -15,49 +17,18 @@ MAX_ROUND_S = 2.0
 """Longest time of drafting and waiting before a verify pass; round trips worth waiting for are far shorter."""
 
 
-class OwnTime:
-    """A request's own time: it stands still from a preemption until the request's tokens are read again, so that no
-    policy, worker or figure is charged with the wait."""
-
-    def __init__(self) -> None:
-        self._now = self._lost = 0.0
-        self._stopped: float | None = None
-        self._read_s = self._skipped_s = 0.0
-        self._resumed = False
-
-    def at(self, now: float) -> float:
-        """Own time at this moment on the driver's clock."""
-        self._now = now
-        return (now if self._stopped is None else self._stopped) - self._lost
-
-    def driver(self, own: float) -> float:
-        """The moment on the driver's clock."""
-        return own + self._lost
-
-    def stop(self) -> None:
-        """It stands still from the latest moment on."""
-        if self._stopped is None:
-            self._stopped = self._now
-
-    def resume(self) -> None:
-        """It goes on, where it stands still."""
-        if self._stopped is not None:
-            self._lost, self._stopped, self._resumed = self._lost + self._now - self._stopped, None, True
-
-    def costs(self, costs: Costs) -> Costs:
-        """The same without the reading in `Costs.paused_s` that went on while it stood still."""
-        if self._resumed:
-            self._skipped_s, self._resumed = self._skipped_s + costs.paused_s - self._read_s, False
-        self._read_s = costs.paused_s
-        return replace(costs, paused_s=costs.paused_s - self._skipped_s) if self._skipped_s else costs
-
-
 class Rounds:
-    """One request's rounds as its policy sees them. `now` is the driver's in `decide`, the request's own elsewhere."""
+    """One request's rounds as its policy sees them, on its own time: that stands still from a preemption until the
+    request's tokens are read again, so that no policy, worker or figure is charged with the wait. `now` is the driver's
+    in `own` and `decide`, the request's own elsewhere."""
 
     def __init__(self, verify_nodes: int) -> None:
         """`verify_nodes`: most candidates of the verify pass that ends a round whose budget is used up."""
-        self.own = OwnTime()
+        self._now = self._lost = 0.0
+        """The latest moment, and the time in which its own stood still."""
+        self._stopped = inf
+        """Since when it does."""
+        self._read_s, self._skipped_s, self._resumed = 0.0, 0.0, False
         self.latest = 0, 0
         """Period and pass of the latest round in whole microseconds, as its workers are sent them."""
         self.drafting = False
@@ -69,15 +40,36 @@ class Rounds:
         self._ended: float | None = None
         self._unheard: tuple[Outcome, float] | None = None
 
+    def own(self, now: float) -> float:
+        """The request's own time at this moment."""
+        self._now = now
+        return min(now, self._stopped) - self._lost
+
+    def stop(self) -> None:
+        """Its time stands still from the latest moment on."""
+        self._stopped = min(self._stopped, self._now)
+
+    def resume(self) -> None:
+        """Its time goes on, where it stands still."""
+        if self._stopped < inf:
+            self._lost, self._stopped, self._resumed = self._lost + self._now - self._stopped, inf, True
+
+    def _costs(self, costs: Costs) -> Costs:
+        """The same without the reading in `Costs.paused_s` that went on while its time stood still."""
+        if self._resumed:
+            self._skipped_s, self._resumed = self._skipped_s + costs.paused_s - self._read_s, False
+        self._read_s = costs.paused_s
+        return replace(costs, paused_s=costs.paused_s - self._skipped_s) if self._skipped_s else costs
+
     def decide(self, policy: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round."""
-        own = self.own.at(now)
+        own = self.own(now)
         if self.drafting:
             policy.withdrawn()
             self._passes -= 1
-        action = self.bound(policy.decide(tree, link, self.own.costs(costs), own), tree, own)
+        action = self.bound(policy.decide(tree, link, self._costs(costs), own), tree, own)
         self.drafting = isinstance(action, Draft)
-        return Wait(self.own.driver(action.until)) if isinstance(action, Wait) else action
+        return Wait(action.until + self._lost) if isinstance(action, Wait) else action
 
     def bound(self, action: Action, tree: CandidateTree, now: float) -> Action:
         """The action, or a verify pass over the likeliest candidates where passes or time of the round are used up."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from cloud_gateway.core.policies.policy import Learnt
 from cloud_gateway.core.policies.settings import SOURCES, PolicySettings, SourceName
@@ -25,13 +24,8 @@ HEADS = tuple(name for name in SOURCES if name not in MAKERS)
 """All others: each is what heads of this name expect (cloud_gateway/models/drafts/heads.py)."""
 
 
-class Asked(NamedTuple):
-    """One source, what it suggested and how much of that the tree had room for, and `why` it suggested nothing."""
-
-    source: str
-    suggestions: Sequence[Suggestion] = ()
-    proposed: int = 0
-    why: str | None = None
+Asked = tuple[str, Sequence[Suggestion], int, str | None]
+"""One source, what it suggested and how much of that the tree had room for, and why it suggested nothing."""
 
 
 class Sources:
@@ -69,11 +63,11 @@ class Sources:
         for source in self._sources:
             source.committed(tokens)
             if self._taken < len(tree.prefix):
-                yield Asked(source.name)
+                yield source.name, (), 0, None
             else:
                 suggestions = source.propose(self._room)
                 proposed = put(tree, source.name, suggestions)
-                yield Asked(source.name, suggestions, proposed, source.why)
+                yield source.name, suggestions, proposed, source.why
 
 
 def put(tree: CandidateTree, source: str, suggestions: Sequence[Suggestion]) -> int:

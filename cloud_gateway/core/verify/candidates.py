@@ -36,8 +36,6 @@ class Merged(Struct, frozen=True):
     stale: int = 0
     prefix: bool = True
     """False where the frame's prefix hash is not that of any committed prefix."""
-    prefix_len: int = 0
-    """Committed tokens that the worker knew when it made the frame."""
     reached: int = -1
     """Deepest position that the frame shows on the committed path or among the candidates."""
     diverged_at: int = -1
@@ -124,7 +122,7 @@ class CandidateTree:
             raise shape_error("depth", f"a node lies {reached - base} tokens below its prefix")
         diverged_at = diverged_at if diverged_at >= reached else -1
         known = len(frame.tokens) - fresh - stale
-        return Merged(fresh, known, stale, prefix_len=frame.prefix_len, reached=reached, diverged_at=diverged_at)
+        return Merged(fresh, known, stale, reached=reached, diverged_at=diverged_at)
 
     def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""

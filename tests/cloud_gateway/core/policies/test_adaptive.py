@@ -60,7 +60,7 @@ def why_not_local(policy: Adaptive) -> str | None:
 def test_it_waits_for_what_is_about_to_come() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     decide(policy, tree, 0.02)
-    policy.received(Merged(known=1, prefix_len=2, reached=2), 0.001)
+    policy.received(Merged(known=1, reached=2), 0.001)
     action = decide(policy, tree, 0.02, now=0.001 + TD - 0.0005)
     assert isinstance(action, Wait) and action.until > 0.001 + TD - 0.0005
 
@@ -69,7 +69,7 @@ def test_nothing_is_waited_for_at_the_end_of_the_answer() -> None:
     policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
     last = Costs(lambda rows: TT, remaining=1)
     decide(policy, tree, 0.02)
-    policy.received(Merged(known=1, prefix_len=2, reached=1), 0.001)
+    policy.received(Merged(known=1, reached=1), 0.001)
     assert isinstance(decide(policy, tree, 0.02, 0.001 + TD - 0.0005, last), Verify)
 
 
@@ -203,7 +203,7 @@ def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:
     quick = replace(COSTS, local_step_s=TT / 10)
     near = LinkView(0.001, 0.001, TT / 100, ready=True)
     policy.decide(tree, near, quick, 0.0)
-    policy.received(Merged(known=1, prefix_len=2, reached=2), 0.001)
+    policy.received(Merged(known=1, reached=2), 0.001)
     assert isinstance(policy.decide(tree, near, quick, 0.001), Wait)
     assert str(why_not_local(policy)).startswith("the worker's next candidates save ")
 
@@ -213,7 +213,7 @@ def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> Non
     slow = LinkView(0.02, 0.02, TT, ready=True)
     decide(policy, tree, 0.02)
     chain(tree, 0.9)
-    policy.received(Merged(fresh=1, prefix_len=2, reached=2), 0.001)
+    policy.received(Merged(fresh=1, reached=2), 0.001)
     assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0008), Wait)
     assert isinstance(policy.decide(tree, slow, NO_LOCAL, 0.001 + TT - 0.0090), Verify)
 
@@ -281,7 +281,7 @@ def unsure(phi: float | str, entropy: float) -> Adaptive:
     """A policy whose worker streams, after a walk that ended at an open leaf with this entropy."""
     policy, tree = Adaptive(PolicySettings(prefer="offload", phi=phi)), CandidateTree([1, 2])  # type: ignore[arg-type]
     decide(policy, tree, 0.1)
-    policy.received(Merged(fresh=1, prefix_len=2, reached=2), TT)
+    policy.received(Merged(fresh=1, reached=2), TT)
     tree.advance([7, 8])
     policy.verified(Outcome(1, 2, True, entropy, 3), TT)
     return policy
@@ -317,7 +317,7 @@ def taught(tokens: int = 60) -> Adaptive:
         policy.decide(tree, LINK, STEADY, 0.03 * i)
         tree.advance([7])
         policy.verified(Outcome(0, 1, True, 0.1, tree.root.position), 0.03 * (i + 1))
-        policy.received(Merged(stale=4, prefix_len=2 + i, diverged_at=tree.root.position - 1), 0.03 * (i + 1))
+        policy.received(Merged(stale=4, diverged_at=tree.root.position - 1), 0.03 * (i + 1))
     return policy
 
 

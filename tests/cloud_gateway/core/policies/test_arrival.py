@@ -16,7 +16,7 @@ def streaming() -> Timeline:
     """A worker that reached position 12 at time 1."""
     timeline = Timeline()
     timeline.start(10, 0.9)
-    timeline.frame(Merged(fresh=1, prefix_len=11, reached=12), 1.0)
+    timeline.frame(Merged(fresh=1, reached=12), 1.0)
     return timeline
 
 
@@ -35,9 +35,9 @@ def test_a_miss_costs_a_round_trip_from_the_commit() -> None:
 def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
     timeline = streaming()
     timeline.committed(12, 2, 1.01, on_path=False)
-    timeline.frame(Merged(stale=3, prefix_len=11, reached=11), 1.012)
+    timeline.frame(Merged(stale=3, reached=11), 1.012)
     assert timeline.lost
-    timeline.frame(Merged(fresh=3, prefix_len=13, reached=13), 1.034)
+    timeline.frame(Merged(fresh=3, reached=13), 1.034)
     assert not timeline.lost and timeline.frontier == 13
 
 
@@ -45,7 +45,7 @@ def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline = streaming()
     timeline.committed(13, 3, 1.002, on_path=True)
     timeline.committed(14, 1, 1.012, on_path=True)
-    timeline.frame(Merged(stale=4, prefix_len=12, reached=-1, diverged_at=12), 1.015)
+    timeline.frame(Merged(stale=4, reached=-1, diverged_at=12), 1.015)
     assert timeline.lost
     assert timeline.expect(15, LINK, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
 
@@ -79,7 +79,7 @@ def test_each_token_not_yet_sent_makes_the_frames_more_doubtful() -> None:
 def test_a_worker_that_tries_other_branches_has_a_slower_pace() -> None:
     timeline = streaming()
     for i in range(50):
-        timeline.frame(Merged(fresh=1, prefix_len=11, reached=13 + i), 1.0 + 3 * TD * (i + 1))
+        timeline.frame(Merged(fresh=1, reached=13 + i), 1.0 + 3 * TD * (i + 1))
     assert timeline.level_s(LINK) == pytest.approx(3 * TD, rel=0.05)
 
 
@@ -88,7 +88,7 @@ def test_hits_and_divergences_are_counted_where_they_were_seen() -> None:
     assert timeline.hits == 0, "nothing was committed yet"
     timeline.committed(13, 3, 1.002, on_path=True)
     assert (timeline.hits, timeline.divergences) == (2, 0), "the last token was not among the candidates"
-    timeline.frame(Merged(fresh=1, prefix_len=11, reached=14), 1.004)
+    timeline.frame(Merged(fresh=1, reached=14), 1.004)
     assert (timeline.hits, timeline.divergences) == (3, 0)
     timeline.committed(16, 1, 1.010, on_path=False)
     assert (timeline.hits, timeline.divergences) == (3, 1)
@@ -100,7 +100,7 @@ def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
     timeline.start(10, 0.9)
     for i in range(5):
         timeline.committed(11 + i, 1, 1.0 + i, on_path=True)
-        timeline.frame(Merged(stale=4, prefix_len=11 + i, diverged_at=10 + i), 1.5 + i)
+        timeline.frame(Merged(stale=4, diverged_at=10 + i), 1.5 + i)
     assert timeline.divergences == 5
 
 

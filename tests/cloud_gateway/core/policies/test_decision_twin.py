@@ -97,7 +97,7 @@ def test_the_decision_is_that_of_the_slow_twin(
     policy.decide(tree, link, replace(costs, local_step_s=None), 0.0)
     now = 0.0
     if streams:
-        policy.received(Merged(fresh=1, prefix_len=2, reached=2), now)
+        policy.received(Merged(fresh=1, reached=2), now)
     if unsent:
         now += 0.6 * Reference.of(costs, TUNING.match).token_s
         tree.advance([7])

@@ -114,7 +114,7 @@ def test_a_long_prompt_is_taken_in_parts_and_asked_about_at_its_end() -> None:
     prompt = [*range(MAX_TAKEN), 1, 2, 3, 4]
     sources, tree = make(PolicySettings(), prompt), CandidateTree(prompt)
     assert sources is not None
-    assert [(one.source, one.proposed) for one in sources.ask(tree)] == [("lookup", 0)] and not len(tree.tree)
-    assert [one.source for one in sources.ask(tree)] == ["lookup"]
+    assert [(name, proposed) for name, _, proposed, _ in sources.ask(tree)] == [("lookup", 0)] and not len(tree.tree)
+    assert [name for name, *_ in sources.ask(tree)] == ["lookup"]
     assert [node.token for node in tree.tree.nodes.values()][:2] == [5, 6]
     assert not list(sources.ask(tree)), "once for each commit"
