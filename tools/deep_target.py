@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError, ModelError
+from edgespec.lab.drafts import Layer, block_count, copy_layers
 from edgespec.lab.fetch import require_space
-from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
 from edgespec.shared import models
 from edgespec.shared.procstat import available_memory
 from tools import verbs

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from edgespec.lab.demo.arms import BASE, CONTROL, Run
-from edgespec.lab.demo.measure import Bench
+from edgespec.lab.demo.arms import BASE, CONTROL, Bench, Run
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
 from tests.edgespec.lab.demo.test_report import FakeNeighbour

@@ -19,8 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import BASE, CONTROL, LOCAL, REMOTE
-from edgespec.lab.demo.measure import Bench
+from edgespec.lab.demo.arms import BASE, CONTROL, LOCAL, REMOTE, Bench
 from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from tools import deep_target, verbs
 from tools.options import number, output, several

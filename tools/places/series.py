@@ -19,8 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import LOCAL, Run
-from edgespec.lab.demo.measure import Bench
+from edgespec.lab.demo.arms import LOCAL, Bench, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from cloud_gateway.models.target_model.load import Loaded
 from edgespec.core.errors import ConfigError, ModelError
-from edgespec.lab.drafts import FORMATS
-from edgespec.lab.gguf_layers import Layer, block_count, copy_layers
+from edgespec.lab.drafts import FORMATS, Layer, block_count, copy_layers
 from edgespec.llamacpp.convert import count_loaded_layers, requantise
 from edgespec.shared.models import resolve_model
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest

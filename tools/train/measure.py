@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.gguf_layers import block_count
+from edgespec.lab.drafts import block_count
 from edgespec.llamacpp.context import Context, Row
 from tools import options, verbs
 from tools.train.folder import Folder

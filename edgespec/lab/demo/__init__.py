@@ -24,8 +24,7 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import BASE, PHI, REMOTE, Table
-from edgespec.lab.demo.measure import Bench, measure
+from edgespec.lab.demo.arms import BASE, PHI, REMOTE, Bench, Table, measure
 from edgespec.lab.demo.report import show, summary
 from edgespec.lab.demo.scene import (
     DRAFTS,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.measure import Bench
+from edgespec.lab.demo.arms import Bench
 from edgespec.lab.rig import Rig
 from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared import models

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 CONNECTS = 5
 """Connections whose least time is the link's round trip."""
 CONNECT_S = 5.0
+_TABLE = re.compile(r"^\s*\[([A-Za-z_]+)\]\s*(#.*)?$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +153,6 @@ def match_of(usages: Sequence[Usage]) -> float | None:
 def write(path: Path, advice: Sequence[Advice]) -> None:
     """Changes the recommended keys of a gateway.toml, or makes one. Raises ConfigError, and then writes nothing."""
     from cloud_gateway.process.config import GatewaySettings
-    from edgespec.lab.tune.rewrite import rewritten
     from edgespec.shared.settings import parse
 
     try:
@@ -165,6 +166,32 @@ def write(path: Path, advice: Sequence[Advice]) -> None:
     except OSError as error:
         raise ConfigError(f"{path}: it cannot be written ({error.strerror or error}).") from None
     Console(stderr=True).print(f"{path} is written; the gateway takes it at its next start.")
+
+
+def rewritten(text: str, values: Mapping[str, object]) -> str:
+    """The text of a TOML file with these settings, whose comments and other keys stay as they are.
+
+    `values`: dotted key -> text, number or list of texts; a key that is not there goes to the end of its table.
+    """
+    lines, table, ends, left = list[str](), "", dict[str, int](), dict(values)
+    for line in text.splitlines():
+        if found := _TABLE.match(line):
+            table = found[1]
+        elif "=" in line and not line.lstrip().startswith("#"):
+            key = f"{table}.{line.split('=')[0].strip()}"
+            if key in left:
+                line = f"{key.rpartition('.')[2]} = {json.dumps(left.pop(key), ensure_ascii=False)}"
+        lines.append(line)
+        if line.strip():
+            ends[table] = len(lines)
+    for key, value in left.items():
+        name, _, last = key.rpartition(".")
+        if name not in ends:
+            lines += ["", f"[{name}]"]
+            ends[name] = len(lines)
+        lines.insert(ends[name], f"{last} = {json.dumps(value, ensure_ascii=False)}")
+        ends = {other: end + (end >= ends[name]) for other, end in ends.items()}
+    return "\n".join(lines) + "\n"
 
 
 def _show(measured: Measured, advice: Sequence[Advice]) -> None:

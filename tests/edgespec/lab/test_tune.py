@@ -14,8 +14,8 @@ from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.process.config import GatewaySettings, load
 from edgespec.core.errors import ConfigError
 from edgespec.lab import tune
+from edgespec.lab.tune import rewritten
 from edgespec.lab.tune.advice import Advice, Measured, caution, recommend
-from edgespec.lab.tune.rewrite import rewritten
 from edgespec.shared.settings import parse
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target

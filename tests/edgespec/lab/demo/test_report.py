@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from edgespec.lab.demo.arms import ARMS, BASE, CONTROL, LOCAL, Run, Table
-from edgespec.lab.demo.measure import Bench, measure
+from edgespec.lab.demo.arms import ARMS, BASE, CONTROL, LOCAL, Bench, Run, Table, measure
 from edgespec.lab.demo.report import COLUMNS, show, summary
 
 MAX_COLUMNS = 8
@@ -103,7 +102,7 @@ def test_a_completion_from_one_pass_is_no_error() -> None:
 @pytest.fixture(autouse=True)
 def a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process shows, whatever else runs here."""
-    monkeypatch.setattr(import_module("edgespec.lab.demo.measure"), "machine_time_s", lambda: 0.0)
+    monkeypatch.setattr(import_module("edgespec.lab.demo.arms"), "machine_time_s", lambda: 0.0)
 
 
 class FakeNeighbour:
