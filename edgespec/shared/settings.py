@@ -93,11 +93,6 @@ def parse(text: str, schema: type[Settings], where: str) -> Settings:
     return _checked(schema, table, complain)
 
 
-def override(settings: Settings, key: str, value: object) -> Settings:
-    """A copy with one key replaced, as `overridden`."""
-    return overridden(settings, {key: value})
-
-
 def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
     """A copy with the keys replaced whose value is not None, checked when all are; text for a key that is not text is
     read as TOML.

@@ -31,21 +31,7 @@ from edgespec.shared.fields import (
     hours,
     machine_name,
 )
-from edgespec.shared.settings import Section, override
-
-__all__ = [
-    "DaemonSection",
-    "DraftSection",
-    "GatewaySection",
-    "OwnerSection",
-    "WorkerSettings",
-    "given",
-    "load",
-    "override",
-    "owner_policy",
-    "worker_name",
-]
-
+from edgespec.shared.settings import Section
 
 TUNNELS = 8
 """Peers relayed at once: a relay serves the machines of one room, of which few lack a way of their own."""

@@ -156,7 +156,6 @@ class GatewayAddresses:
         self._ways = through_peers
         self.key = key
         self._gateways, self._configured, self._browser = gateways, configured, browser
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def now(self) -> Sequence[Address]:
         """The current addresses: those from mDNS after the known ones, since anybody on the network can announce any
@@ -184,9 +183,10 @@ class GatewayAddresses:
         A way through a peer is not stored: a direct one is always tried before.
         """
         where = "" if isinstance(address, Relayed) else str(address)
-        task = asyncio.create_task(asyncio.to_thread(self._remember, where))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        try:
+            self._gateways.reached(self.key, where)  # on the event loop: it writes once a day
+        except KeyStoreError as error:  # the next start begins with the former address
+            log.warning("%s", error)
 
     def _last_good(self) -> str:
         try:
@@ -195,12 +195,6 @@ class GatewayAddresses:
             log.warning("%s", error)
             return ""
         return gateway.address if gateway is not None else ""
-
-    def _remember(self, address: str) -> None:
-        try:
-            self._gateways.reached(self.key, address)
-        except KeyStoreError as error:  # the next start begins with the former address
-            log.warning("%s", error)
 
 
 def _parsed(text: str) -> Address | None:

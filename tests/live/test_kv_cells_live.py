@@ -13,7 +13,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.shared import models
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from tests.support.engines import started
 
 pytestmark = pytest.mark.live
@@ -44,9 +44,9 @@ def request(key: str, prompt: list[int], count: int) -> GenerationRequest:
 @pytest.mark.claim("no-key-keeps-the-kv-cache-from-another")
 async def test_a_key_that_holds_the_cache_does_not_delay_anothers_first_token() -> None:
     """In turns with and without the attack, so that both see the same load of the machine."""
-    settings = override(GatewaySettings(), "target.model", str(models.quantised()))
+    settings = overridden(GatewaySettings(), {"target.model": str(models.quantised())})
     for name, value in SET.items():
-        settings = override(settings, name, value)
+        settings = overridden(settings, {name: value})
     engine = Engine(load_models(settings).target, None, engine_settings(settings))
     alone: list[float] = []
     beside: list[float] = []

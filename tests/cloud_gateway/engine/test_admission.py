@@ -15,7 +15,7 @@ from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.core.errors import ClientError
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from tests.support.engines import Make, complete, started
 from tests.support.engines import engine_settings as settings_with
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -63,10 +63,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def settings_of(files: tuple[Path, Path], engine: str, **target: str) -> GatewaySettings:
     options = {"engine": engine, "exact": "yes", "dtype": "float32", "context": "256", "threads": "1", "slots": "6"}
-    found = override(GatewaySettings(), "policy.name", "colocated-tree")
+    found = overridden(GatewaySettings(), {"policy.name": "colocated-tree"})
     for key, value in {"model": str(files[0]), **options, **target}.items():
-        found = override(found, f"target.{key}", value)
-    return override(override(found, "local_draft.model", str(files[1])), "local_draft.threads", "1")
+        found = overridden(found, {f"target.{key}": value})
+    return overridden(found, {"local_draft.model": str(files[1]), "local_draft.threads": "1"})
 
 
 @pytest.mark.parametrize("kind", ["torch", "llamacpp"])

@@ -22,7 +22,7 @@ from cloud_gateway.process import loading
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import LIMIT_S, measure, spare_rounds, sweep
 from edgespec.core.drafting.tree import Node
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.until import until
 from tools.doubles.engines import TableTarget
@@ -48,9 +48,9 @@ def test_the_fingerprint_changes_with_model_choices_and_versions(monkeypatch: py
 def test_every_setting_that_could_change_the_text_of_a_seed_is_in_it() -> None:
     settings = [GatewaySettings()]
     for key, value in (("target.dtype", "float32"), ("target.exact", "no"), ("policy.verification", "rejection")):
-        settings.append(override(GatewaySettings(), key, value))
+        settings.append(overridden(GatewaySettings(), {key: value}))
     assert len({loading.choices(one) for one in settings}) == len(settings)
-    assert loading.choices(override(GatewaySettings(), "policy.k", "5")) == loading.choices(GatewaySettings())
+    assert loading.choices(overridden(GatewaySettings(), {"policy.k": "5"})) == loading.choices(GatewaySettings())
 
 
 class Timed(TableTarget):

@@ -24,7 +24,7 @@ from cloud_gateway.process.loading import Models, engine_settings, load_models
 from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, need_of, translation_of
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
 from tests.support.families import ARCHITECTURES, SENTENCEPIECE, VOCAB, make, pieces, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -35,10 +35,10 @@ PROMPT = tuple(1 + i % 50 for i in range(20))
 
 
 def configured(model: Path, draft: Path | str = "", **more: str) -> GatewaySettings:
-    settings = override(GatewaySettings(), "target.model", str(model))
-    settings = override(settings, "local_draft.model", str(draft))
+    settings = overridden(GatewaySettings(), {"target.model": str(model)})
+    settings = overridden(settings, {"local_draft.model": str(draft)})
     for key, value in more.items():
-        settings = override(settings, key if "." in key else f"target.{key}", value)
+        settings = overridden(settings, {key if "." in key else f"target.{key}": value})
     return settings
 
 
@@ -98,7 +98,7 @@ def test_a_draft_takes_memory_only_where_its_weights_are(model: Path, monkeypatc
     monkeypatch.setattr(targets, "available_memory", lambda: need.weights + cells * need.token)
     with pytest.raises(ModelError, match="GB for weights"):
         kv_tokens(settings, "llamacpp", model, model)
-    on_gpu = override(settings, "local_draft.n_gpu_layers", "9")
+    on_gpu = overridden(settings, {"local_draft.n_gpu_layers": "9"})
     assert kv_tokens(on_gpu, "llamacpp", model, model) == cells
 
 
@@ -205,7 +205,7 @@ def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
     assert need_of(TargetSection(), "torch", folder, [str(medusa)]) == plain + Need(4 * 3 * 32 * 8, 0)
     need = need_of(TargetSection(), "torch", folder, [str(eagle)])
     assert need == plain + Need(4 * (3 * 2 * 16 * 32 + 32), 4 * (2 * 2 * 16 + 32))
-    settings = override(configured(folder, context="256", device="cpu"), "sources.heads", [str(eagle)])
+    settings = overridden(configured(folder, context="256", device="cpu"), {"sources.heads": [str(eagle)]})
     monkeypatch.setattr(targets, "available_memory", lambda: need.weights + 1000 * need.token)
     assert check_models(settings).kv_tokens == 900
     eagle.write_bytes(b"cut")
@@ -248,14 +248,14 @@ def test_models_that_were_checked_are_not_checked_again(model: Path, monkeypatch
 def loaded(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Models, GatewaySettings]:
     draft = make_tiny_gguf(tmp_path_factory.mktemp("draft") / "draft.gguf", unlike=0.05)
     settings = configured(model, draft, engine="llamacpp", exact="yes", context="256", threads="1")
-    settings = override(settings, "local_draft.threads", "1")
+    settings = overridden(settings, {"local_draft.threads": "1"})
     return load_models(settings), settings
 
 
 async def answers(loaded: tuple[Models, GatewaySettings], policy: str, sampling: Sampling) -> list[list[int]]:
     """Completions of three requests at the same time."""
     models, settings = loaded
-    engine = Engine(models.target, models.local, engine_settings(override(settings, "policy.name", policy)))
+    engine = Engine(models.target, models.local, engine_settings(overridden(settings, {"policy.name": policy})))
     requests = [GenerationRequest((*PROMPT, number), 24, sampling, ignore_eos=True) for number in range(3)]
     with started(engine):
         found = await asyncio.gather(*(complete(engine, request) for request in requests))
@@ -280,7 +280,7 @@ async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path
     models = load_models(settings)
     ends = Sampling(temperature=1.0, seed=5, logit_bias=dict.fromkeys(models.target.eos, 100.0))
     for policy in ("plain", "colocated"):
-        chosen = Engine(models.target, models.local, engine_settings(override(settings, "policy.name", policy)))
+        chosen = Engine(models.target, models.local, engine_settings(overridden(settings, {"policy.name": policy})))
         with started(chosen):
             for length in (0, 9):
                 tokens, done = await complete(chosen, GenerationRequest(PROMPT, 24, ends, min_tokens=length))

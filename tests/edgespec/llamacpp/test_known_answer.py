@@ -14,7 +14,7 @@ from edgespec.core.errors import EdgespecError, LibraryError
 from edgespec.shared import known_answer
 from edgespec.shared.known_answer import MAX_DIFFERENCE, require_known_answer
 from edgespec.shared.models import ALPHABET, known_tokens
-from edgespec.shared.settings import overridden, override
+from edgespec.shared.settings import overridden
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.service import load_drafter
 from tests.support.faulty_llama import CRASH, HANG, SLOW, WRONG, plant
@@ -115,7 +115,7 @@ def test_who_ends_the_child_does_not_condemn_the_library(
 def test_a_worker_does_not_load_what_failed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tmp_path / "planted", WRONG)
     with pytest.raises(LibraryError):
-        load_drafter(override(WorkerSettings(), "draft.model", str(model)))
+        load_drafter(overridden(WorkerSettings(), {"draft.model": str(model)}))
 
 
 @pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")

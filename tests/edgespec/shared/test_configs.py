@@ -15,7 +15,7 @@ from cloud_gateway.core.policies.registry import NAMES
 from cloud_gateway.process import config as gateway
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import Section, find_line, keys, load, override, parse
+from edgespec.shared.settings import Section, find_line, keys, load, overridden, parse
 from edgespec.worker import config as worker
 from edgespec.worker.config import WorkerSettings
 
@@ -62,7 +62,7 @@ def test_a_wrong_value_is_refused_with_its_line_and_what_is_allowed(kind: Any, t
 
 @pytest.mark.parametrize("address", ["", "host", "10.0.0.1:7443", "wss://[fd00::2]:7443/link", "fd00::2"])
 def test_any_usual_way_to_write_an_address_is_taken(address: str) -> None:
-    assert override(WorkerSettings(), "gateway.address", address).gateway.address == address
+    assert overridden(WorkerSettings(), {"gateway.address": address}).gateway.address == address
 
 
 def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
@@ -73,7 +73,7 @@ def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
 
 def test_ports_left_to_the_system_do_not_clash() -> None:
     settings = parse("link.port = 0\napi.port = 0\nmetrics.port = 0", GatewaySettings, "x")
-    assert override(settings, "api.host", "::1").api.host == "::1"
+    assert overridden(settings, {"api.host": "::1"}).api.host == "::1"
 
 
 @pytest.mark.parametrize(("module", "kind"), [(worker, WorkerSettings), (gateway, GatewaySettings)])

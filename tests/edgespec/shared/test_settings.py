@@ -12,7 +12,7 @@ import pytest
 from msgspec import Meta
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import MAX_FILE_BYTES, Section, assigned, keys, load, override, parse
+from edgespec.shared.settings import MAX_FILE_BYTES, Section, assigned, keys, load, overridden, parse
 
 
 def even(value: int) -> None:
@@ -166,13 +166,13 @@ def test_a_file_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
 
 def test_the_command_line_may_replace_any_key_under_the_same_rules() -> None:
     settings = Root()
-    assert override(settings, "link.port", 1).link.port == 1
-    assert override(settings, "link.port", "1").link.port == 1
-    assert override(settings, "link.mdns", "false").link.mdns is False
-    assert override(settings, "link.cores", "[1, 2]").link.cores == (1, 2)
-    assert override(settings, "link.host", "1").link.host == "1"
-    assert override(settings, "link.policy", "wanspec").link.policy == "wanspec"
-    assert override(settings, "link.deep.port", 9).link.deep.port == 9
+    assert overridden(settings, {"link.port": 1}).link.port == 1
+    assert overridden(settings, {"link.port": "1"}).link.port == 1
+    assert overridden(settings, {"link.mdns": "false"}).link.mdns is False
+    assert overridden(settings, {"link.cores": "[1, 2]"}).link.cores == (1, 2)
+    assert overridden(settings, {"link.host": "1"}).link.host == "1"
+    assert overridden(settings, {"link.policy": "wanspec"}).link.policy == "wanspec"
+    assert overridden(settings, {"link.deep.port": 9}).link.deep.port == 9
     assert settings == Root()
     for key, value, says in [
         ("link.port", "70000", "Command line: `link.port` is 70000, but must be a whole number from 0 to 65535."),
@@ -184,7 +184,7 @@ def test_the_command_line_may_replace_any_key_under_the_same_rules() -> None:
         ("", 1, "unknown key ``"),
     ]:
         with pytest.raises(ConfigError) as error:
-            override(settings, key, value)
+            overridden(settings, {key: value})
         assert says in str(error.value)
 
 
@@ -205,7 +205,7 @@ def test_assignments_replace_options_and_earlier_ones() -> None:
 def test_arrays_of_tables_load_and_survive_an_override() -> None:
     settings = parse('[[peers]]\nname = "a"\n[[peers]]\nname = "b"\nsecret = "x"', Root, "x")
     assert settings.peers == (Peer(name="a"), Peer(name="b", secret="x"))
-    assert override(settings, "link.port", 1).peers == settings.peers
+    assert overridden(settings, {"link.port": 1}).peers == settings.peers
 
 
 def test_keys_lists_every_key_with_default_and_words() -> None:

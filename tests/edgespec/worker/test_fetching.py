@@ -21,7 +21,7 @@ from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from edgespec.worker import start
 from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
@@ -158,7 +158,7 @@ async def test_a_worker_of_another_tokenizer_drafts_by_what_it_fetched(tmp_path:
         PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
         daemon = DaemonSection(name="w", state_dir=str(tmp_path / "state"))
         settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon, owner=ALWAYS)
-        settings = override(settings, "draft.model", str(model))
+        settings = overridden(settings, {"draft.model": str(model)})
         service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16))
         task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
         await until(lambda: gateway.links.workers() or task.done(), timeout_s=60)

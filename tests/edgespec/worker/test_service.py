@@ -17,7 +17,7 @@ from edgespec import __main__ as command
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.shared import control
-from edgespec.shared.settings import override
+from edgespec.shared.settings import overridden
 from edgespec.shared.starting import Starting
 from edgespec.worker import config, models, start
 from edgespec.worker.config import OwnerSection, WorkerSettings
@@ -144,9 +144,9 @@ async def test_no_node_gets_more_children_than_the_gateway_takes(tmp_path: Path)
 
 
 def test_a_gpu_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
-    settings = override(WorkerSettings(), "draft.model", str(make_tiny_gguf(tmp_path / "tiny.gguf")))
+    settings = overridden(WorkerSettings(), {"draft.model": str(make_tiny_gguf(tmp_path / "tiny.gguf"))})
     with pytest.raises(ModelError, match="`n_gpu_layers` = 9 asks for a GPU"):
-        load_drafter(override(settings, "draft.n_gpu_layers", "9"))
+        load_drafter(overridden(settings, {"draft.n_gpu_layers": "9"}))
 
 
 def nice(thread: int) -> int:
