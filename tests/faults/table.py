@@ -168,7 +168,7 @@ def another_time(scene: Scene) -> None:
     scene.rig.stop("second")
     rig = scene.rig
     command = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000000", *rig._worker(), "run"]
-    rig._processes.start("second", [*command, "--config", str(rig._worker_config("second"))])
+    rig.start("second", [*command, "--config", str(rig._worker_config("second"))])
     rig.wait_linked(60, "second")
     time.sleep(HOLD_S)
     rig.stop("second", signal.SIGKILL)

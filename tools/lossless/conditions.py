@@ -112,7 +112,7 @@ def complete(stage: Rig, case: Case) -> Answer:
 class Cut:
     """Does something once, when the first of several streams asks for it."""
 
-    do: Callable[[], None]
+    do: Callable[[], object]
     done: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

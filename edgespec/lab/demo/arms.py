@@ -106,9 +106,6 @@ class Table:
     def dropped(self) -> int:
         return len(self.disturbed) if self.clean else 0
 
-    def has(self, arm: str) -> bool:
-        return any(arm in runs for runs in self.runs)
-
     def median(self, arm: str, value: Value) -> float:
         """Median over the prompts of one figure of one arm."""
         return statistics.median(self.values(arm, value))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from edgespec.lab.rig.processes import Processes, module
 
@@ -29,37 +29,30 @@ PROMPT = 64
 NAME = "neighbour"
 
 
-class Neighbour:
+class Neighbour(Processes):
     """The process, held still until `drafting`."""
 
     def __init__(self, folder: Path, draft: str, core: int | None) -> None:
-        self._processes, self._draft, self._core = Processes(folder), draft, core
+        super().__init__(folder)
+        self._draft, self._core = draft, core
         self.steps = 0
         """Draft steps that it made, over all blocks so far."""
 
-    def __enter__(self) -> Neighbour:
-        with self._processes:
-            pass  # the folder
-        self._processes.start(NAME, [*module("edgespec.lab.rig.neighbour"), self._draft], self._core, piped=True)
-        self._processes.line(NAME)
+    def __enter__(self) -> Self:
+        self.start(NAME, [*module("edgespec.lab.rig.neighbour"), self._draft], self._core, piped=True)
+        self.line(NAME)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._processes.stop(NAME)
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
         """It drafts until the block is left. Raises RigError if it has ended."""
-        self._processes.say(NAME, b"draft")
-        self._processes.line(NAME)
+        self.say(NAME, b"draft")
+        self.line(NAME)
         try:
             yield
         finally:
-            self._processes.say(NAME, b"rest")
-            self.steps += int(self._processes.line(NAME))
-
-    def pids(self) -> list[int]:
-        return self._processes.pids()
+            self.say(NAME, b"rest")
+            self.steps += int(self.line(NAME))
 
 
 class Drafting:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import procstat
@@ -39,7 +40,7 @@ class Processes:
         self.ended: dict[str, int] = {}
         """Exit statuses of those that were stopped."""
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         return self
 

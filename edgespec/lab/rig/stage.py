@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +23,9 @@ CLIENT_OPTIONS = ("offload", "ignore_eos", "usage", "policy", "k", "phi", "prefe
 """Options that clients of a rig may give."""
 
 
-@dataclass(slots=True)
-class Rig:
-    """Processes, state and addresses of one set-up. Use as a context manager: leaving it ends every process."""
+@dataclass
+class Rig(Processes):
+    """Processes, state and addresses of one set-up."""
 
     folder: Path
     """State, configuration and logs of all processes."""
@@ -56,19 +55,11 @@ class Rig:
     """An API key."""
     ready: dict[str, Any] = field(default_factory=dict)
     """Addresses and model's name, as the gateway's ready file has them."""
-    _processes: Processes = field(init=False)
     _proxies: dict[str, int] = field(default_factory=dict)
     """Port of each worker's proxy."""
 
     def __post_init__(self) -> None:
-        self._processes = Processes(self.folder, last=["gateway", "proxy"])
-
-    def __enter__(self) -> Rig:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._processes.__exit__()  # workers first: they send a `bye`
+        super().__init__(self.folder, last=["gateway", "proxy"])  # workers end first: they send a `bye`
 
     @contextlib.contextmanager
     def linked(self) -> Iterator[Rig]:
@@ -96,8 +87,8 @@ class Rig:
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
         command = [*self._gateway(), "serve", "--config", str(config), "--ready-file", str(ready)]
-        self._processes.start("gateway", command, self.cores[0])
-        self._processes.wait_for("gateway", ready.exists, self.load_s)
+        self.start("gateway", command, self.cores[0])
+        self.wait_for("gateway", ready.exists, self.load_s)
         self.ready = json.loads(ready.read_text())
 
     def create_key(self) -> None:
@@ -110,7 +101,7 @@ class Rig:
         What the gateway learns of a worker from one completion to the next is then of this link alone.
         """
         self._start_proxy(name, f"proxy-{name}", rtt_ms)
-        self._processes.last.append(f"proxy-{name}")
+        self.last.append(f"proxy-{name}")
         self.pair(name, "--group", name)
         self.start_worker(name)
         return self._new_key(name, name)
@@ -122,13 +113,13 @@ class Rig:
     def _start_proxy(self, worker: str, name: str, rtt_ms: float) -> None:
         link = f"127.0.0.1:{self.link_port}"
         command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms)]
-        self._processes.start(name, command, piped=True)
-        self._proxies[worker] = int(self._processes.line(name))
+        self.start(name, command, piped=True)
+        self._proxies[worker] = int(self.line(name))
 
     def pair(self, worker: str = "worker", *group: str) -> None:
         """`cloud-gateway pair` here, `edgespec pair ADDRESS CODE` there."""
         offer = [*self._gateway(), "pair", *group, "--json", "--config", str(self.folder / "gateway.toml")]
-        pipe, environment = subprocess.PIPE, self._processes.environment
+        pipe, environment = subprocess.PIPE, self.environment
         with subprocess.Popen(offer, stdout=pipe, stderr=pipe, env=environment) as gateway:
             assert gateway.stdout is not None
             try:
@@ -145,16 +136,12 @@ class Rig:
     def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
         """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked."""
         command = [*(command or [*self._worker(), "run"]), "--config", str(self._worker_config(worker))]
-        self._processes.start(worker, command, self.cores[1])
+        self.start(worker, command, self.cores[1])
         self.wait_linked(worker=worker)
 
     def wait_linked(self, timeout_s: float = MODEL_LOAD_S, worker: str = "worker") -> None:
         """Until the gateway lists the worker as linked, with a measured round trip."""
-        self._processes.wait_for(worker, lambda: self._is_linked(f"demo-{worker}"), timeout_s)
-
-    def stop(self, name: str, sig: signal.Signals = signal.SIGTERM) -> None:
-        """Ends one process; waits until it has gone."""
-        self._processes.stop(name, sig)
+        self.wait_for(worker, lambda: self._is_linked(f"demo-{worker}"), timeout_s)
 
     def restart_gateway(self, dtype: str) -> None:
         """The gateway again, with another data type, on the same ports; the worker reconnects by itself."""
@@ -173,16 +160,6 @@ class Rig:
     def link_port(self) -> int:
         """Port on which the gateway listens for workers."""
         return int(self.ready["link"]["port"])
-
-    def runs(self, name: str) -> bool:
-        """Whether this process was started and has not ended."""
-        return self._processes.runs(name)
-
-    def pids(self) -> list[int]:
-        return self._processes.pids()
-
-    def pid(self, name: str) -> int:
-        return self._processes.pid(name)
 
     def chat(self, prompt: str, max_tokens: int, *, key: str = "", **edgespec: Any) -> dict[str, Any]:
         """One greedy chat answer; `edgespec` is the request's extension. Raises RigError with the API's sentence."""
@@ -207,9 +184,6 @@ class Rig:
     def worker_command(self, *arguments: str, worker: str = "worker") -> Any:
         """An `edgespec ... --json` command's answer."""
         return self._json([*self._worker(), *arguments, "--config", str(self._worker_config(worker))])
-
-    def log(self, name: str) -> str:
-        return self._processes.log(name)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -281,7 +255,7 @@ class Rig:
         return False
 
     def _json(self, command: Sequence[str]) -> Any:
-        environment = self._processes.environment
+        environment = self.environment
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
         if done.returncode != 0:
             raise RigError(f"`{' '.join(command[2:5])}` failed: {done.stderr.strip()}")

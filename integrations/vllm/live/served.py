@@ -41,11 +41,11 @@ class LinkRig(Rig):
     def start_gateway(self) -> None:
         """`cloud-gateway link`, until it has named its port; on the same port as before when started again."""
         config = self._write("gateway.toml", self._link_config())
-        before = len(self._processes.log("gateway")) if (self.folder / "gateway.log").exists() else 0
+        before = len(self.log("gateway")) if (self.folder / "gateway.log").exists() else 0
         command = [*module("cloud_gateway"), "link", self.target, "--config", str(config)]
-        self._processes.start("gateway", command)
-        self._processes.wait_for("gateway", lambda: "board " in self._processes.log("gateway")[before:], LINK_S)
-        port = re.search(r"workers +wss://[^:]+:(\d+)", self._processes.log("gateway")[before:])
+        self.start("gateway", command)
+        self.wait_for("gateway", lambda: "board " in self.log("gateway")[before:], LINK_S)
+        port = re.search(r"workers +wss://[^:]+:(\d+)", self.log("gateway")[before:])
         assert port is not None
         self.ready = {"link": {"port": int(port[1])}}
 
