@@ -56,12 +56,6 @@ class Refused:
     reason: str
 
 
-@dataclass(slots=True)
-class _Entry:
-    source: str
-    proven: bool = False
-
-
 class Admission:
     """The connections of one port, by ticket."""
 
@@ -70,7 +64,8 @@ class Admission:
         if not 1 <= limits.unproven <= limits.total or limits.rate_per_s <= 0 or limits.burst < 1:
             raise ValueError(f"no connection could be admitted under {limits}")
         self.limits = limits
-        self._entries: dict[int, _Entry] = {}
+        self._sources: dict[int, str] = {}
+        """The source of each open connection."""
         self._waiting: dict[str, OrderedDict[int, None]] = {}
         """Unproven tickets of each source, oldest first; no source with none."""
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
@@ -82,7 +77,7 @@ class Admission:
     @property
     def total(self) -> int:
         """Open connections."""
-        return len(self._entries)
+        return len(self._sources)
 
     @property
     def proven(self) -> int:
@@ -101,22 +96,21 @@ class Admission:
             evicted = self.relieve()
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._entries[ticket] = _Entry(source)
+        self._sources[ticket] = source
         self._waiting.setdefault(source, OrderedDict())[ticket] = None
         self.unproven += 1
         return Admitted(ticket, evicted)
 
     def prove(self, ticket: int) -> bool:
         """Moves a connection out of the unproven pool; False where no place for proven ones is left, or it is gone."""
-        entry = self._entries.get(ticket)
-        if entry is None:
+        source = self._sources.get(ticket)
+        if source is None:
             return False
-        if entry.proven:
+        if ticket not in self._waiting.get(source, ()):
             return True
         if self.proven >= self.limits.total - self.limits.unproven:
             return False
-        entry.proven = True
-        self._stop_waiting(ticket, entry.source)
+        self._stop_waiting(ticket, source)
         return True
 
     def relieve(self) -> int | None:
@@ -127,11 +121,9 @@ class Admission:
 
     def leave(self, ticket: int) -> None:
         """A connection has ended; does nothing for one that is gone already."""
-        entry = self._entries.pop(ticket, None)
-        if entry is None:
-            return
-        if not entry.proven:
-            self._stop_waiting(ticket, entry.source)
+        source = self._sources.pop(ticket, "")
+        if ticket in self._waiting.get(source, ()):
+            self._stop_waiting(ticket, source)
 
     def _oldest(self, source: str) -> int:
         return next(iter(self._waiting[source]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -44,7 +44,6 @@ from edgespec.core.protocol.session import (
     State,
     Timers,
 )
-from edgespec.core.protocol.signing import SigningKey
 
 
 class GatewaySession(Session):
@@ -78,17 +77,14 @@ class GatewaySession(Session):
             theirs = foreign_version(data[:64]) if self.state is State.HELLO else None
             if theirs is None:
                 raise
-            refusal = refusal_of_version(theirs)
-            self._outgoing.append(m.encode(refusal.signed(self._key, data)))
-            raise refusal.error() from None
+            raise self._refused("version", refusal_of_version(theirs), data) from None
 
     def _handle(self, message: Message, data: bytes, now: float) -> list[Event]:
         match message:
             case Hello():
                 refusal = admit(message, self._me)
                 if refusal is not None:
-                    self._outgoing.append(m.encode(refusal.signed(self._key, data)))
-                    raise refusal.error()
+                    raise self._refused(*refusal, data)
                 self._challenge(message)
                 self._challenged_at = now
                 return []
@@ -104,6 +100,13 @@ class GatewaySession(Session):
                 return [RttSample(now - self._challenged_at), Linked()]
         return super()._handle(message, data, now)
 
+    def _refused(self, reason: RefuseReason, text: str, hello: bytes) -> RemoteProtocolError:
+        """The error that ends the session after the signed `Refuse`; `hello`: the Hello as received, whose nonce makes
+        the signature valid only once."""
+        signature = self._key.sign(signing.GATEWAY_REFUSE, refusal_digest(hello, reason, text))
+        self._outgoing.append(m.encode(Refuse(reason, text, signature)))
+        return _ended(reason, text)
+
     def _challenge(self, hello: Hello) -> None:
         me = self._me
         unsigned = Challenge(me.key.public, self._nonce, me.spki_hash, me.tokenizer_digest, bytes(64))
@@ -114,31 +117,28 @@ class GatewaySession(Session):
         self._outgoing.append(m.encode(replace(unsigned, signature=signature)))
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a worker is refused: the content of `Refuse`, and the close code after it."""
-
-    reason: RefuseReason
-    text: str
-    code: CloseCode
-
-    def signed(self, key: SigningKey, hello: bytes) -> Refuse:
-        """The message; `hello` is the Hello as received, whose nonce makes the signature valid only once."""
-        signature = key.sign(signing.GATEWAY_REFUSE, refusal_digest(hello, self.reason, self.text))
-        return Refuse(self.reason, self.text, signature)
-
-    def error(self) -> RemoteProtocolError:
-        """The error that ends the gateway's session after it."""
-        return RemoteProtocolError(self.reason, self.text, close_code=self.code)
+STANDINGS: Mapping[Standing, str] = {
+    "unpaired": "The key {worker} is not paired.",
+    "revoked": "The key {worker} was revoked.",
+    "expired": "The pairing of the key {worker} has expired; `cloud-gateway workers expire {worker}` prolongs it.",
+    "version": f"The key {{worker}} was paired at a later version than {PROTOCOL}; update the gateway, or pair again.",
+    "quarantined": "The key {worker} is quarantined; `cloud-gateway workers release {worker}` ends that.",
+}
+"""Why the session of a worker with a proven key ends, by the key's standing."""
 
 
-def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
-    """The reason to refuse this worker, if any. Raises RemoteProtocolError (`weak-key`) for a bad public key.
+def _ended(reason: str, text: str) -> RemoteProtocolError:
+    """The error of a reason that has a close code of its own."""
+    return RemoteProtocolError(reason, text, close_code=CloseCode[reason.upper()])
+
+
+def admit(hello: Hello, me: GatewayIdentity) -> tuple[RefuseReason, str] | None:
+    """Why this worker is refused, if it is: label and sentence. Raises RemoteProtocolError (`weak-key`).
 
     Whether the key is paired is checked after the proof: only the owner of a key may learn its status.
     """
     if hello.protocol != PROTOCOL:
-        return refusal_of_version(hello.protocol)
+        return "version", refusal_of_version(hello.protocol)
     signing.check_public_key(hello.worker_key)
     fetches = hello.tokenizer_digest == NO_TOKENIZER and me.tokenizer_file
     if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
@@ -147,35 +147,21 @@ def admit(hello: Hello, me: GatewayIdentity) -> Refusal | None:
             "it can be fetched" if me.tokenizer_file else "which is not in a GGUF file: set the worker's `draft.target`"
         )
         text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {do}."
-        return Refusal("tokenizer", text, CloseCode.TOKENIZER)
+        return "tokenizer", text
     return None
 
 
 def standing_error(standing: Standing, worker_key: bytes) -> RemoteProtocolError | None:
     """The error that ends the session of a worker with a proven key; None if the key is paired."""
-    worker = key_id(worker_key)
-    match standing:
-        case "unpaired":
-            return RemoteProtocolError("unpaired", f"The key {worker} is not paired.", close_code=CloseCode.UNPAIRED)
-        case "revoked":
-            return RemoteProtocolError("revoked", f"The key {worker} was revoked.", close_code=CloseCode.REVOKED)
-        case "expired":
-            text = f"The pairing of the key {worker} has expired; `cloud-gateway workers expire {worker}` prolongs it."
-            return RemoteProtocolError("expired", text, close_code=CloseCode.EXPIRED)
-        case "version":
-            text = f"The key {worker} was paired at a later version than {PROTOCOL}; update the gateway, or pair again."
-            return RemoteProtocolError("version", text, close_code=CloseCode.VERSION)
-        case "quarantined":
-            text = f"The key {worker} is quarantined; `cloud-gateway workers release {worker}` ends that."
-            return RemoteProtocolError("quarantined", text, close_code=CloseCode.QUARANTINED)
-    return None
+    if standing == "paired":
+        return None
+    return _ended(standing, STANDINGS[standing].format(worker=key_id(worker_key)))
 
 
-def refusal_of_version(theirs: str) -> Refusal:
-    """The refusal of a worker with another protocol version."""
+def refusal_of_version(theirs: str) -> str:
+    """The sentence for a worker with another protocol version."""
     shown = theirs if re.fullmatch(r"edgespec/[0-9.]{1,8}", theirs) else "something else"  # untrusted text
-    text = f"The gateway speaks {PROTOCOL} and the worker {shown}: update the older one."
-    return Refusal("version", text, CloseCode.VERSION)
+    return f"The gateway speaks {PROTOCOL} and the worker {shown}: update the older one."
 
 
 def foreign_version(data: bytes) -> str | None:

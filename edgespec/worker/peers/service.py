@@ -83,19 +83,18 @@ class PeerService:
         self._gateways = PairedGateways(store.folder)
         self._linked = linked
         self._caller = Caller(self._key)
-        self._browser: Browser | None = None
+        searches = settings.discover and (settings.listen or self.peers.all())
+        self._browser = Browser(kind=mdns.PEER) if searches else None
         self._advertiser: Advertiser | None = None
         self._desk: PairingListener | None = None
         self.port: PeerPort | None = None
-        self.routes = Routes(self.peers, self._caller, gateway, None)
+        self.routes = Routes(self.peers, self._caller, gateway, self._browser)
 
     async def start(self) -> None:
         """Raises AddressError if the port for peers cannot be bound, KeyStoreError."""
         where = self._settings
-        if where.discover and (where.listen or self.peers.all()):
-            self._browser = Browser(kind=mdns.PEER)
+        if self._browser is not None:
             await self._browser.start()
-            self.routes = Routes(self.peers, self._caller, self._gateway, self._browser)
         if where.listen:
             tls = self._store.tls_identity()
             self._desk = desk(self._key, self._name, tls.spki_hash, self.peers)
