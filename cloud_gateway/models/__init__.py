@@ -3,7 +3,8 @@
 Public, by module:
 
 - `grammar`: all
-- `headers`: `check_torch`, `family_of`, `heads_need`, `llamacpp_need`, `Need`, `torch_need`
+- `headers`: `check_llamacpp`, `check_torch`, `family_of`, `heads_need`, `llamacpp_need`, `Need`, `spare_sequences`,
+  `torch_need`
 - `settings`: `PREFILL_CHUNK`, `TargetSettings`
 - `text`: `Text`
 """

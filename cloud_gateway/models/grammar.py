@@ -2,7 +2,7 @@
 
     schema = grammars.compile({"type": "object", ...}, scope)   once per request; refuses what is not supported
     schema = grammars.compile({"a": {...}, ...}, scope, "tools", "start: @a | ...")   a grammar with schemas in it
-    constraint = schema.beside()                    once per completion, for `GenerationRequest.constraint` (masks.py)
+    constraint = schema()                           once per completion, for `GenerationRequest.constraint` (masks.py)
     constraint = schema.constraint()                its slow twin, which computes each mask when it is asked for
 
 The layout is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small models
@@ -305,7 +305,7 @@ class Schema:
         """A new constraint for one completion."""
         return GrammarConstraint(self._matcher.deep_copy(), self._make, self._vocab_size, self._eos)
 
-    def beside(self) -> MasksBeside:
+    def __call__(self) -> MasksBeside:
         """The same, computed on the thread of the schema's scope. Copies of a matcher share a lock, so that none of
         them may be used elsewhere meanwhile."""
         return MasksBeside(self.constraint, self._lane)

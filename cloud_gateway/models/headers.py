@@ -1,4 +1,4 @@
-"""A model as the headers of its files show it: its family, why torch cannot take it, and the memory that it needs.
+"""A model as the headers of its files show it: its family, why an engine cannot take it, and the memory that it needs.
 
 The self-test at loading sees four positions only: a window, or an embedding that turns with the length of a pass,
 would change completions without a word. So the torch engine takes the families of this table, each of which the tests
@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from edgespec.core.errors import ModelError
+from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared.hf_vocabulary import json_object
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors
 
@@ -89,6 +89,36 @@ def _gguf_fault(metadata: Mapping[str, Any], tensors: list[str]) -> str | None:
     if found[0].head_size not in (None, head):
         return f"its attention heads have {head} dimensions and the conversion assumes {found[0].head_size}"
     return None
+
+
+MAX_SEQUENCES = 256
+"""Compiled into llama.cpp."""
+NOT_TREES = ("ssm.", "wkv.", "time_mix", "decoder_start_token_id")
+"""Parts of metadata keys of recurrent, hybrid and encoder-decoder models, whose state cannot be rolled back."""
+
+
+def check_llamacpp(path: Path, gpu_layers: int) -> None:
+    """Raises ModelError for a GGUF file that cannot be the target here, as far as it shows without its weights."""
+    from edgespec.llamacpp.context import require_gpu  # loads llama.cpp
+
+    metadata = gguf_metadata(path)
+    family = metadata.get("general.architecture", "unknown")
+    if any(part in key for key in metadata for part in NOT_TREES if key.startswith(f"{family}.")):
+        raise ModelError(
+            f"{path} is of the family {family}, which cannot verify trees: choose a plain decoder-only transformer."
+        )
+    require_gpu(gpu_layers)
+
+
+def spare_sequences(slots: int, tree_nodes: int, *, exact: bool) -> int:
+    """Sequences besides those of slots and candidates; raises ConfigError if llama.cpp has not so many."""
+    spare = 2 if exact else 0
+    if slots + tree_nodes + spare > MAX_SEQUENCES:
+        raise ConfigError(
+            f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
+            f'({slots}) or `policy.verify_nodes` ({tree_nodes}), or set `target.engine` to "torch".'
+        )
+    return spare
 
 
 def family_of(path: Path) -> str:

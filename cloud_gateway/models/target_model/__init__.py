@@ -5,7 +5,7 @@ Public, by module:
 - `forward`: `LayerShape`, `Part`, `SlotKv`, `SlotLayer`, `wait_for`
 - `linear`: `BLOCK_ROWS`
 - `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
-- `llamacpp`: `check_file`, `LlamaCppTarget`, `spare_sequences`
+- `llamacpp`: `LlamaCppTarget`
 - `load`: all
 - `slots`: `SlotTable`
 - `torch`: `MAX_LONE_ROWS`, `TorchTarget`

@@ -1,8 +1,9 @@
 """The llama.cpp engine: a GGUF model, all requests in one context, the trees of a round in one pass.
 
-A slot is a sequence of llama.cpp; its committed tokens, and the rows of its tree until `keep`, are cells of that
-sequence and of its forks (cells.py). Sharing a prefix between slots, accepting a path and dropping the rest only
-change which sequences a cell belongs to; nothing is copied.
+A slot is a sequence of llama.cpp, and a row attends to the cells of its sequences. Of a tree each leaf has a sequence:
+the deepest one its slot's own, whose cells are the committed tokens, and every other one a copy of that. A row belongs
+to the sequences of all leaves below it, so a chain needs no copy. Sharing a prefix between slots, accepting a path and
+dropping the rest only change which sequences a cell belongs to. `CellOrder` says when to move the cells together.
 
 `exact`: in llama.cpp on a CPU a row has the same logits in any company if it is not alone in its pass, the pass has at
 most MAX_EXACT_ROWS rows (with more, attention works on blocks of cells), and the cells of its sequence ascend with
@@ -12,26 +13,115 @@ their positions. So a lone row gets company, and cells are not used again until 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.models.headers import MAX_SEQUENCES, spare_sequences
 from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
-from cloud_gateway.models.target_model.cells import CellOrder, Laid, lay_out, leaves
-from cloud_gateway.models.target_model.slots import SlotTable, argmax_on_host, entropy_on_host, groups
-from edgespec.core.errors import ConfigError, ModelError
-from edgespec.llamacpp.context import Context, Row, require_gpu
+from cloud_gateway.models.target_model.slots import SlotTable, argmax_on_host, check_self_test, entropy_on_host, groups
+from edgespec.core.errors import ModelError
+from edgespec.llamacpp.context import Context, Row
 from edgespec.shared.threads import Threads, thread_counts
-from edgespec.shared.vocabfiles import gguf_metadata
 
-MAX_SEQUENCES = 256
-"""Compiled into llama.cpp."""
+BLOCK = 64
+MIN_READ = 32
+"""Tokens of a prompt for which cells are moved: moving one takes about as long as the attention of 22 rows to it."""
+MIN_RETIRED = 512
+"""Retired cells under `exact` before the others are moved; also at least as many as are in use."""
+
+
+@dataclass(slots=True)
+class CellOrder:
+    """What happened since the cells were last in order, and so when it pays to move all to the beginning of the cache.
+
+    On a CPU attention takes BLOCK cells together and skips a block of which no row attends to a cell. Cells that become
+    free among those of other requests lie in many blocks; a prompt fills them first, and the rest of it attends to them
+    there (dev/decisions/154-cells-in-order.md). Under `exact` no cell is used again, and retired ones are passed over
+    in every pass.
+    """
+
+    cells: int
+    """Of the cache."""
+    skips: bool
+    """Whether attention skips blocks."""
+    filled: int = 0
+    """Cells used since then, retired ones included."""
+    holes: int = 0
+    """Cells that became free among those of others."""
+    strewn: dict[int, int] = field(default_factory=dict)
+    """Tokens of each slot that were verified in one pass with other requests."""
+    shared: dict[int, int] = field(default_factory=dict)
+    """Cells that each slot shares with another one: moved, they would be there twice."""
+
+    def kept(self, slot: int, rows: int, refused: int, *, company: bool) -> None:
+        """Notes a pass over a slot's tree, of which `rows` were kept; `company`: over those of others, too."""
+        self.holes += refused
+        self.strewn[slot] = self.strewn.get(slot, 0) + rows * company
+
+    def left(self, slot: int, start: int = 0) -> None:
+        """Notes that a slot's cells at positions from `start` on became free."""
+        self.holes += self.strewn.pop(slot, 0)
+        self.shared[slot] = min(self.shared.get(slot, 0), start)
+
+    def due(self, rows: int, live: int, *, exact: bool, reads: bool) -> bool:
+        """Whether to move the `live` cells before `rows` are computed; `reads`: those of a prompt."""
+        if exact and self.filled + rows > min(live + max(live, MIN_RETIRED), self.cells):
+            return True
+        scattered = self.skips and reads and rows >= MIN_READ and self.holes > live // BLOCK
+        return scattered and sum(self.shared.values()) <= live // 2
+
+    def moved(self, live: int) -> None:
+        """Notes that the cells are in order."""
+        self.filled, self.holes = live, 0
+        self.strewn.clear()
+        self.shared.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A tree in a slot: its batch rows, in the tree's order, and its sequences besides the slot's own."""
+
+    rows: Sequence[Row]
+    base: int
+    """Position of row 0."""
+    forks: Sequence[int]
+
+    def holding(self, path: Sequence[int], slot: int) -> tuple[int, int]:
+        """A sequence with all rows of `path`, and how many of them the slot's own has."""
+        own = sum(slot in self.rows[row].sequences for row in path)
+        return (slot if own == len(path) else self.rows[path[-1]].sequences[0]), own
+
+
+def leaves(tree: FlatTree) -> list[int]:
+    """Rows without children, the deepest one first."""
+    parents = set(tree.parents)
+    found = [row for row in range(len(tree)) if row not in parents]
+    return sorted(found, key=lambda row: -tree.depths[row])
+
+
+def lay_out(tree: FlatTree, base: int, slot: int, free: Sequence[int]) -> Laid:
+    """The rows of a tree whose row 0 has position `base`; takes a sequence of `free` for each leaf but one."""
+    members: list[list[int]] = [[] for _ in tree.tokens]
+    ends = leaves(tree)
+    forks = free[: len(ends) - 1]
+    for row, sequence in zip(ends, (slot, *forks), strict=True):
+        while row >= 0:
+            members[row].append(sequence)
+            row = tree.parents[row]
+    rows = [
+        Row(token, base + depth, sequences, True)
+        for token, depth, sequences in zip(tree.tokens, tree.depths, members, strict=True)
+    ]
+    return Laid(rows, base, forks)
+
+
 MAX_PASS_ROWS = 256
 """Rows of one pass, unless one tree has more: llama.cpp reserves memory for the logits of all of them."""
 MIN_PASS_ROWS = 32
@@ -42,32 +132,6 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 """Numbers of rows in which the self-test verifies what it verifies at once too, under `exact`."""
 _ALL = 2**30
 """A position behind all others."""
-NOT_TREES = ("ssm.", "wkv.", "time_mix", "decoder_start_token_id")
-"""Parts of metadata keys of recurrent, hybrid and encoder-decoder models, whose state cannot be rolled back."""
-SELF_TEST_LIMIT = 0.5
-"""Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
-
-
-def check_file(path: Path, gpu_layers: int) -> None:
-    """Raises ModelError for a GGUF file that cannot be the target here, as far as it shows without its weights."""
-    metadata = gguf_metadata(path)
-    family = metadata.get("general.architecture", "unknown")
-    if any(part in key for key in metadata for part in NOT_TREES if key.startswith(f"{family}.")):
-        raise ModelError(
-            f"{path} is of the family {family}, which cannot verify trees: choose a plain decoder-only transformer."
-        )
-    require_gpu(gpu_layers)
-
-
-def spare_sequences(slots: int, tree_nodes: int, *, exact: bool) -> int:
-    """Sequences besides those of slots and candidates; raises ConfigError where llama.cpp has not so many."""
-    spare = 2 if exact else 0
-    if slots + tree_nodes + spare > MAX_SEQUENCES:
-        raise ConfigError(
-            f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
-            f'({slots}) or `policy.verify_nodes` ({tree_nodes}), or set `target.engine` to "torch".'
-        )
-    return spare
 
 
 class LlamaCppVerified:
@@ -311,11 +375,7 @@ class LlamaCppTarget:
         return True
 
     def _self_test(self, counts: Sequence[int]) -> None:
-        """Verifies a small tree whole and path by path.
-
-        An architecture that ignores the sequences or the positions would silently change completions. Raises
-        ModelError then.
-        """
+        """Verifies a small tree whole and path by path. Raises ModelError."""
         step = max(self.vocab_size // 7, 1)
         parents = [-1, 0, 0, 2, 1, 3]
         tree = FlatTree([(1 + i * step) % self.vocab_size for i in range(6)], parents, [0, 1, 1, 2, 2, 3])
@@ -330,9 +390,8 @@ class LlamaCppTarget:
         self._discard(slot)
         self.close(slot)
         self.exact = self.exact and max(errors) == 0.0 and self._same_in_pieces(counts)
-        if not np.isfinite(errors).all() or statistics.median(errors) > SELF_TEST_LIMIT:
+        try:
+            check_self_test(errors)
+        except ModelError:
             self.shutdown()
-            raise ModelError(
-                "This model's logits for a tree differ from those of its paths alone, so it cannot verify trees; "
-                "choose another architecture."
-            )
+            raise

@@ -23,6 +23,7 @@ from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
 from edgespec.shared.models import model_digest
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
 
+os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm, of which transformers draws bars, reads it when torch imports it
 Dtype = Literal["float32", "bfloat16"]
 CONVERSION = 1
 """Increased when the conversion changes, so that older folders are made again."""
@@ -60,13 +61,13 @@ def load(path: Path, dtype: Dtype, device: str = "auto") -> Loaded:
     else:
         digest = model_digest(path)
         vocabulary = gguf_tokenizer_digest(path)
-        folder = _converted(path, digest, dtype)
+        folder = _made(digest, dtype, lambda part: _convert(path, part, dtype))
     tokenizer = load_tokenizer(folder)
     with _named(path):
         model = _transformers().AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True
         )
-    chosen = _device(device)
+    chosen = device_for(device)
     try:
         return Loaded(tokenizer, digest, vocabulary, model.eval().to(chosen), folder)
     except RuntimeError as error:
@@ -94,9 +95,7 @@ def load_tokenizer(folder: Path) -> Any:
 def load_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a GGUF file without its weights, kept in the same cache. Raises ModelError."""
     metadata, digest = gguf_metadata(path), model_digest(path)
-    folder = target_cache() / f"{digest.hex()[:16]}-tokenizer"
-    note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
-    _make_once(folder, note, lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
+    folder = _made(digest, "tokenizer", lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
     return Vocabulary(load_tokenizer(folder), digest, gguf_tokenizer_digest(path))
 
 
@@ -114,19 +113,13 @@ def target_cache() -> Path:
     return cache_dir() / "targets"
 
 
-def _converted(path: Path, digest: bytes, dtype: Dtype) -> Path:
-    """The folder into which this GGUF file was converted; converts it where there is none."""
-    folder = target_cache() / f"{digest.hex()[:16]}-{dtype}"
+def _made(digest: bytes, kind: str, make: Callable[[Path], object]) -> Path:
+    """The folder of the cache for what `make` writes of the file of this digest; makes it if there is none."""
+    folder = target_cache() / f"{digest.hex()[:16]}-{kind}"
     note = {"conversion": CONVERSION, "source_sha256": digest.hex()}
-    _make_once(folder, note, lambda part: _convert(path, part, dtype))
-    return folder
-
-
-def _make_once(folder: Path, note: dict[str, Any], make: Callable[[Path], object]) -> None:
-    """Makes a folder of the cache where there is none with this note."""
     try:
         if json.loads((folder / NOTE).read_text()) == note:
-            return
+            return folder
     except (OSError, ValueError):
         pass  # missing or unreadable: made below
     try:
@@ -135,6 +128,7 @@ def _make_once(folder: Path, note: dict[str, Any], make: Callable[[Path], object
         raise ModelError(
             f"The converted model cannot be written to {folder.parent} ({error.strerror or error}); make room there."
         ) from error
+    return folder
 
 
 def _make_atomically(folder: Path, note: dict[str, Any], make: Callable[[Path], object]) -> None:
@@ -202,13 +196,16 @@ def _split_digits(tokenizer: Any) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
 
 
-def _device(name: str) -> str:
+def device_for(name: str) -> str:
+    """The device of this name; `auto` is a GPU if torch has one. Raises ModelError for a GPU that is not there."""
     import torch
 
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError('There is no CUDA device here; set `target.device` to "cpu" or "auto".')
+        return "cuda" if count else "cpu"
+    if name.startswith("cuda") and count <= int(name.partition(":")[2] or 0):
+        there = f"only {count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        raise ModelError(f'`target.device` is "{name}" and there is {there} here; set it to "cpu" or "auto".')
     return name
 
 
@@ -234,7 +231,7 @@ def _first_line(error: Exception) -> str:
 
 def _transformers() -> Any:
     """The library, without output and network; it reads these variables when it is first imported."""
-    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "TQDM_DISABLE"):
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import transformers

@@ -1,10 +1,11 @@
-"""What every engine needs, without tensors: the table of KV slots, the cut of a round into passes, and what is read
-from logits that numpy has.
+"""What every engine needs, without tensors: the table of KV slots, the cut of a round into passes, what is read from
+logits that numpy has, and the verdict of the self-test.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.errors import ModelError
 from edgespec.core.eviction import Kept, first_to_go
 from edgespec.core.numbers import common_prefix
 
@@ -138,6 +140,23 @@ class SlotTable:
         kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
         now = self._clock()
         return [i for i in first_to_go([*kept, Kept(scope, 1, now)], now) if i < len(kept)]
+
+
+SELF_TEST_LIMIT = 0.5
+"""Maximum of the median difference between a tree's logits and those of its paths alone, in standard deviations."""
+
+
+def check_self_test(errors: Sequence[float], limit: float = SELF_TEST_LIMIT) -> None:
+    """Raises ModelError if a tree's rows differ by these from those of its paths alone, in standard deviations.
+
+    An architecture that ignores the mask, the sequences or the positions would silently change completions. The median
+    counts: on some inputs a model in bfloat16 is ill-conditioned, and a row is far off by rounding alone.
+    """
+    if not all(map(math.isfinite, errors)) or statistics.median(errors) > limit:
+        raise ModelError(
+            "This model's logits for a tree differ from those of its paths alone, so it cannot verify trees; "
+            "choose another architecture."
+        )
 
 
 MIN_LOGIT = -200.0

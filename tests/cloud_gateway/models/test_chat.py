@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from cloud_gateway.models.chat import ChatEncoder, Messages, Neutral, Tools
 from cloud_gateway.models.chat_template import MARK, STAND_IN
+from cloud_gateway.models.text import ChatEncoder, Messages, Neutral, Tools
 from edgespec.core.errors import ClientError, ModelError
 from tests.support.chat_templates import FAMILIES, PUT_TOGETHER, family_tokenizer
 

@@ -219,7 +219,7 @@ def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkey
 def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
     schema, rng = grammars.compile(NESTED), random.Random(2)
     full = walk(schema.constraint(), rng)[:-1]
-    beside, twin = schema.beside(), schema.constraint()
+    beside, twin = schema(), schema.constraint()
     while full:
         paths = [full[:n] for n in range(1, 5)] + [[*full[:2], 7]]
         beside.ahead(paths)
@@ -335,7 +335,7 @@ async def test_a_completion_with_tools_is_the_same_with_any_draft(
     for seed in range(2):
         sampling, answers = Sampling(temperature=1.0, seed=seed), []
         for worker, local in ((None, None), (LoopWorker(model=Letters()), draft())):
-            request = GenerationRequest([*PROMPT, seed], 120, sampling, constraint=compiled.beside())
+            request = GenerationRequest([*PROMPT, seed], 120, sampling, constraint=compiled())
             answers.append((await answer(request, worker, local))[0])
         assert answers[0] == answers[1]
         found.append((text_of(tokenizer, answers[0]), read_calls(text_of(tokenizer, answers[0]), {"f", "g"})))

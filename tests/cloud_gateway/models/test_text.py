@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from cloud_gateway.models.chat import in_words
+from cloud_gateway.api.respond import StopStrings
 from cloud_gateway.models.target_model.load import load_tokenizer
-from cloud_gateway.models.text import StopStrings, Text
+from cloud_gateway.models.text import Text, in_words
 from edgespec.core.errors import ClientError, ModelError
 from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.models.target_model import Target, Work, cells
-from cloud_gateway.models.target_model.cells import BLOCK, MIN_READ, CellOrder, lay_out
-from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+from cloud_gateway.models.target_model import Target, Work, llamacpp
+from cloud_gateway.models.target_model.llamacpp import BLOCK, MIN_READ, CellOrder, LlamaCppTarget, lay_out
 from cloud_gateway.models.target_model.slots import groups
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.context import Context
@@ -108,7 +107,7 @@ def test_an_exact_target_gives_the_bits_of_plain_decoding_after_any_rounds(
 def test_exact_cells_are_compacted_and_give_the_same_bits_after_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "MIN_RETIRED", 8)
+    monkeypatch.setattr(llamacpp, "MIN_RETIRED", 8)
     target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, threads=1, exact=True)
     moved: list[int] = []
     compact = target._llama.compact
@@ -134,7 +133,7 @@ def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
     moved: list[Sequence[int]] = []
     compact = target._llama.compact
     monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(slots), compact(slots)))
-    first, second, third = [1, 2, 3], [4, 5, 6], [7 + i % 50 for i in range(cells.MIN_READ + 1)]
+    first, second, third = [1, 2, 3], [4, 5, 6], [7 + i % 50 for i in range(llamacpp.MIN_READ + 1)]
 
     def both(tokens: Sequence[Sequence[int]], rounds: int) -> list[NDArray[np.float32]]:
         for _ in range(rounds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,7 @@ def test_loading_says_nothing_on_the_terminal(gguf: Path) -> None:
         "load(Path(sys.argv[1]), 'bfloat16', 'cpu')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(gguf)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", script, str(gguf)], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"},
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
