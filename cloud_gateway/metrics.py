@@ -174,6 +174,11 @@ def _pairs(name: str, text: str, labels: Sequence[str], values: Mapping[str, Map
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
 
 
+def is_local(host: str) -> bool:
+    """Whether a header `Host` names this machine itself; a page that was led here by DNS rebinding sends its own."""
+    return re.sub(r":\d*\Z", "", host).lower() in LOOPBACK_HOSTS
+
+
 def metrics_app(metrics: Metrics) -> web.Application:
     """The app of the loopback listener: `GET /metrics`, to which `/` leads, without a key.
 
@@ -183,7 +188,7 @@ def metrics_app(metrics: Metrics) -> web.Application:
 
     @web.middleware
     async def guarded(request: web.Request, handler: Scrape) -> web.StreamResponse:
-        if re.sub(r":\d*\Z", "", request.headers.get("Host", "")).lower() not in LOOPBACK_HOSTS:
+        if not is_local(request.headers.get("Host", "")):
             raise web.HTTPForbidden(text="Use a name of this machine; a proxy before it sets `Host` to 127.0.0.1.")
         return await handler(request)
 

@@ -8,9 +8,8 @@ Public, by module:
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
 - `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `listen`, `Listener`, `METRICS_LIMITS`, `Times`
-- `respond`: `Detokeniser`
 - `routes`: `Route`
-- `service`: `Api`, `KEY`
+- `service`: `Api`, `KEY`, `Text`
 - `sse`: `EventStream`, `KEEPALIVE_S`
 """
 

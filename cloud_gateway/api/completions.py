@@ -18,7 +18,6 @@ from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.api.tools import Call
 from cloud_gateway.api.usage import Counts, Timings
-from cloud_gateway.core.verify.interface import TokenLogprob as Scored
 from edgespec.core.errors import ClientError
 
 Finish = Literal["stop", "length", "tool_calls"]
@@ -219,11 +218,6 @@ class Entry:
     offset: int
 
 
-def entry(token: int, info: Scored, offset: int, spell: Spell) -> Entry:
-    """The engine's log-probabilities of a token, with tokens spelled as bytes."""
-    return Entry(spell(token), info.logprob, [(spell(other), logprob) for other, logprob in info.top], offset)
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """New text of a completion, or all of it; log-probabilities, if requested, of the tokens that begin in it."""
@@ -248,7 +242,8 @@ class Form(ABC):
 
     prefix: str
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, body: Any) -> None:
+        """`body`: of the request, of which some responses repeat fields."""
         self.usage: Counts | UnsetType | None = UNSET
         """Of the next event of a stream."""
         self.common: dict[str, Any] = {

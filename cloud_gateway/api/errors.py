@@ -46,6 +46,10 @@ def unavailable(why: str, *, code: str) -> ClientError:
     return ClientError(why, status=503, code=code, retry_after_s=RETRY_S)
 
 
+def shutting_down() -> ClientError:
+    return unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
+
+
 def internal(error: BaseException | str) -> ClientError:
     """500 for a failure of the gateway: the response has a reference, under which the log has the failure."""
     reference = secrets.token_hex(4)

@@ -11,13 +11,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from cloud_gateway.api.errors import unavailable
+from cloud_gateway.api.errors import shutting_down
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
 from cloud_gateway.core.limits.quota import ClientBounds, KeyLimits
 from cloud_gateway.core.limits.turns import Turns
@@ -241,56 +240,45 @@ def _check_bytes(size: int, model: ServedModel, param: str) -> None:
 T = TypeVar("T")
 
 
-class _Job:
-    def __init__(self, key: str, work: Callable[[], Any]) -> None:
-        self.key, self.work = key, work
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+class TurnedThread:
+    """A thread for which API keys take turns. For one event loop."""
 
-
-class TurnedThreads:
-    """A few threads; each key has one piece of work running at a time, and keys take turns. For one event loop."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._free, self._closed = threads, False
-        self._turns: Turns[_Job] = Turns()
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._free, self._closed = True, False
+        self._turns: Turns[asyncio.Future[None]] = Turns()
 
     async def run(self, key: str, work: Callable[[], T]) -> T:
         """The result of `work`. If the caller is cancelled, work that has not begun is dropped."""
-        job = _Job(key, work)
-        self._turns.add(key, job, most=1)
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._turns.add(key, turn)
         self._begin()
         try:
-            result: T = await job.result
+            if not self._closed:
+                await turn
+            if self._closed:
+                raise shutting_down()
+            return await loop.run_in_executor(self._pool, work)
         finally:
-            self._turns.remove(key, job)
-        return result
+            if not self._turns.remove(key, turn):
+                self._free = True
+                self._turns.ended(key)
+                self._begin()
 
     def close(self) -> None:
         """Begins no more work; callers that wait get a 503."""
         self._closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for job in self._turns:
-            if not job.result.done():
-                job.result.set_exception(_shutting_down())
+        self._pool.shutdown(wait=False)
+        for turn in self._turns:
+            _give(turn)
 
     def _begin(self) -> None:
-        while self._free and not self._closed and (job := self._turns.take()) is not None:
-            self._free -= 1
-            running = asyncio.get_running_loop().run_in_executor(self._pool, job.work)
-            running.add_done_callback(partial(self._ended, job))
-
-    def _ended(self, job: _Job, done: asyncio.Future[Any]) -> None:
-        self._free += 1
-        self._turns.ended(job.key)
-        error = _shutting_down() if done.cancelled() else done.exception()
-        if not job.result.done():
-            if error is not None:
-                job.result.set_exception(error)
-            else:
-                job.result.set_result(done.result())
-        self._begin()
+        if self._free and not self._closed and (turn := self._turns.take()) is not None:
+            self._free = False
+            _give(turn)
 
 
-def _shutting_down() -> Exception:
-    return unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
+def _give(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # its caller may just have been cancelled
+        turn.set_result(None)

@@ -18,11 +18,11 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from cloud_gateway.api.completions import End, Entry, Finish, Form, Piece, Spell, entry
-from cloud_gateway.api.errors import COMPLETED, ID, internal, lines, named, requests_log, unavailable
+from cloud_gateway.api.completions import End, Entry, Finish, Form, Piece, Spell
+from cloud_gateway.api.errors import COMPLETED, ID, internal, lines, named, requests_log, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits
 from cloud_gateway.api.sse import FRAME_BYTES, LOGPROBS_FRAMES, EvenStream, EventStream, event, merged
-from cloud_gateway.api.tools import Call, CallText
+from cloud_gateway.api.tools import Call, CallText, beginning
 from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
 from cloud_gateway.auth import Key
 from cloud_gateway.core.policies.registry import ALONE
@@ -54,13 +54,35 @@ class Detokeniser(Protocol):
     def flush(self) -> str: ...
 
 
-class Stops(Protocol):
-    """Holds back text that may be the beginning of a stop string (cloud_gateway/models/text.py)."""
+class StopStrings:
+    """Cuts a text at the first stop string, which may span pieces, and holds text that may become one.
 
-    def feed(self, text: str) -> str: ...
-    def flush(self) -> str: ...
+    The string that is complete first is used, and of several complete at the same character the longest. So the result
+    does not depend on how the text is cut into pieces, and `stopped` is set by the piece that completes the string.
+    """
 
-    stopped: bool
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = [string for string in strings if string]
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, text: str) -> str:
+        """The text that can be sent; after a stop string always empty."""
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [(at + len(string), at) for string in self._strings if (at := text.find(string)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        keep = beginning(text, self._strings)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """The held text, at the end of a completion without a stop string."""
+        held, self._held = self._held, ""
+        return held
 
 
 class Answer:
@@ -70,7 +92,7 @@ class Answer:
         self,
         stream: Stream,
         detokeniser: Detokeniser,
-        stops: Stops,
+        stops: StopStrings,
         key_reason: str | None = None,
         *,
         spell: Spell | None = None,
@@ -156,7 +178,8 @@ class Answer:
         for token, info in zip(event.tokens, infos):
             self._tokens += 1
             if self._spell is not None and info is not None:
-                self._waiting.append(entry(token, info, self._decoded, self._spell))
+                top = [(self._spell(other), logprob) for other, logprob in info.top]
+                self._waiting.append(Entry(self._spell(token), info.logprob, top, self._decoded))
             text = self._detokeniser.feed(token)
             self._decoded += len(text)
             pieces.append(self._stops.feed(text))
@@ -194,7 +217,7 @@ class Answer:
         if done.finish == "cancelled" and done.error:
             raise unavailable(done.error, code="engine_stopped")
         if done.finish == "cancelled":
-            raise unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
+            raise shutting_down()
         tail = self._stops.feed(self._detokeniser.flush())
         tail += self._stops.flush()
         self.finish = "stop" if self._stops.stopped else done.finish

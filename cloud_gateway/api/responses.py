@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from cloud_gateway.api.completions import Closed, End, Form, Piece
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat
+from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat, check_chat
 from cloud_gateway.api.tools import AllowedTools, Function, Name, Named, Tool, ToolChoice, ToolNamed
 from cloud_gateway.api.usage import Counts, Speculated, Timings
 from edgespec.core.errors import ClientError, refusal
@@ -109,7 +109,7 @@ class ResponsesBody(Common, kw_only=True):
             raise refusal("n", "a response is one; send several requests", "unsupported_parameter")
         common = {name: getattr(self, name) for name in Common.__struct_fields__}
         common["max_tokens"] = self.max_output_tokens or self.max_tokens
-        return ChatBody(
+        body = ChatBody(
             **common,
             messages=self._messages(),
             tools=[_tool(tool, index) for index, tool in enumerate(self.tools)] if self.tools else None,
@@ -117,6 +117,8 @@ class ResponsesBody(Common, kw_only=True):
             parallel_tool_calls=self.parallel_tool_calls,
             response_format=_format(self.text.format) if self.text and self.text.format else None,
         )
+        check_chat(body)
+        return body
 
     def _messages(self) -> list[ChatMessage]:
         messages = [ChatMessage("system", self.instructions)] if self.instructions else []
@@ -260,7 +262,7 @@ class ResponseForm(Form):
     prefix = "resp_"
 
     def __init__(self, model: ServedModel, body: ResponsesBody) -> None:
-        super().__init__(model)
+        super().__init__(model, body)
         self._end, self._text, self._number, self._message_id = End(None), "", -1, f"msg_{secrets.token_hex(12)}"
         self._said = dict[str, Any](output_index=0, item_id=self._message_id, content_index=0)
         self._response = Response(

@@ -8,24 +8,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
 from aiohttp import web
 
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
-from cloud_gateway.api.errors import ID, unavailable
+from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import (
     Limits,
     ServedModel,
-    TurnedThreads,
+    TurnedThread,
     check_served,
     check_size,
     check_structure,
     generations,
 )
-from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, Stops, completed, outcome, streamed, whole
+from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
 from cloud_gateway.api.responses import ResponseForm, ResponsesBody
 from cloud_gateway.api.schema import (
     ChatBody,
@@ -34,7 +33,6 @@ from cloud_gateway.api.schema import (
     StreamOptions,
     as_completion,
     chat_messages,
-    check_chat,
     decode,
     wanted_of,
 )
@@ -49,7 +47,13 @@ from edgespec.core.errors import ClientError, refusal
 
 RENAMED = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
 """Parameters of chats as `/v1/responses` names them."""
-MakeForm = Callable[[ServedModel], Form]
+FORMS: Mapping[type[Common], Callable[[ServedModel, Any], Form]] = {
+    ChatBody: ChatForm,
+    CompletionBody: TextForm,
+    ResponsesBody: ResponseForm,
+}
+"""How the response to each kind of body is written."""
+Constraints = Callable[[], Constraint]
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
@@ -65,20 +69,14 @@ class Text(Protocol):
     def encode(self, text: str) -> list[int]: ...
     def spell(self, token: int) -> bytes: ...
     def detokeniser(self) -> Detokeniser: ...
-    def stops(self, strings: Sequence[str]) -> Stops: ...
-
-
-class Schema(Protocol):
-    """A compiled JSON schema (cloud_gateway/models/grammar.py)."""
-
-    def beside(self) -> Constraint: ...
 
 
 class Grammars(Protocol):
     """Compiles JSON schemas (cloud_gateway/models/grammar.py)."""
 
-    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> Schema:
-        """What is kept belongs to a cache scope. Raises ClientError 400 naming `param`."""
+    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> Constraints:
+        """Makes a constraint for each completion. What is kept belongs to a cache scope. Raises ClientError 400 naming
+        `param`."""
 
     def close(self) -> None:
         """Ends compilations at once."""
@@ -98,16 +96,6 @@ class Backend:
     """Parameters that the engine cannot serve, each with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The tokens, schema and tools of a body, before it is submitted to the engine."""
-
-    prompts: Sequence[list[int]]
-    schema: Schema | None = None
-    tools: Sequence[str] = ()
-    """Names that the model may call."""
-
-
 class Api:
     """The endpoints. Before `serve` and after `drain` they answer 503."""
 
@@ -123,9 +111,9 @@ class Api:
         self.several_keys: Callable[[], bool] = lambda: True
         """Whether a second API key exists, for which a slot has to stay free."""
         # One thread, since a long prompt takes long to encode, and two would encode no faster under the GIL.
-        self._encoding = TurnedThreads("encode", 1)
+        self._encoding = TurnedThread("encode")
         # Another one for schemas, since the worst of them take 0.5 s, for which no prompt has to wait.
-        self._schemas = TurnedThreads("schema", 1)
+        self._schemas = TurnedThread("schema")
 
     def serve(self, backend: Backend) -> None:
         """The models are loaded: requests are accepted from now on."""
@@ -168,16 +156,16 @@ class Api:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        return await self._complete(request, lambda data: (decode(data, ChatBody), ChatForm))
+        return await self._complete(request, ChatBody)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        return await self._complete(request, lambda data: (decode(data, CompletionBody), TextForm))
+        return await self._complete(request, CompletionBody)
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/responses`."""
         try:
-            return await self._complete(request, _read_response)
+            return await self._complete(request, ResponsesBody)
         except ClientError as error:
             name = re.split(r"[.\[]", error.param or "")[0]
             if name not in RENAMED or error.code == "unknown_parameter":
@@ -194,10 +182,9 @@ class Api:
             check_structure(data, backend.model.context)
             body = as_completion(data, backend.model.id)
             check_size(body, backend.model, self.limits)
-            prepared = await self._encoding.run(key.id, lambda: _prepared(body, backend))
+            (tokens,), _ = await self._encoding.run(key.id, lambda: _prepared(body, backend))
         finally:
             visit.end(0)
-        (tokens,) = prepared.prompts
         return _json(Tokens(len(tokens), backend.model.context, tokens))
 
     async def welcome(self, request: web.Request) -> web.StreamResponse:
@@ -208,24 +195,24 @@ class Api:
 
     # --- common --------------------------------------------------------------------------------------------------
 
-    async def _complete(
-        self, request: web.Request, read: Callable[[bytes], tuple[Common, MakeForm]]
-    ) -> web.StreamResponse:
+    async def _complete(self, request: web.Request, kind: type[Common]) -> web.StreamResponse:
         """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work."""
         context, key = self._ready().model.context, request[KEY]
         visit, answers = self.quotas.enter(key.id), list[Answer]()
         try:
             data = await self._read(request, visit)
             check_structure(data, context)
-            body, form = read(data)
+            asked = decode(data, kind)
+            body = asked.as_chat() if isinstance(asked, ResponsesBody) else asked
             self._check_options(body)
             backend = self._named(body.model)
             visit.expect_answers(check_size(body, backend.model, self.limits))
-            schema = await self._schema(key, body, backend)
-            prepared = await self._encoding.run(key.id, lambda: _prepared(body, backend))
+            constraints = await self._constraints(key, body, backend)
+            prompts, tools = await self._encoding.run(key.id, lambda: _prepared(body, backend))
             visit.release_bytes()
-            answers += self._submit(body, backend, replace(prepared, schema=schema), request, visit)
-            return await self._respond(request, body, backend, prepared, form, answers)
+            answers += self._submit(body, backend, prompts, tools, constraints, request, visit)
+            form = FORMS[kind](backend.model, asked)
+            return await self._respond(request, body, form, sum(map(len, prompts)), answers)
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
 
@@ -235,7 +222,7 @@ class Api:
         if body.endless or body.min_tokens or (body.stream_options and body.stream_options.continuous_usage_stats):
             self.limits.api.check(Extension(ignore_eos=True))
 
-    async def _schema(self, key: Key, body: Common, backend: Backend) -> Schema | None:
+    async def _constraints(self, key: Key, body: Common, backend: Backend) -> Constraints | None:
         """The grammar that the completion must satisfy, compiled. Raises ClientError 400."""
         wanted, grammars = wanted_of(body), backend.grammars
         if wanted is None:
@@ -246,21 +233,15 @@ class Api:
         return await self._schemas.run(key.id, lambda: grammars.compile(schema, scope, param, lark))
 
     async def _respond(
-        self,
-        request: web.Request,
-        body: Common,
-        backend: Backend,
-        prepared: Prepared,
-        form: MakeForm,
-        answers: Sequence[Answer],
+        self, request: web.Request, body: Common, form: Form, prompt_tokens: int, answers: Sequence[Answer]
     ) -> web.StreamResponse:
         began = time.monotonic()
         options, extension = body.stream_options or StreamOptions(), body.edgespec or Extension()
         job = Job(
-            form(backend.model),
+            form,
             answers,
-            sum(map(len, prepared.prompts)),
-            include_usage=bool(options.include_usage) or form not in (ChatForm, TextForm),
+            prompt_tokens,
+            include_usage=bool(options.include_usage) or isinstance(form, ResponseForm),
             continuous=bool(options.continuous_usage_stats),
             extension=bool(extension.usage),
             named="usage" in self.limits.api.client_options,
@@ -272,26 +253,33 @@ class Api:
                 answer.cancel()
                 self._running.discard(answer)
                 self._count(answer, began)
-            completed(request, request[KEY], backend.model.id, job.prompt_tokens, answers, began)
+            completed(request, request[KEY], form.common["model"], prompt_tokens, answers, began)
             if not self._running:
                 self._idle.set()
 
     def _submit(
-        self, body: Common, backend: Backend, prepared: Prepared, request: web.Request, visit: Visit
+        self,
+        body: Common,
+        backend: Backend,
+        prompts: Sequence[list[int]],
+        tools: Sequence[str],
+        constraints: Constraints | None,
+        request: web.Request,
+        visit: Visit,
     ) -> list[Answer]:
         """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
-        key, constraint = request[KEY], prepared.schema.beside if prepared.schema else None
+        key = request[KEY]
         workers = frozenset(key.groups if key.offload else ()) | backend.own_groups
         asked = body.edgespec is None or body.edgespec.offload != "never"
         check_served(body, backend.refuses, drafted=asked and bool(workers))
         requests = generations(
             body,
-            prepared.prompts,
+            prompts,
             backend.model,
             self.limits,
             may_offload=bool(workers),
             cache_scope=self._scopes.of(key) if self.limits.api.prefix_cache else b"",
-            constraint=constraint,
+            constraint=constraints,
         )
         max_running = self.limits.key_running if self.several_keys() else None
         requests = [
@@ -305,8 +293,8 @@ class Api:
             for one in requests:
                 stream = backend.engine.submit(one)
                 spell = text.spell if one.top_logprobs is not None else None
-                call_text = CallText(prepared.tools) if prepared.tools else None
-                stops = text.stops(one.stop)
+                call_text = CallText(tools) if tools else None
+                stops = StopStrings(one.stop)
                 answer = Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text)
                 answer.prompt_tokens = len(one.tokens)
                 answers.append(answer)
@@ -347,7 +335,7 @@ class Api:
         if self.state == "loading" or self._backend is None:
             raise unavailable("The gateway is still loading its model; try again shortly.", code="loading")
         if self.state == "draining":
-            raise unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
+            raise shutting_down()
         return self._backend
 
     def _names(self, backend: Backend) -> tuple[str, ...]:
@@ -365,24 +353,17 @@ def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 
-def _read_response(data: bytes) -> tuple[Common, MakeForm]:
-    asked = decode(data, ResponsesBody)
-    body = asked.as_chat()
-    check_chat(body)
-    return body, partial(ResponseForm, body=asked)
-
-
-def _prepared(body: Common, backend: Backend) -> Prepared:
+def _prepared(body: Common, backend: Backend) -> tuple[list[list[int]], list[str]]:
     """The prompts as tokens, and the tools that the model may call. Raises ClientError 400."""
     if isinstance(body, CompletionBody):
-        return _prompts(body, backend)
+        return _prompts(body, backend), []
     assert isinstance(body, ChatBody)
     offer = body.offer
     prompt = backend.text.render_chat(chat_messages(body.messages), offer.rendered)
-    return Prepared([prompt], tools=[function.name for function in offer.callable])
+    return [prompt], [function.name for function in offer.callable]
 
 
-def _prompts(body: CompletionBody, backend: Backend) -> Prepared:
+def _prompts(body: CompletionBody, backend: Backend) -> list[list[int]]:
     """The prompts of a text completion as tokens: one string or token list, or a list of either."""
     prompts = []
     for item in body.prompts:
@@ -392,4 +373,4 @@ def _prompts(body: CompletionBody, backend: Backend) -> Prepared:
         if max(tokens, default=0) >= backend.model.vocab_size:
             raise refusal("prompt", f"a token is outside the model's vocabulary of {backend.model.vocab_size}")
         prompts.append(tokens)
-    return Prepared(prompts)
+    return prompts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -257,7 +257,7 @@ class CallText:
         if at >= 0:
             self._calling = True
         else:
-            at = len(self._held) - _beginning(self._held)
+            at = len(self._held) - beginning(self._held, (OPENING,))
         passed, self._held = self._held[:at], self._held[at:]
         return passed
 
@@ -313,9 +313,15 @@ def _no_constant(name: str) -> None:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _beginning(text: str) -> int:
-    """Length of the longest end of the text that begins a call."""
-    return next((n for n in range(min(len(OPENING) - 1, len(text)), 0, -1) if text.endswith(OPENING[:n])), 0)
+def beginning(text: str, strings: Iterable[str]) -> int:
+    """Length of the longest end of the text that begins one of these strings, and is not all of it."""
+    longest = 0
+    for string in strings if text else ():
+        for n in range(min(len(string) - 1, len(text)), longest, -1):
+            if string[n - 1] == text[-1] and text.endswith(string[:n]):
+                longest = n
+                break
+    return longest
 
 
 def _unsupported(param: str, why: str) -> ClientError:

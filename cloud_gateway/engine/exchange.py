@@ -289,8 +289,8 @@ class NoAudit(Audit):
 class Recording(Protocol):
     """Listens to requests (cloud_gateway/process/recorder.py)."""
 
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
-        """Called on the event loop with a request that has just come."""
+    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> Listener | None:
+        """Called on the event loop with a request that has just come; None if nothing is to be made of it."""
 
 
 class Listeners(Listener):

@@ -87,7 +87,7 @@ class Engine:
         settings: EngineSettings,
         workers: Workers | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        recorder: Recording | None = None,
+        recorders: Sequence[Recording] = (),
         curve: Mapping[int, float] | None = None,
         heads: Mapping[str, HeadsModel] | None = None,
         audit: Audit | None = None,
@@ -100,7 +100,7 @@ class Engine:
         every IDLE_S while no request is in a slot or waits for one.
         """
         self.target, self.settings, self.clock = target, settings, clock
-        self.recorder, self.on_failure, self.on_idle = recorder, on_failure, on_idle
+        self.recorders, self.on_failure, self.on_idle = recorders, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
         self.stats = Stats()
@@ -196,7 +196,8 @@ class Engine:
             worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(settings, request.tokens, learnt),
         )
-        if self.recorder is not None and (those := self.recorder.listeners(generation, settings, self._verify_s)):
+        found = [one.listener(generation, settings, self._verify_s) for one in self.recorders]
+        if those := [one for one in found if one is not None]:
             generation.listener = Listeners(those)
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream, self.slots.room(generation))

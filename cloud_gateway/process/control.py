@@ -21,7 +21,6 @@ from edgespec.core.protocol.names import key_id
 from edgespec.shared.control import Handler
 
 if TYPE_CHECKING:
-    from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
     from cloud_gateway.engine.loop import Engine
     from cloud_gateway.links.paired import PairedWorkers
     from cloud_gateway.links.server import Links
@@ -31,14 +30,22 @@ AUDIT_BATCH = 200
 """Entries of one message: about 70 KB, so that other commands do not wait long."""
 
 
-class WorkerCommands:
-    """The handlers about workers. Each returns JSON types and runs on the event loop; files are written in a thread."""
+class Commands:
+    """Each handler returns JSON types and runs on the event loop; files are written in a thread."""
 
-    def __init__(self, paired: PairedWorkers, port: LinkPort | None = None, audit: AuditLog | None = None) -> None:
-        """`port`: of the running gateway."""
-        self._paired, self._port, self._audit = paired, port, audit
+    def __init__(
+        self,
+        paired: PairedWorkers,
+        ring: KeyRing,
+        audit_dir: Path,
+        port: LinkPort | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`port` and `audit`: of the running gateway."""
+        self._paired, self._ring, self._audit_dir = paired, ring, audit_dir
+        self._port, self._audit = port, audit
         self.engine: Engine | None = None
-        """Whose requests the workers draft for, once it runs."""
+        """The one that workers draft for, once it runs."""
 
     def handlers(self) -> dict[str, Handler]:
         """The handlers by the names that cloud_gateway/process/commands.py uses."""
@@ -46,12 +53,11 @@ class WorkerCommands:
             "pair": self.pair,
             "workers": self.workers,
             **{f"{change}_worker": partial(self.change_worker, change) for change in CHANGED},
+            "create_key": self.create_key,
+            "keys": self.keys,
+            "revoke_key": self.revoke_key,
+            "audit": self.audit,
         }
-
-    def moved(self, event: WorkerGone | WorkerReady) -> None:
-        """Passes on that a worker is in other groups."""
-        if self.engine is not None:
-            self.engine.post(event)
 
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
         """The events of pairing; each code is sent with the address for the worker."""
@@ -103,36 +109,13 @@ class WorkerCommands:
             links.revoke(worker.key)
         if change == "regroup" and links is not None:
             link = links.regroup(worker.key, frozenset(worker.groups))
-        if link is not None:  # requests that it may no longer see leave it at once
+        if links is not None and link is not None:  # requests that it may no longer see leave it at once
             from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
 
-            self.moved(WorkerGone(link.id, "regrouped"))
+            links.inbox.post(WorkerGone(link.id, "regrouped"))
             if not link.paused:
-                self.moved(WorkerReady(link.id))
+                links.inbox.post(WorkerReady(link.id))
         return worker_row(worker, link)
-
-
-class Commands(WorkerCommands):
-    """All handlers of a gateway."""
-
-    def __init__(
-        self,
-        paired: PairedWorkers,
-        ring: KeyRing,
-        audit_dir: Path,
-        port: LinkPort | None = None,
-        audit: AuditLog | None = None,
-    ) -> None:
-        super().__init__(paired, port, audit)
-        self._ring, self._audit_dir = ring, audit_dir
-
-    def handlers(self) -> dict[str, Handler]:
-        return super().handlers() | {
-            "create_key": self.create_key,
-            "keys": self.keys,
-            "revoke_key": self.revoke_key,
-            "audit": self.audit,
-        }
 
     async def create_key(
         self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = (), operator: bool = False

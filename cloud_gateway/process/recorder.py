@@ -15,7 +15,6 @@ from pathlib import Path
 
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import InputLog
@@ -32,7 +31,7 @@ SUFFIX = ".trace"
 
 
 class Recorder:
-    """`listeners` is called on the event loop, `end` on the engine's thread; neither waits."""
+    """`listener` is called on the event loop, `end` on the engine's thread; neither waits."""
 
     def __init__(self, folder: Path, key: SigningKey, *, salt: bool, limit_bytes: int, keep: int) -> None:
         """Makes the folder (0700). Raises ConfigError if that is impossible or others can read it."""
@@ -48,10 +47,10 @@ class Recorder:
         self._said = ""
         self._thread.start()
 
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
+    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> InputLog:
         """The log of a request that has just come."""
         made_at = int(time.time())
-        return [InputLog(generation, settings, curve, made_at, self._limit_bytes, self.end, salt=self._salt)]
+        return InputLog(generation, settings, curve, made_at, self._limit_bytes, self.end, salt=self._salt)
 
     def end(self, log: InputLog, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""

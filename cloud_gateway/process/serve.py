@@ -32,7 +32,7 @@ from cloud_gateway.process.recorder import Recorder
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
 from edgespec.core.admission import share_descriptors
-from edgespec.core.errors import ConfigError, EdgespecError
+from edgespec.core.errors import ConfigError, EdgespecError, KeyStoreError
 from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
@@ -40,6 +40,7 @@ from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import pin
+from edgespec.shared.files import write_private
 from edgespec.shared.installed import another
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
@@ -159,15 +160,16 @@ class Gateway:
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """The engine, which runs until `closing` is left."""
-        recorder: Recording | None = self.recorder
+        recorders: list[Recording] = [self.recorder] if self.recorder is not None else []
         if (provider := spans.provider()) is not None:
-            recorder = spans.Spans(provider, models.served.id, recorder)
+            recorders.append(spans.Spans(provider, models.served.id))
         if self.pages is not None:
-            recorder = self.pages.show(models.text, self.commands.worker_rows, recorder)
+            self.pages.show(models.text, self.commands.worker_rows)
+            recorders.append(self.pages)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
-            models.target, models.local, engine_settings(self.settings), links, recorder=recorder, curve=curve,
+            models.target, models.local, engine_settings(self.settings), links, recorders=recorders, curve=curve,
             heads=models.heads, audit=self.audit, on_failure=self._engine_failed, on_idle=models.idle,
         )  # fmt: skip
         engine.start()
@@ -227,7 +229,7 @@ class Gateway:
         if self._ready_file is not None:
             ports = {name: {"port": listener.port, "url": listener.url} for name, listener in self._listeners.items()}
             link = {"port": self.port.number, "url": found["link"]}
-            _write_atomically(self._ready_file, {"pid": os.getpid(), "model": model, "link": link, **ports})
+            _write_ready(self._ready_file, {"pid": os.getpid(), "model": model, "link": link, **ports})
         sdnotify.notify("READY=1", f"STATUS=serving {model}")
 
     async def status(self) -> dict[str, object]:
@@ -343,11 +345,9 @@ def _pages(settings: GatewaySettings, keys: KeyRing) -> Pages | None:
     return Pages(keys)
 
 
-def _write_atomically(path: Path, value: object) -> None:
-    temporary = path.with_name(f".{path.name}.new")
+def _write_ready(path: Path, value: object) -> None:
+    """Readable by the user who started the gateway. Raises ConfigError."""
     try:
-        temporary.touch(0o600)  # ports and process id are for the user who started the gateway
-        temporary.write_bytes(msgspec.json.encode(value) + b"\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"The ready file {path} cannot be written ({error.strerror or error}).") from error
+        write_private(path, msgspec.json.encode(value) + b"\n")
+    except KeyStoreError as error:
+        raise ConfigError(f"The ready file cannot be written: {error}") from error

@@ -19,7 +19,6 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.engine.exchange import Recording
 
 log = logging.getLogger("cloud_gateway.process.spans")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -43,17 +42,16 @@ def provider() -> Any | None:
 
 
 class Spans:
-    """Listens to all requests (`engine.exchange.Recording`), as `inner` does."""
+    """Listens to all requests (`engine.exchange.Recording`)."""
 
-    def __init__(self, provider: Any, model: str, inner: Recording | None) -> None:
+    def __init__(self, provider: Any, model: str) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._tracer = provider.get_tracer("edgespec")
-        self._model, self._inner, self._context = model, inner, TraceContextTextMapPropagator()
+        self._model, self._context = model, TraceContextTextMapPropagator()
 
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[events.Listener]:
+    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> SpanOf:
         """A request has just come; its span's parent is that of the client's header `traceparent`."""
-        found = [] if self._inner is None else self._inner.listeners(generation, settings, curve)
         request, now = generation.request, time.perf_counter()
         shown = {
             "gen_ai.operation.name": "chat",
@@ -69,7 +67,7 @@ class Spans:
         span = self._tracer.start_span(
             "completion", context, _server(), attributes=shown, start_time=epoch + round(now * 1e9)
         )
-        return [*found, SpanOf(generation, span, epoch)]
+        return SpanOf(generation, span, epoch)
 
 
 class SpanOf(events.Listener):

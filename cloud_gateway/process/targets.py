@@ -10,7 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from cloud_gateway.models.headers import Need, check_torch, heads_need, llamacpp_need, torch_need
+from cloud_gateway.models.headers import (
+    Need,
+    check_llamacpp,
+    check_torch,
+    heads_need,
+    llamacpp_need,
+    spare_sequences,
+    torch_need,
+)
 from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
@@ -58,14 +66,15 @@ def check_models(settings: GatewaySettings) -> Plan:
     engine = engine_for(options, path)
     require("transformers", "torch" if engine == "torch" else "llama_cpp")
     if engine == "llamacpp":
-        from cloud_gateway.models.target_model.llamacpp import check_file, spare_sequences
-
-        check_file(path, options.n_gpu_layers)
+        check_llamacpp(path, options.n_gpu_layers)
         exact = options.exact == "yes" and not options.n_gpu_layers
         spare_sequences(options.slots, settings.policy.verify_nodes, exact=exact)
     else:
         check_torch(path)
-        _check_device(options.device)
+        if options.device.startswith("cuda"):
+            from cloud_gateway.models.target_model.load import device_for
+
+            device_for(options.device)
     if settings.local_draft.model == SELF and engine != "torch":
         raise ModelError(
             f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
@@ -89,9 +98,7 @@ def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
             'lower `target.slots`, or set `local_draft.model` to "".'
         )
     translation_of(target, draft)
-    from cloud_gateway.models.target_model.llamacpp import check_file
-
-    check_file(draft, settings.local_draft.n_gpu_layers)
+    check_llamacpp(draft, settings.local_draft.n_gpu_layers)
 
 
 def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: Path | None) -> int:
@@ -260,18 +267,6 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> tuple[LlamaCppTarge
 
 def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def _check_device(name: str) -> None:
-    """Raises ModelError if a CUDA device is asked for that is not there."""
-    if not name.startswith("cuda"):
-        return
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count <= int(name.partition(":")[2] or 0):
-        there = f"only {count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
-        raise ModelError(f'`target.device` is "{name}" and there is {there} here; set it to "cpu" or "auto".')
 
 
 def _on_cuda(device: str) -> bool:

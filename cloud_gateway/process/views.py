@@ -111,7 +111,7 @@ def screen(
         times = (f"{row[name]:.1f} ms" for name in ("rtt_ms", "step_ms"))
         counts = (str(row[name] or 0) for name in ("requests", "frames", "accepted"))
         table.add_row(Text(row["name"]), Text(row["paused"] or "ready"), *times, *counts)
-    rates = _rates(before, status, seconds) if before and "doing" not in {*before, *status} else ""
+    rates = _rates(before, status, seconds) if before and "rounds" in before.keys() & status.keys() else ""
     return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table if linked else Text(UNLINKED))
 
 
@@ -127,6 +127,12 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     up = f"up {timedelta(seconds=status['uptime_s'])} (process {status['pid']}, cloud-gateway {status['version']})"
     if "doing" in status:
         yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s), {up}"
+        return
+    if status["state"] == "link":
+        yield "state", f"linking workers to other engines, {up}"
+        yield "link port", status["link"]
+        yield "engines", f"{status['engines']} at {status['board']}"
+        yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused"))
         return
     yield "state", f"{status['state']} {status['model']}, {up}"
     yield "API", f"{status['api']}/v1"

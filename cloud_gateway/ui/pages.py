@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import hdrs, web
 
 from cloud_gateway.api.errors import unavailable
-from cloud_gateway.api.respond import Detokeniser
 from cloud_gateway.api.routes import Route
-from cloud_gateway.api.service import KEY, Api
+from cloud_gateway.api.service import KEY, Api, Text
 from cloud_gateway.api.sse import KEEPALIVE_S, EventStream
 from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace.format import unseal
-from cloud_gateway.engine.exchange import Recording
-from cloud_gateway.metrics import LOOPBACK_HOSTS
-from cloud_gateway.ui.view import STATIC, View, played
+from cloud_gateway.metrics import is_local
+from cloud_gateway.ui.view import STATIC, Spelling, View, played
 from edgespec.core.errors import ClientError, TraceError
 
 KEPT_BYTES = 2 * 2**20
@@ -44,17 +39,8 @@ CLOCK = time.perf_counter
 """The engine's."""
 
 
-class Texts(Protocol):
-    """Tokens as text (cloud_gateway/models/text.py)."""
-
-    def spell(self, token: int) -> bytes: ...
-    def detokeniser(self) -> Detokeniser: ...
-
-
-class Workers(Protocol):
-    """All paired workers, as `cloud-gateway workers list` shows them."""
-
-    def __call__(self) -> Sequence[dict[str, object]]: ...
+Workers = Callable[[], Sequence[dict[str, object]]]
+"""All paired workers, as `cloud-gateway workers list` shows them."""
 
 
 class Feed:
@@ -110,51 +96,6 @@ class Feed:
         ]
 
 
-class Live:
-    """Listens to the requests of keys that a page watches (`engine.exchange.Recording`)."""
-
-    def __init__(self, texts: Texts, workers: Workers, recorder: Recording | None) -> None:
-        self.workers, self._texts, self._recorder = workers, texts, recorder
-        self.feeds: dict[str, Feed] = {}
-        self.epoch = secrets.token_hex(4)
-        """Before the numbers of events: those of another process are of no use here."""
-
-        @lru_cache(maxsize=1 << 14)
-        def one(token: int) -> str:
-            return texts.spell(token).decode("utf-8", "replace")
-
-        self._one = one
-
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
-        """A request has just come. Without a page of its key nothing is made of it."""
-        found = [] if self._recorder is None else self._recorder.listeners(generation, settings, curve)
-        feed = self.feeds.get(generation.request.key)
-        if feed is not None and (feed.pages or CLOCK() - feed.left_at < KEPT_S):
-            spelling = _Spelling(self._one, self._texts.detokeniser().feed)
-            found.append(View(generation, spelling, feed.name, feed.post, CLOCK()))
-        return found
-
-    def open(self, key: Key) -> Feed | None:
-        """The key's feed for one page more; None where it has too many."""
-        for old in [feed for feed in self.feeds.values() if not feed.pages and CLOCK() - feed.left_at >= KEPT_S]:
-            del self.feeds[old.key.id]
-        feed = self.feeds.setdefault(key.id, Feed(key, asyncio.get_running_loop()))
-        if feed.pages >= MAX_PAGES:
-            return None
-        feed.pages += 1
-        return feed
-
-    def close(self, feed: Feed) -> None:
-        """A page was closed."""
-        feed.pages -= 1
-        feed.left_at = CLOCK()
-
-
-class _Spelling:
-    def __init__(self, one: Callable[[int], str], following: Callable[[int], str]) -> None:
-        self.one, self.next = one, following
-
-
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -186,17 +127,41 @@ Handler = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pages:
-    """Serves the page before the models are loaded, and its events from then on."""
+    """Serves the page before the models are loaded, and its events from then on.
+
+    Listens to the requests of keys that a page watches (`engine.exchange.Recording`).
+    """
 
     def __init__(self, keys: KeyRing) -> None:
-        self.live: Live | None = None
         self._keys = keys
         self._files = {one.name: one.read_bytes() for one in STATIC.iterdir()}
+        self._shown: tuple[Text, Workers] | None = None
+        self._feeds: dict[str, Feed] = {}
+        self._epoch = secrets.token_hex(4)
+        """Before the numbers of events: those of another process are of no use here."""
 
-    def show(self, texts: Texts, workers: Workers, recorder: Recording | None) -> Live:
-        """The models are loaded; returns what listens to the engine's requests."""
-        self.live = Live(texts, workers, recorder)
-        return self.live
+    def show(self, text: Text, workers: Workers) -> None:
+        """The models are loaded."""
+        self._shown = text, workers
+
+    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> View | None:
+        """A request has just come. Without a page of its key nothing is made of it."""
+        feed = self._feeds.get(generation.request.key)
+        if self._shown is None or feed is None or not (feed.pages or CLOCK() - feed.left_at < KEPT_S):
+            return None
+        text, _ = self._shown
+        spelling = Spelling(lambda token: text.spell(token).decode("utf-8", "replace"), text.detokeniser().feed)
+        return View(generation, spelling, feed.name, feed.post, CLOCK())
+
+    def _open(self, key: Key) -> Feed:
+        """The key's feed for one page more. Raises ClientError 503 if it has too many."""
+        for old in [feed for feed in self._feeds.values() if not feed.pages and CLOCK() - feed.left_at >= KEPT_S]:
+            del self._feeds[old.key.id]
+        feed = self._feeds.setdefault(key.id, Feed(key, asyncio.get_running_loop()))
+        if feed.pages >= MAX_PAGES:
+            raise unavailable("This API key has as many pages open as it may; close one.", code="busy")
+        feed.pages += 1
+        return feed
 
     def routes(self) -> list[Route]:
         """In addition to those of the API."""
@@ -238,24 +203,20 @@ class Pages:
 
     async def events(self, api: Api, request: web.Request) -> web.StreamResponse:
         """The events of the key's own completions, from `Last-Event-ID` on where they are still kept."""
-        live = self.live
-        if live is None:
+        if self._shown is None:
             raise unavailable("The gateway is still loading its model; try again shortly.", code="loading")
-        feed = live.open(request[KEY])
-        if feed is None:
-            raise unavailable("This API key has as many pages open as it may; close one.", code="busy")
-        stream = Numbered(request, api.limits.write_timeout_s)
+        feed, stream = self._open(request[KEY]), Numbered(request, api.limits.write_timeout_s)
         try:
-            await self._stream(live, feed, stream, request)
+            await self._stream(feed, self._shown[1], stream, request)
         finally:
-            live.close(feed)
+            feed.pages, feed.left_at = feed.pages - 1, CLOCK()
         return stream.response
 
-    async def _stream(self, live: Live, feed: Feed, stream: Numbered, request: web.Request) -> None:
+    async def _stream(self, feed: Feed, workers: Workers, stream: Numbered, request: web.Request) -> None:
         """Until the page is closed, or the key revoked."""
         await stream.open()
         epoch, _, last = request.headers.get("Last-Event-ID", "").partition("-")
-        number, kept = feed.first, epoch == live.epoch and last.isdecimal() and int(last[:15]) + 1 >= feed.first
+        number, kept = feed.first, epoch == self._epoch and last.isdecimal() and int(last[:15]) + 1 >= feed.first
         if kept:
             number = min(int(last[:15]) + 1, feed.next)
         await stream.send({"kind": "hello", "now": CLOCK(), "operator": feed.key.operator, "kept": kept})
@@ -264,8 +225,8 @@ class Pages:
             found = await feed.after(number, CHECK_S)
             if found:
                 number, quiet = found[-1][0] + 1, CLOCK()
-                await stream.numbered(live.epoch, found)
-            rows = [{name: row[name] for name in OPERATOR_SEES} for row in live.workers()] if feed.key.operator else []
+                await stream.numbered(self._epoch, found)
+            rows = [{name: row[name] for name in OPERATOR_SEES} for row in workers()] if feed.key.operator else []
             if rows != shown:
                 shown, quiet = rows, CLOCK()
                 await stream.send({"kind": "workers", "rows": rows})
@@ -291,7 +252,7 @@ def check_origin(headers: Mapping[str, Any]) -> None:
     Browsers send `Sec-Fetch-Site` over TLS and to loopback; it is right behind a proxy that sets `Host`, too.
     """
     host = headers.get(hdrs.HOST, "")
-    if re.sub(r":\d*\Z", "", host).lower() not in LOOPBACK_HOSTS:
+    if not is_local(host):
         raise ClientError(FOREIGN_HOST, status=403, code="foreign_host")
     origin, site = headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site")
     own = site in ("same-origin", "none") if site else origin is None or origin.partition("://")[2] == host

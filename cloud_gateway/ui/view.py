@@ -10,8 +10,9 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -33,11 +34,12 @@ SUMS = ("prompt_tokens", "completion_tokens", "rounds", "undrafted_rounds", "loc
 REASONS = ("why_off", "why", "why_not_local")
 
 
-class Spelling(Protocol):
+@dataclass(frozen=True, slots=True)
+class Spelling:
     """Tokens as text: each by itself, and those of the completion one after another."""
 
-    def one(self, token: int) -> str: ...
-    def next(self, token: int) -> str: ...
+    one: Callable[[int], str]
+    next: Callable[[int], str]
 
 
 class View(events.Listener):
@@ -176,22 +178,14 @@ def _usage(usage: Usage) -> Mapping[str, Any]:
     return shown | {"drafted": dict(usage.drafted), "accepted": dict(usage.accepted), "decode": usage.times.decode_s}
 
 
-class Numbers:
-    """Spells a trace's tokens, whose texts it does not hold."""
-
-    def one(self, token: int) -> str:
-        return f"#{token}"
-
-    def next(self, token: int) -> str:
-        return f"#{token}\u2009"
+NUMBERS = Spelling(lambda token: f"#{token}", lambda token: f"#{token}\u2009")
+"""For a trace's tokens, whose texts it does not hold."""
 
 
 def played(recorded: Trace) -> dict[str, Any]:
     """A trace as the events of its one request. Raises TraceError."""
     player, found = Player(recorded), list[dict[str, Any]]()
-    player.generation.listener = View(
-        player.generation, Numbers(), lambda worker, name: name or worker[:8], found.append
-    )
+    player.generation.listener = View(player.generation, NUMBERS, lambda worker, name: name or worker[:8], found.append)
     for _ in player.play():
         pass
     header = recorded.header

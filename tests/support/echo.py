@@ -20,7 +20,6 @@ from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.metrics import Metrics
-from cloud_gateway.models.text import StopStrings
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import ClientError
 from tools.doubles.limits import TIMES, api_limits, request_limits
@@ -97,9 +96,6 @@ class ByteText:
 
     def detokeniser(self) -> ByteDetokeniser:
         return ByteDetokeniser()
-
-    def stops(self, strings: Sequence[str]) -> StopStrings:
-        return StopStrings(strings)
 
 
 class ByteDetokeniser:

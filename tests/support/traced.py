@@ -36,7 +36,7 @@ async def record(
     kept = {"salt": True, "limit_bytes": 2**21, "keep": 1000, **settings}
     recorder = Recorder(folder, KEY, **kept)  # type: ignore[arg-type]
     worker = worker or LoopWorker(0.002, 0.8)
-    with engines(recorder=recorder) as make:
+    with engines(recorders=[recorder]) as make:
         engine = make(worker, TableDraft(0.7), target)
         for speculation in speculations:
             emitted = 0

@@ -32,18 +32,17 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import FrameArrived, Listener
+from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.exchange import Stream
+from cloud_gateway.engine.exchange import Recording, Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, spare_rounds
-from cloud_gateway.process.recorder import Recorder
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.errors import RemoteProtocolError
@@ -220,7 +219,7 @@ class Setup:
 def measure(setup: Setup) -> dict[str, Any]:
     """Microseconds of each part of a round, and of a decision of the policy: medians, and 99th percentiles."""
     decisions = Decisions()
-    figures = asyncio.run(_measure(setup, decisions))  # type: ignore[arg-type]
+    figures = asyncio.run(_measure(setup, decisions))
     spent = decisions.seconds[-round(len(decisions.seconds) * setup.rounds / (setup.rounds + WARM_UP)) :]
     return figures | {
         "decision_us": round(statistics.median(spent) * 1e6, 1),
@@ -235,10 +234,9 @@ class Decisions:
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def listeners(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> list[Listener]:
+    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
         """As the recorder's."""
         generation.policy = cast(Policy, _Timed(generation.policy, self.seconds))
-        return []
 
 
 class _Timed:
@@ -258,12 +256,12 @@ class _Timed:
         return getattr(self.policy, name)
 
 
-async def _measure(setup: Setup, recorder: Recorder | None) -> dict[str, Any]:
+async def _measure(setup: Setup, recorder: Recording) -> dict[str, Any]:
     target = InstantTarget()
     link = BenchLink(target, setup)
     settings = engine_settings(GatewaySettings(policy=convert({"name": setup.policy}, PolicySettings)))
     curve = {rows: PASS_S + ROW_S * rows / setup.requests for rows in (1, *range(4, 17 * setup.requests + 1, 4))}
-    engine = Engine(target, None, settings, link, clock=lambda: target.now, recorder=recorder, curve=curve)
+    engine = Engine(target, None, settings, link, clock=lambda: target.now, recorders=[recorder], curve=curve)
     prompts = [[*range(100, 190), number] for number in range(setup.requests)]
     streams = [engine.submit(GenerationRequest(prompt, 10**6, ignore_eos=True)) for prompt in prompts]
     engine.use_loop(asyncio.get_running_loop())

@@ -88,7 +88,7 @@ CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 
 def constraint_of(wanted: Wanted) -> Callable[[], Constraint]:
     """Makes a fresh constraint for each answer; raises ClientError 400 as the gateway does."""
-    return _compiled(json.dumps(wanted.schema), wanted.param, wanted.lark).beside
+    return _compiled(json.dumps(wanted.schema), wanted.param, wanted.lark)
 
 
 @functools.lru_cache(maxsize=16)

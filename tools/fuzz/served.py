@@ -25,7 +25,6 @@ from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import OPTIONS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
-from cloud_gateway.models.text import StopStrings
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
@@ -121,10 +120,6 @@ class Characters:
     def flush(self) -> str:
         """Nothing is held back."""
         return ""
-
-    def stops(self, strings: Sequence[str]) -> StopStrings:
-        """As the gateway's."""
-        return StopStrings(strings)
 
 
 async def beside(command: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from cloud_gateway.api import Backend, service
-from cloud_gateway.api.generation import TurnedThreads
+from cloud_gateway.api.generation import TurnedThread
 from cloud_gateway.api.respond import MAX_CANCELLED_LINES
 from cloud_gateway.core.requests.request import OPTIONS
 from edgespec.core.errors import ClientError
@@ -220,29 +220,37 @@ async def test_prompts_are_tokenised_in_turns_between_keys(counted: tuple[Echo, 
     assert text.encoded.index("one") == 1
 
 
-async def test_a_key_keeps_one_thread_at_most() -> None:
-    threads, gate, began = TurnedThreads("test", 2), threading.Event(), []
+async def test_work_that_has_not_begun_is_dropped_with_its_caller_or_at_the_end() -> None:
+    thread, gate, began = TurnedThread("test"), threading.Event(), []
 
     def slow() -> None:
         began.append("slow")
         assert gate.wait(10)
 
-    waiting = [asyncio.create_task(threads.run("a", slow)) for _ in range(3)]
+    waiting = [asyncio.create_task(thread.run("a", slow)) for _ in range(3)]
     await until(lambda: began)
-    assert await threads.run("b", lambda: "done") == "done"
-    assert began == ["slow"]
     waiting[2].cancel()
     gate.set()
     await asyncio.gather(*waiting[:2])
+    assert await thread.run("b", lambda: "done") == "done"
     assert began == ["slow", "slow"], "what was cancelled before its turn never ran"
     gate.clear()
-    stopped = [asyncio.create_task(threads.run("a", slow)) for _ in range(2)]
+    left, second = (asyncio.create_task(thread.run(key, slow)) for key in "ab")
     await until(lambda: len(began) == 3)
-    threads.close()
-    with pytest.raises(ClientError, match="shutting down"):
-        await stopped[1]
+    left.cancel()  # its work goes on, and the next begins when it ends
+    gate.set()
+    await second
+    assert len(began) == 4
+    gate.clear()
+    stopped = [asyncio.create_task(thread.run("a", slow)) for _ in range(2)]
+    await until(lambda: len(began) == 5)
+    thread.close()
+    for late in (stopped[1], thread.run("b", slow)):
+        with pytest.raises(ClientError, match="shutting down"):
+            await late
     gate.set()
     await stopped[0]
+    assert len(began) == 5
 
 
 # --- the operator's options -----------------------------------------------------------------------------------------

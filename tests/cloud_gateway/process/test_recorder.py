@@ -122,7 +122,7 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     folder.rmdir()
     for _ in range(2):
         generation = made("plain")
-        (generation.listener,) = recorder.listeners(generation, PolicySettings(name="plain"), StepCurve({1: 0.03}))
+        generation.listener = recorder.listener(generation, PolicySettings(name="plain"), StepCurve({1: 0.03}))
         generation.handle(events.Admitted(len(PROMPT) - 1), 0.0)
         generation.decide(None, COSTS, 0.0)
         generation.handle(events.Ended("stopped"), 0.0)

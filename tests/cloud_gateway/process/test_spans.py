@@ -60,7 +60,7 @@ def test_a_span_has_the_figures_of_the_usage_and_an_event_a_round(path: Path) ->
 async def test_a_request_of_the_engine_is_one_span_below_the_clients() -> None:
     before = time.time_ns()
     with collected() as (provider, found):
-        with engines(recorder=spans.Spans(provider, "tiny", None)) as make:
+        with engines(recorders=[spans.Spans(provider, "tiny")]) as make:
             engine = make(LoopWorker(0.002, 0.8), TableDraft(0.7))
             TRACE_PARENT.set(PARENT)
             asked = GenerationRequest(
@@ -98,7 +98,7 @@ async def test_a_collector_is_sent_the_span_and_no_token_of_it(monkeypatch: pyte
         monkeypatch.setenv(spans.ENDPOINTS[0], f"http://127.0.0.1:{server.server_port}")
         provider = spans.provider()
         assert provider is not None
-        with engines(recorder=spans.Spans(provider, "tiny", None)) as make:
+        with engines(recorders=[spans.Spans(provider, "tiny")]) as make:
             await complete(make(), GenerationRequest([271828, 314159], 9, speculation=Speculation(policy="plain")))
         provider.shutdown()
         server.shutdown()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.models import headers
 from cloud_gateway.models.headers import FAMILIES, Need
-from cloud_gateway.models.target_model import linear, llamacpp
+from cloud_gateway.models.target_model import linear
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, TargetSection
 from cloud_gateway.process.loading import Models, engine_settings, load_models
@@ -127,11 +129,14 @@ def test_a_draft_of_another_vocabulary_is_translated(model: Path, tmp_path: Path
     assert translation_of(model, other) is not None and translation_of(model, model) is None
 
 
-def test_a_recurrent_family_is_refused_as_target_and_as_draft(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata = {"general.architecture": "mamba", "mamba.ssm.state_size": 16}
-    monkeypatch.setattr(llamacpp, "gguf_metadata", lambda _: metadata)
-    check_models(configured(model, engine="torch"))
-    for settings in (configured(model, engine="llamacpp"), configured(model, model, engine="torch")):
+def test_a_recurrent_family_is_refused_as_target_and_as_draft(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mamba, read = tmp_path / "mamba.gguf", headers.gguf_metadata
+    shutil.copy(model, mamba)
+    found = {"general.architecture": "mamba", "mamba.ssm.state_size": 16}
+    monkeypatch.setattr(headers, "gguf_metadata", lambda path: found if path == mamba else read(path))
+    for settings in (configured(mamba, engine="llamacpp"), configured(model, mamba, engine="torch")):
         with pytest.raises(ModelError, match="family mamba, which cannot verify trees"):
             check_models(settings)
 

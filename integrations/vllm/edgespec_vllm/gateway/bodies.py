@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -60,10 +60,6 @@ class SentGrammar:
 
     text: str
 
-    def beside(self) -> Constraint:
-        """Itself: the engine sends its text, and calls nothing of it."""
-        return cast(Constraint, self)
-
 
 class SentGrammars:
     """Checks schemas as the gateway's own engine does, and writes them as one grammar in Lark's notation."""
@@ -71,10 +67,10 @@ class SentGrammars:
     def __init__(self, own: Grammars) -> None:
         self._own = own
 
-    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> SentGrammar:
-        """Raises ClientError 400 naming `param`."""
+    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> Callable[[], Constraint]:
+        """The engine sends the text, and calls nothing of the constraint. Raises ClientError 400 naming `param`."""
         self._own.compile(schema, scope, param, lark)
-        return SentGrammar(grammar_text(schema, lark))
+        return lambda: cast(Constraint, SentGrammar(grammar_text(schema, lark)))
 
     def close(self) -> None:
         """Ends compilations at once."""

@@ -7,11 +7,10 @@ import logging
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
-from cloud_gateway.engine.exchange import WorkerGone, WorkerReady
+from cloud_gateway.auth import KeyRing
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.control import WorkerCommands
+from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort
 from cloud_gateway.process.serve import connection_shares
 from edgespec import __version__
@@ -27,31 +26,6 @@ log = logging.getLogger("edgespec_vllm.link.process")
 BOARD = "board.sock"
 
 
-class LinkCommands(WorkerCommands):
-    """Of the gateway's commands those that concern workers, and the status."""
-
-    def __init__(self, process: LinkProcess) -> None:
-        super().__init__(process.port.paired, process.port)
-        self._process = process
-
-    def handlers(self) -> dict[str, Any]:
-        return super().handlers() | {"status": self.status}
-
-    async def status(self) -> dict[str, object]:
-        """What `cloud-gateway status` shows."""
-        process = self._process
-        linked = process.links.workers()
-        return {
-            "version": __version__, "pid": os.getpid(), "state": "link", "link": process.port.url,
-            "board": str(process.board.path), "engines": process.board.engines, "workers_linked": len(linked),
-            "workers_paused": sum(worker.paused for worker in linked), "refused": dict(process.links.rejected),
-        }  # fmt: skip
-
-    def moved(self, event: WorkerGone | WorkerReady) -> None:
-        """The requests of that worker leave it."""
-        self._process.streams.post(event)
-
-
 class LinkProcess:
     """One process, on the event loop."""
 
@@ -62,6 +36,8 @@ class LinkProcess:
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.port = LinkPort(settings.link, store)
         self.links = self.port.make_links(words.digest, len(words.entries), connection_shares()["link"])
+        audits = folders.audit_dir(settings.daemon.state_dir)
+        self.commands = Commands(self.port.paired, KeyRing(store.folder), audits, self.port)
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)
 
     async def run(self) -> None:
@@ -72,7 +48,7 @@ class LinkProcess:
         self.streams = self.links.inbox = Streams(self.links, loop.time)
         self.board = BoardServer(self._control.with_name(BOARD), self.streams, self.links.vocab_size)
         async with AsyncExitStack() as closing:
-            control = ControlServer(self._control, LinkCommands(self).handlers())
+            control = ControlServer(self._control, self.commands.handlers() | {"status": self.status})
             await control.start()
             closing.push_async_callback(control.close)
             await self.port.open(self.links, closing)
@@ -83,6 +59,16 @@ class LinkProcess:
             print(f"workers  {self.port.url}\nboard    {self.board.path}", flush=True)
             sdnotify.notify("READY=1", "STATUS=linking workers")
             await stop.wait()
+
+    async def status(self) -> dict[str, object]:
+        """What `cloud-gateway status` shows."""
+        linked = self.links.workers()
+        return {
+            "version": __version__, "pid": os.getpid(), "uptime_s": round(self.starting.seconds), "state": "link",
+            "link": self.port.url, "board": str(self.board.path), "engines": self.board.engines,
+            "workers_linked": len(linked), "workers_paused": sum(worker.paused for worker in linked),
+            "refused": dict(self.links.rejected),
+        }  # fmt: skip
 
 
 def run(settings: GatewaySettings, model: Path, starting: Starting) -> None:
