@@ -295,7 +295,7 @@ async def test_a_schema_is_compiled_again_for_another_key(
 
 @pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
 async def test_a_late_mask_keeps_its_own_completion_waiting_and_no_other(
-    tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
+    tiny: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, before, _ = await post(tiny, asking(NESTED, seed=1))
     begun, gate, mask = threading.Event(), threading.Event(), grammar._mask

@@ -49,7 +49,7 @@ async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> N
     assert last.type == "error" and last.code == "internal_error" and "reference" in last.message
 
 
-async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI, echo: Echo) -> None:
+async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": "look. " + CALL}
     text, call = (await client.responses.create(**asked)).output
     assert text.type == "message" and text.content[0].text == "user: look. "  # type: ignore[union-attr]
