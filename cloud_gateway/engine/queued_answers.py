@@ -17,8 +17,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import catch_up_batch
+from cloud_gateway.core.requests.assignment import Askings, RemoteAnswer, patience
 from cloud_gateway.core.requests.events import FrameArrived, FrameTaken, Send, Spent
-from cloud_gateway.core.requests.remote_answer import Askings, RemoteAnswer, patience
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers, Archive
 from cloud_gateway.core.sources.interface import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings

@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_102,
+    "wheel": 41_095,
     "tools": 14_923,
     "tests": 41_199,
     "integrations": 4_438,
     "manual": 150_000,
     "settings": 75,
     "edgespec run": 10_224,
-    "cloud-gateway serve": 24_704,
+    "cloud-gateway serve": 24_697,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}

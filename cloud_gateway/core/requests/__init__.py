@@ -3,9 +3,9 @@
 Public, by module:
 
 - `accounting`: `Account`, `FrameLedger`, `Stats`
+- `assignment`: `Askings`, `patience`, `RemoteAnswer`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
-- `remote_answer`: `Askings`, `patience`, `RemoteAnswer`
 - `request`: `added`, `DoneEvent`, `Event`, `Extension`, `Finish`, `GenerationRequest`, `RequestBounds`,
   `Speculation`, `TokensEvent`, `Usage`
 - `router`: `choose`, `cost_s`, `LinkedWorker`, `Merit`, `Record`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from cloud_gateway.core.requests.remote_answer import RemoteAnswer
+from cloud_gateway.core.requests.assignment import RemoteAnswer
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import FIRST_BATCH, MAX_BATCH_S, DraftCurve

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.requests.remote_answer import (
+from cloud_gateway.core.requests.assignment import (
     MAX_AGAIN,
     MIN_PATIENCE_S,
     NODES_PER_TOKEN,
