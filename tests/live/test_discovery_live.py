@@ -69,18 +69,6 @@ async def test_the_browser_follows_gateways_that_come_and_go() -> None:
         await browser.close()
 
 
-async def test_a_gateway_that_moves_to_another_port_is_found_there() -> None:
-    key = os.urandom(32)
-    browser = Browser(only=LO)
-    await browser.start()
-    try:
-        for port in (4001, 4002):
-            async with announced(key, port):
-                await until(lambda: [found.port for found in browser.found(key_id(key))] == [port])  # noqa: B023
-    finally:
-        await browser.close()
-
-
 async def test_an_address_that_failed_is_asked_for_again() -> None:
     key = os.urandom(32)
     browser = Browser(only=LO)

@@ -63,7 +63,7 @@ def in_session(session: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("begun", ["cloud_gateway serve", "cloud_gateway pair", "edgespec run"])
+@pytest.mark.parametrize("begun", ["cloud_gateway pair", "edgespec run"])
 def test_a_runner_that_is_ended_leaves_no_process(begun: str) -> None:
     command = [sys.executable, "-m", "tests.faults", "--only", "1"]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as runner:

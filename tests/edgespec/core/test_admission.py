@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -101,6 +102,7 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=30, stateful_step_count=40)
 
 
 def test_a_source_has_a_burst_and_then_its_rate() -> None:

@@ -1,18 +1,21 @@
-"""The start of a daemon: its steps are logged and can be asked for, and a signal ends it."""
+"""The start of a daemon: its steps are logged, can be asked for and reach systemd, and a signal ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from edgespec.shared import starting
+from edgespec.shared.sdnotify import keep_alive, notify
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 from tests.support.until import until
 
@@ -79,3 +82,54 @@ async def test_sighup_stops_unless_nohup_ignores_it(handler: signal.Handlers, ex
         assert seen == {signal.SIGTERM} | expected
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert notify("READY=1") is False
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_states_arrive_in_one_datagram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool) -> None:
+    name = f"@edgespec-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0" + name[1:] if abstract else name)
+        systemd.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        assert notify("READY=1", "STATUS=two\nlines") is True
+        assert systemd.recv(1000) == b"READY=1\nSTATUS=two lines"
+
+
+def test_a_socket_that_cannot_be_reached_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in (str(tmp_path / "none"), "vsock:2:1"):
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        with pytest.raises(OSError):
+            notify("READY=1")
+
+
+async def test_the_watchdog_is_notified_twice_a_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "40000")
+        alive = asyncio.ensure_future(keep_alive())
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                assert await asyncio.get_running_loop().sock_recv(systemd, 100) == b"WATCHDOG=1"
+        alive.cancel()
+
+
+@pytest.mark.parametrize("watchdog", [{}, {"WATCHDOG_USEC": "40000", "WATCHDOG_PID": "1"}], ids=["none", "another's"])
+async def test_without_a_watchdog_for_this_process_nothing_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watchdog: dict[str, str]
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+        for name, value in ({"NOTIFY_SOCKET": str(tmp_path / "notify")} | watchdog).items():
+            monkeypatch.setenv(name, value)
+        await asyncio.wait_for(keep_alive(), 5)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)

@@ -15,7 +15,7 @@ from tools.check.commands import END, PREFIXES, WORD, verbs_of
 from tools.check.docs import CODE, load_parsers, prose_and_code
 from tools.check.wheel import __doc__ as about
 from tools.check.wheel.place import ROOT, Place, Row, Versions, build, install
-from tools.check.wheel.scenario import EXCUSED, play
+from tools.check.wheel.scenario import EXCUSED, alone, play
 
 PAGES = (
     "README",
@@ -48,6 +48,7 @@ def check(options: argparse.Namespace) -> int:
             home.mkdir()
             programs = install(wheel, extra, options.versions, folder / extra)
             places[extra] = Place(extra, home, programs, folder / "cache", rows)
+        alone(places["worker"])
         play(places["worker"], places["gateway"], long=options.long)
     ran = {verb_path(row.command.split()) for row in rows}
     missing = sorted(" ".join(one) for one in shown() - ran - EXCUSED.keys())

@@ -328,7 +328,7 @@ class WorkerWalk(Walk):
         self.expected = self.start
 
 
-WALKS = settings(max_examples=60, stateful_step_count=30)
+WALKS = settings(max_examples=40, stateful_step_count=25)
 Walk.TestCase.settings = WorkerWalk.TestCase.settings = WALKS
 claim = pytest.mark.claim("gateway-and-worker-walk")
 any_order = pytest.mark.claim("each-machine-takes-events-in-any-order")

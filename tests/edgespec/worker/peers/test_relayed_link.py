@@ -73,15 +73,6 @@ async def campus(
         yield one
 
 
-async def test_a_worker_links_through_a_peer_where_there_is_no_other_way(tmp_path: Path) -> None:
-    async with campus(tmp_path) as one:
-        await until(lambda: one.through and one.gateway.links.workers(), 20)
-        (linked,) = one.gateway.links.workers()
-        one.gateway.links.send(linked.id, [Close(1, 1, "done")])
-        await until(lambda: one.daemon.of("message"))
-        assert one.daemon.of("message") == [(Close(1, 1, "done"),)]
-
-
 async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> None:
     """Links that lasted, by their own clock: the waits between do not grow from one to the next."""
     ticks, sleeps = itertools.count(step=RELAYED_SETTLED_S), Sleeps()
@@ -178,6 +169,9 @@ async def test_what_a_relay_records_shows_no_token_and_opens_nothing_again(tmp_p
         assert one.through == one.relays[0].address.port and one.daemon.link is not None
         one.daemon.link.send(Decline(7, 1, "a reason that is easy to find"))
         await until(lambda: one.gateway.seen.of("decline"))
+        (worker,) = one.gateway.links.workers()
+        one.gateway.links.send(worker.id, [Close(1, 1, "done")])
+        await until(lambda: one.daemon.of("message") == [(Close(1, 1, "done"),)])
         assert len(recorded) > 1000 and b"easy to find" not in recorded
         linked = len(one.gateway.seen.of("up"))
         reader, writer = await asyncio.open_connection("127.0.0.1", one.gateway.port)
