@@ -1,8 +1,9 @@
-"""The demo's tables with real models, in small: places in one run, and the deep target's text."""
+"""The demo with real models: its model in llama.cpp as the target, places, worst cases, and the deep target's text."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from edgespec.core.errors import ModelError
 from edgespec.lab.demo import check_identity
 from edgespec.lab.demo.arms import BASE, REMOTE
 from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
+from edgespec.lab.rig import Rig
 from edgespec.shared import models
 from tools.deep_target import deepened
 from tools.places.__main__ import main as places
@@ -46,3 +48,30 @@ def test_the_deep_targets_text_in_fp32_does_not_depend_on_drafts(tmp_path: Path)
     with rig.linked():
         same = check_identity(rig, prompts, TOKENS, Console(quiet=True))
     assert same == {arm: [True] for arm in same} and set(REMOTE) | {BASE} <= set(same)
+
+
+ANSWER_TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    target, draft = str(models.quantised()), str(models.requantised())  # a draft that reads a prompt fast
+    made = make_rig(tmp_path_factory.mktemp("rig"), target, draft, 20.0, engine="llamacpp", dtype="float32")
+    with made.linked() as running:
+        yield running
+
+
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive", "colocated"])
+def test_the_text_with_drafts_is_that_of_plain_decoding(rig: Rig, policy: str) -> None:
+    accepted = 0
+    for prompt in read_prompts(PROMPTS, 3, seed=2):
+        plain = rig.chat(prompt, ANSWER_TOKENS, policy="plain")
+        drafted = rig.chat(prompt, ANSWER_TOKENS, policy=policy)
+        assert drafted["choices"][0]["message"] == plain["choices"][0]["message"]
+        accepted += sum(drafted["usage"]["edgespec"]["accepted"].values())
+    if policy == "colocated":  # a worker on a busy machine may be too late for a target as small as its draft
+        assert accepted > 0
+
+
+def test_the_log_names_the_engine_and_the_threads(rig: Rig) -> None:
+    assert "loaded by llama.cpp, exact" in rig.log("gateway")

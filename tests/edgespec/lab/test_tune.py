@@ -32,11 +32,28 @@ def values(found: list[Advice]) -> dict[str, Any]:
     return {one.key: one.value for one in found}
 
 
-def test_a_draft_that_pays_is_kept_with_its_best_depth() -> None:
-    found = values(recommend(measured(lookup=28.0, colocated=18.0, draft=15.0, merge=14.0), "auto:quantised"))
-    assert found["policy.name"] == "adaptive" and found["local_draft.model"] == "auto:quantised"
-    assert found["policy.sources"] == ["lookup"] and found["policy.prefer"] == "latency"
-    assert found["policy.k"] > 1 and found["policy.verify_nodes"] == 8
+ARMS = {"lookup": 29.0, "colocated": 20.0, "draft": 16.0, "merge": 16.0}
+PAYS = {"policy.name": "adaptive", "policy.sources": ["lookup"], "local_draft.model": "auto:quantised"}
+NOTHING = {"policy.name": "plain", "policy.sources": [], "local_draft.model": ""}
+BARE = Measured(arms={"plain": 30.0, "lookup": 20.0}, match=None, pass_ms=PASSES, step_ms=None)
+
+
+@pytest.mark.parametrize(
+    ("found", "draft", "expected"),
+    [
+        (measured(lookup=28.0, colocated=18.0, draft=15.0, merge=14.0), "auto:quantised",
+         PAYS | {"policy.prefer": "latency", "policy.k": 4, "policy.verify_nodes": 8}),
+        (measured(lookup=30.5, colocated=33.0, draft=31.0, merge=31.0), "auto:quantised", NOTHING),
+        (measured(5.0, **ARMS), "auto:quantised", {"policy.prefer": "offload"}),
+        (measured(300.0, **ARMS), "auto:quantised", {"policy.prefer": "latency"}),
+        (measured(5.0, **ARMS), "self", {"local_draft.model": "self", "policy.prefer": "latency"}),
+        (BARE, "", PAYS | {"local_draft.model": ""}),
+    ],
+    ids=["a draft that pays", "nothing pays", "a near worker", "a far worker", "a self-draft", "no draft"],
+)  # fmt: skip
+def test_what_is_recommended_follows_from_the_arms(found: Measured, draft: str, expected: dict[str, Any]) -> None:
+    recommended = values(recommend(found, draft))
+    assert {key: recommended[key] for key in expected} == expected
 
 
 def test_a_draft_that_does_not_pay_is_turned_off_with_the_reason() -> None:
@@ -46,17 +63,6 @@ def test_a_draft_that_does_not_pay_is_turned_off_with_the_reason() -> None:
     assert values(found)["policy.name"] == "adaptive" and "policy.k" not in values(found)
 
 
-def test_where_nothing_pays_plain_decoding_is_recommended() -> None:
-    found = values(recommend(measured(lookup=30.5, colocated=33.0, draft=31.0, merge=31.0), "auto:quantised"))
-    assert (found["policy.name"], found["policy.sources"], found["local_draft.model"]) == ("plain", [], "")
-
-
-def test_a_near_worker_takes_the_drafting_over_and_a_far_one_does_not() -> None:
-    arms = {"lookup": 29.0, "colocated": 20.0, "draft": 16.0, "merge": 16.0}
-    near, far = (values(recommend(measured(rtt, **arms), "auto:quantised")) for rtt in (5.0, 300.0))
-    assert near["policy.prefer"] == "offload" and far["policy.prefer"] == "latency"
-
-
 def test_the_self_draft_is_recommended_where_it_is_the_fastest() -> None:
     arms = {"lookup": 29.0, "colocated": 26.0, "draft": 25.0, "merge": 25.0}
     found = recommend(measured(**arms, self=20.0), "auto:quantised")
@@ -64,12 +70,6 @@ def test_the_self_draft_is_recommended_where_it_is_the_fastest() -> None:
     assert draft.value == "self" and draft.why == "with it 20.0 ms per token (self), without 29.0 (lookup)"
     assert "policy.k" not in values(found), "that is of the other draft"
     assert values(recommend(measured(**arms, self=26.0), "auto:quantised"))["local_draft.model"] == "auto:quantised"
-
-
-def test_a_configured_self_draft_does_not_stand_for_a_workers() -> None:
-    arms = {"lookup": 29.0, "colocated": 20.0, "draft": 16.0, "merge": 16.0}
-    found = values(recommend(measured(5.0, **arms), "self"))
-    assert found["local_draft.model"] == "self" and found["policy.prefer"] == "latency"
 
 
 def test_heads_are_a_source_where_they_pay() -> None:
@@ -94,12 +94,6 @@ def test_what_is_recommended_fits_a_file_with_a_process_of_its_own() -> None:
         advice = recommend(found, "auto:quantised", "async-local")
         made = rewritten(text, {one.key: one.value for one in advice if one.value != "self"})
         parse(made, GatewaySettings, "made")
-
-
-def test_a_machine_without_a_draft_gets_advice_too() -> None:
-    bare = Measured(arms={"plain": 30.0, "lookup": 20.0}, match=None, pass_ms=PASSES, step_ms=None)
-    found = values(recommend(bare, ""))
-    assert (found["policy.name"], found["policy.sources"], found["local_draft.model"]) == ("adaptive", ["lookup"], "")
 
 
 def test_the_match_rate_follows_from_what_a_round_of_two_accepts() -> None:
