@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each run draws other cases; `make fuzz` and `make test-busy` draw many.
-settings.register_profile("edgespec", deadline=None, print_blob=True, max_examples=50)
+settings.register_profile("edgespec", deadline=None, print_blob=True, max_examples=30)
 settings.load_profile("edgespec")
 
 
