@@ -24,15 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from edgespec.core.errors import ConfigError, ModelError
+from edgespec.core.errors import ModelError
 from edgespec.lab.drafts import Layer, block_count, copy_layers
 from edgespec.lab.fetch import require_space
 from edgespec.shared import models
 from edgespec.shared.procstat import available_memory
 from tools import verbs
+from tools.options import number
 
 MIN_BLOCKS, MAX_BLOCKS = 2, 16
 """16 blocks each make a pass cost what a model of 3 billion parameters costs; more would not fit small machines."""
+BLOCKS = number(int, MIN_BLOCKS, MAX_BLOCKS)
+"""The type of an option for their number."""
 ZERO_GGUF = frozenset(("attn_output.weight", "attn_output.bias", "ffn_down.weight", "ffn_down.bias"))
 _BLOCK = re.compile(r"^(.*\blayers\.)(\d+)\.(.+)$")
 _OUTPUTS = ("self_attn.o_proj.", "mlp.down_proj.")
@@ -58,11 +61,10 @@ def make(source: Path, out: Path, blocks: int) -> Comparison:
 
     `X.gguf` gives the folder `X.deepN`, safetensors in float32 which the gateway loads in any type, and `X.deepN.gguf`.
     They appear only when every token is that of `source` and the tokenizer digest too. Raises ModelError otherwise,
-    and where memory or disk is short; ConfigError for a bad number of blocks.
+    and where memory or disk is short.
     """
     from cloud_gateway.models.target_model.load import load
 
-    _check(blocks)
     require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")
     name = deepened_name(source.name, blocks)
     try:
@@ -98,7 +100,7 @@ def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
 
 
 def target_model(options: argparse.Namespace, console: Console) -> Path:
-    """The target of `options.target`, `plain` or `deep`, made when it is missing. Raises ModelError, ConfigError."""
+    """The target of `options.target`, `plain` or `deep`, made when it is missing. Raises ModelError."""
     source, gguf = models.quantised(), options.engine == "llamacpp"
     if options.target == "plain":
         return source
@@ -132,9 +134,8 @@ def memory_bytes(source: Path, blocks: int) -> int:
 def deepen_gguf(source: Path, out: Path, blocks: int) -> None:
     """Writes the GGUF file `source` with `blocks` blocks for each one to `out`; weights keep their formats.
 
-    Raises ModelError when `source` is no usable GGUF or the disk is short, ConfigError for a bad number of blocks.
+    Raises ModelError when `source` is no usable GGUF or the disk is short.
     """
-    _check(blocks)
     require_space(out.parent, blocks * source.stat().st_size)
     layers = [Layer(old, zeroed=copy > 0) for old in range(block_count(source)) for copy in range(blocks)]
     copy_layers(source, out, layers, ZERO_GGUF)
@@ -147,7 +148,6 @@ def deepen_folder(source: Path, out: Path, blocks: int) -> None:
     """
     from safetensors.numpy import load_file, save_file
 
-    _check(blocks)
     plain = {name: weights for file in source.glob("*.safetensors") for name, weights in load_file(file).items()}
     made = _deepened(plain, blocks, source)
     require_space(out.parent, sum(weights.nbytes for weights in made.values()))
@@ -156,11 +156,6 @@ def deepen_folder(source: Path, out: Path, blocks: int) -> None:
     shutil.copytree(source, out, ignore=ignored)
     (out / "config.json").write_text(json.dumps(_config(config, blocks), indent=2) + "\n")
     save_file(made, out / "model.safetensors", metadata={"format": "pt"})
-
-
-def _check(blocks: int) -> None:
-    if not MIN_BLOCKS <= blocks <= MAX_BLOCKS:
-        raise ConfigError(f"--blocks is {blocks}, but must be a number from {MIN_BLOCKS} to {MAX_BLOCKS}.")
 
 
 def _deepened(plain: Mapping[str, Weights], blocks: int, source: Path) -> dict[str, Weights]:
@@ -292,7 +287,7 @@ def _difference(one: Sequence[Logits], other: Sequence[Logits]) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes the deep target of a model; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.deep_target", description=__doc__)
-    parser.add_argument("--blocks", type=int, default=4, metavar="N", help="blocks for each one, of which one works")
+    parser.add_argument("--blocks", type=BLOCKS, default=4, metavar="N", help="blocks for each one, of which one works")
     parser.add_argument("--source", type=Path, metavar="GGUF", help="what to start from (default: the demo's model)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for both forms (default: that of the models)")
     parser.set_defaults(run=_make)

@@ -121,9 +121,8 @@ def write_json(path: Path | None, report: Any) -> None:
 class Kept:
     """Measured figures by key; each is written at once to a file, which is read again if it is there."""
 
-    def __init__(self, path: Path, *, sealed: bool = False) -> None:
-        """`sealed`: nothing is measured."""
-        self._path, self._sealed, self._known = path, sealed, dict[tuple[Any, ...], Any]()
+    def __init__(self, path: Path) -> None:
+        self._path, self._known = path, dict[tuple[Any, ...], Any]()
         for line in path.read_text().splitlines() if path.exists() else ():
             with suppress(json.JSONDecodeError):  # the last line of a run that was cut off
                 one = json.loads(line)
@@ -133,10 +132,8 @@ class Kept:
         return key in self._known
 
     def get(self, key: tuple[Any, ...], measure: Callable[[], Any]) -> Any:
-        """What was measured before, or is now. Raises KeyError if nothing is to be measured."""
+        """What was measured before, or is now."""
         if key not in self._known:
-            if self._sealed:
-                raise KeyError(key)
             self._known[key] = measure()
             with self._path.open("a") as file:
                 file.write(json.dumps({"key": key, "v": self._known[key]}) + "\n")

@@ -11,8 +11,10 @@ import pytest
 from cloud_gateway.engine.loop import Engine
 from tools import verbs
 from tools.bench import map as mapped
-from tools.bench.map import cells, live, plot, theory, virtual
+from tools.bench.map import cells, theory, virtual
+from tools.bench.map.cells import live
 from tools.bench.map.machine import TARGET_MS, Place
+from tools.bench.map.report import draw
 
 HERE = Place(20.0, 0.75, 1)
 
@@ -64,7 +66,7 @@ def test_in_company_the_gateway_alone_drafts_only_what_pays(clients: int, accept
 @pytest.mark.live
 def test_a_cell_over_sockets_is_near_the_simulated_one() -> None:
     place = Place(5.0, 0.75, 2)
-    found = live.measured(cells.OURS, place, 5.0, (4, 12))
+    found = live(cells.OURS, place, 5.0, (4, 12))
     simulated = virtual.measure(cells.OURS.setting(place), 2, 2, 4, 12)
     assert 0 < found["rate"] <= 1.5 * simulated["rate"], "a machine may be busy"
     assert found["tokens_per_pass"] > 1.2
@@ -91,6 +93,6 @@ def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
     assert ("ours", 2) not in again, "a run that was cut off"
     assert again.get(("ours", 1), lambda: pytest.fail("measured again")) == {"rate": 1.0}
     rows = [made(one, clients) for one, clients in ((1.0, 1), (1.2, 4))]
-    plot.draw({"rows": rows}, tmp_path / "map.json")
+    draw({"rows": rows}, tmp_path / "map.json")
     assert {path.suffix for path in tmp_path.glob("map.*")} == {".part", ".png", ".svg"}
     json.dumps(rows)

@@ -80,7 +80,7 @@ def test_algorithm_1_falls_back_to_colocated_decoding_at_long_round_trips() -> N
 @pytest.mark.parametrize("leaves_s", [0.02, 0.2])
 def test_when_a_worker_leaves_the_other_goes_on(policy: str, leaves_s: float) -> None:
     """run() compares every token; nothing is assigned again, so all frames after that are the other one's."""
-    kind, made = Iid().make(1, 60), [TREE.make(2, Iid().make(1, 60), STEPS.worker, epoch) for epoch in (1, 2)]
+    kind, made = Iid().make(1, 60), [TREE.make(2, STEPS.worker, epoch) for epoch in (1, 2)]
     both = run(arm(policy).controller(), made, kind, LinkModel(0.02), STEPS, 60, 1, leaves_s=leaves_s)
     assert both.tokens == 60
     assert made[1].part.count == 1 and made[0].part.count == 2
@@ -90,7 +90,7 @@ def test_when_a_worker_leaves_the_other_goes_on(policy: str, leaves_s: float) ->
 def test_a_worker_that_drafts_while_the_target_reads_the_prompt_is_ahead() -> None:
     kind = Iid(match=0.98).make(1, 60)
     cold, ahead = (
-        run(arm("adaptive").controller(), [TREE.make(2, kind, STEPS.worker, 1)], kind, LinkModel(0.02), STEPS, 60, 1,
+        run(arm("adaptive").controller(), [TREE.make(2, STEPS.worker, 1)], kind, LinkModel(0.02), STEPS, 60, 1,
             ahead_s=ahead_s)
         for ahead_s in (0.0, 0.2)
     )  # fmt: skip

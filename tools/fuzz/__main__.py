@@ -41,8 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             seen.update({f"{result.piece.kind} {what}": count for what, count in result.seen.items()})
             cases[result.piece.kind] += result.piece.cases
             bar.advance(task, result.piece.cases)
-            if not console.is_terminal:
-                _print_tenths(console, cases.total(), result.piece.cases, args.cases)
 
         failure = run.run(run.pieces(args.cases, args.seed, args.kind or list(run.KINDS)), args.jobs, done)
     report = {
@@ -70,12 +68,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=output, metavar="OUT", help="write the counts here")
     parser.add_argument("--case", metavar="NAME", help="repeat one case, as a failure names it")
     return parser.parse_args(argv)
-
-
-def _print_tenths(console: Console, done: int, last: int, total: int) -> None:
-    """A line for every tenth of the run, where there is no bar (a log)."""
-    if done * 10 // total > (done - last) * 10 // total:
-        console.print(f"{done:,} of {total:,} cases")
 
 
 def _repeat(name: str) -> int:

@@ -24,7 +24,7 @@ from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_pro
 from tools import deep_target, verbs
 from tools.options import number, output, several
 from tools.places.report import show, summary
-from tools.places.series import ALONE, Asked, Place, Series, measured, neighbour_factor, save, saved
+from tools.places.series import ALONE, Asked, Place, Series, measured, neighbour_factor, save
 
 SEARCHED_K = (1, 2, 3, 4, 5, 6, 8, 11, 16)
 """Depths tried to find the best: near the optimum the time changes little from one k to the next."""
@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="torch", help="what computes the target")
     parser.add_argument("--target", choices=("plain", "deep"), default="plain", help="deep: a pass costs several times")
-    blocks = number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS)
-    parser.add_argument("--blocks", type=blocks, default=4, help="blocks for each one of the deep target")
+    parser.add_argument("--blocks", type=deep_target.BLOCKS, default=4, help="blocks for each one of the deep target")
     listed = "ONE[,ONE...]"
     parser.add_argument(
         "--rtt-ms", type=several(number(float, 0, 10_000)), default=(20.0,), help="round trips", metavar=listed
@@ -58,7 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin no prompt that would end later")
     parser.add_argument("--json", type=output, metavar="OUT", help="write all figures here")
-    parser.add_argument("--resume", action="store_true", help="go on with the file of --json")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
     parser.set_defaults(run=run)
     return verbs.run(parser, arguments)
@@ -67,23 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Measures, saves after every prompt, and shows the table; returns 0. Raises ConfigError."""
     began, console = time.monotonic(), verbs.console()
-    check(options)
+    if options.keep:
+        with writing(options.keep):
+            options.keep.mkdir(parents=True, exist_ok=True)
     places = [Place(rtt_ms) for rtt_ms in options.rtt_ms]
     prompts, spare = prompts_of(options)
     setting = setting_of(options)
-    before, done = saved(options.json, setting) if options.resume else ({}, [])
     with (
         tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch,
         rigged(options, places, Path(scratch), console) as series,
     ):
-        found = before.get("start") or started(series, spare, console)
+        found = started(series, spare, console)
         warm = [arm for arm in arms(places, found["kept"], 0) if arm.worker]
         series.warm_up(spare[-1], WARM_TOKENS, warm)
         console.print(f"Ready after {time.monotonic() - began:.0f} s", highlight=False)
-        every = done
         for every in measured(
             series, prompts, options.max_tokens, lambda number: arms(places, found["kept"], number),
-            done, began + options.minutes * 60, console,
+            began + options.minutes * 60, console,
         ):  # fmt: skip
             save(options.json, setting, every, start=found, **summary(every, places, found))
     figures = {"setting": setting, "start": found, **summary(every, places, found)}
@@ -91,17 +89,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def check(options: argparse.Namespace) -> None:
-    """Raises ConfigError for what a table of several places does not do."""
-    if options.resume and not options.json:
-        raise ConfigError("--resume needs the file to go on with: name it with --json.")
-    if options.keep:
-        with writing(options.keep):
-            options.keep.mkdir(parents=True, exist_ok=True)
-
-
 def setting_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the figures depend on; a run may be continued only with the same."""
+    """What the figures depend on."""
     names = ("engine", "target", "draft", "max_tokens", "seed", "rtt_ms")
     blocks = options.blocks if options.target == "deep" else 1
     return {name: getattr(options, name) for name in names} | {"blocks": blocks, "prompts": options.prompts.name}

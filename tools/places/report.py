@@ -7,6 +7,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from rich import box
@@ -121,12 +122,6 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         cut += 1
     cut = max(cut - 1, 0)
     return ordered[cut], ordered[-1 - cut]
-
-
-def median(values: Any) -> float:
-    """Of any numbers."""
-    ordered = sorted(values)
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _accepted(runs: Sequence[Run]) -> float:

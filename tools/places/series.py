@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from rich.console import Console
 
-from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.arms import LOCAL, Bench, Run
 
 
@@ -112,18 +111,18 @@ def _shifted(these: Sequence[T], by: int) -> list[T]:
 
 def measured(
     series: Series, prompts: Sequence[str], max_tokens: int, arms: Callable[[int], Sequence[Asked]],
-    done: Sequence[Runs], until: float, console: Console,
+    until: float, console: Console,
 ) -> Iterator[list[Runs]]:  # fmt: skip
-    """Yields all runs so far after each prompt. Those `done` before are not run again.
+    """Yields all runs so far after each prompt.
 
     Ends before a prompt that would end after `until` (on the monotonic clock), at the pace so far.
     """
-    every, began = list(done), time.monotonic()
-    for number in range(len(done), len(prompts)):
-        every.append(series.prompt(number, prompts[number], max_tokens, arms(number)))
+    every, began = list[Runs](), time.monotonic()
+    for number, prompt in enumerate(prompts):
+        every.append(series.prompt(number, prompt, max_tokens, arms(number)))
         yield every
         now = time.monotonic()
-        each_s = (now - began) / (len(every) - len(done))
+        each_s = (now - began) / len(every)
         left = len(prompts) - len(every)
         console.print(
             f"prompt {len(every)} of {len(prompts)}: {each_s:.0f} s each, about {each_s * left / 60:.1f} min left",
@@ -142,23 +141,3 @@ def save(path: Path | None, setting: Mapping[str, Any], every: Sequence[Runs], *
     draft = path.with_name(path.name + ".part")
     draft.write_text(json.dumps({"setting": setting, **figures, "runs": runs}, ensure_ascii=False) + "\n")
     draft.replace(path)
-
-
-def saved(path: Path, setting: Mapping[str, Any]) -> tuple[dict[str, Any], list[Runs]]:
-    """What `save` wrote. Raises ConfigError where it was measured with other settings, or cannot be read."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        every = [{name: run_of(figures) for name, figures in runs.items()} for runs in found["runs"]]
-        before = found["setting"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} cannot be continued ({error}); leave out --resume, or name another file.") from None
-    changed = [name for name in setting if before.get(name) != json.loads(json.dumps(setting[name]))]
-    if changed:
-        raise ConfigError(f"{path} was measured with another {', '.join(changed)}; name another file with --json.")
-    return found, every
-
-
-def run_of(figures: Mapping[str, Any]) -> Run:
-    """A run as `save` wrote it."""
-    shares = figures["others_share"], figures["waited_share"]
-    return Run(figures["digest"], figures["tokens"], dict(figures["usage"]), *shares)

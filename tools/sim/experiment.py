@@ -16,35 +16,10 @@ from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import DEFAULTS, Phi, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
-from edgespec.core.drafting.tree import Node
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.process import TokenProcess
 from edgespec.lab.sim.world import Curve, Result, Steps, run
 from tools.sim.tokens import Iid, Recorded
-
-
-class OracleDrafting(BestFirst):
-    """A worker that knows the future: it evaluates the target's own path and nothing else.
-
-    What it cannot do is name a token that the draft does not have among its best `branching`, nor outrun the network:
-    so it bounds what any ordering of the same drafts could reach.
-    """
-
-    def __init__(self, prompt_len: int, rule: BestFirstRule, process: TokenProcess) -> None:
-        super().__init__(1, 1, prompt_len, rule)
-        self._process = process
-
-    def candidates(self) -> list[Node]:
-        """The end of the target's path in the tree, unless the path has left the tree."""
-        node, origin = self.tree.root, self.prompt_len - 1
-        deepest = node.position + self.rule.max_depth
-        while node.expanded:
-            following = node.children.get(self._process.targets[node.position - origin + 1])
-            if following is None:
-                return []
-            node = following
-        return [node] if self.ready and node.position < deepest else []
-
 
 Kind = Iid | Recorded
 Row = dict[str, Any]
@@ -53,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """How the worker drafts: by Algorithm 2, best first, or as an oracle that knows the target's path."""
+    """How the worker drafts: by Algorithm 2, or best first."""
 
     rule: str = "algorithm2"
     branching: int = 2
@@ -61,17 +36,13 @@ class WorkerSpec:
     sequences: int = 4
     count: int = 1
     """Workers that share the request."""
-    fixed: bool = False
-    """Whether a best-first worker always takes all its leaves, whatever its curve says."""
 
-    def make(self, prompt_len: int, process: TokenProcess, step_s: Curve, epoch: int = 1) -> Drafting:
+    def make(self, prompt_len: int, step_s: Curve, epoch: int = 1) -> Drafting:
         """The worker's state machine for one request. Best first it chooses its leaves by its own curve, as shipped."""
         if self.rule == "algorithm2":
             return Drafting(1, epoch, prompt_len, DraftRule(self.branching, self.theta, self.sequences))
-        if self.rule == "oracle":  # it sends whatever it evaluates, however improbable
-            return OracleDrafting(prompt_len, BestFirstRule(branching=self.branching, floor=0.0), process)
         rule = BestFirstRule(branching=self.branching, sequences=self.sequences)
-        return BestFirst(1, epoch, prompt_len, rule, step_s=None if self.fixed else step_s)
+        return BestFirst(1, epoch, prompt_len, rule, step_s=step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +104,7 @@ def simulate(cell: Cell) -> list[Result]:
         process: TokenProcess = cell.kind.make(seed, cell.tokens)
         worker = cell.arm.worker
         says = cell.steps.worker_says or cell.steps.worker
-        made = [worker.make(2, process, says, epoch) for epoch in range(1, worker.count + 1)] if worker else []
+        made = [worker.make(2, says, epoch) for epoch in range(1, worker.count + 1)] if worker else []
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
         controller = cell.arm.controller(before)
         results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed))

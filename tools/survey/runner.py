@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import datetime as dt
 import os
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared.fields import machine_name
+from edgespec.shared.starting import on_stop_signals
 from tools.survey.config import EndpointSection, SurveySettings
 from tools.survey.probe import Prober, refused
 from tools.survey.sample import Sample, SampleFile
@@ -77,29 +77,33 @@ class Survey:
         )
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._signal: int | None = None
         self._outcomes: dict[str, Counter[str]] = {name: Counter() for name in self._probers}
 
     async def run(self, watch: Watch = lambda sample: None) -> Ended:
-        """Runs until the schedule is over, SIGINT or SIGTERM. `watch` sees each sample once it is on the disk.
+        """Runs until the schedule is over, or `stop`. `watch` sees each sample once it is on the disk.
 
         Raises SurveyFileError where the file cannot be written any more.
         """
-        received: list[int] = []
-        with self._signals(received):
-            try:
-                while not received and not self.schedule.is_over(now := time.time()):
-                    self._changed.clear()
-                    for due in self.schedule.due(now):
-                        self._start(due, now, watch)
-                    with contextlib.suppress(TimeoutError):
-                        wait_s = min(max(self.schedule.wake_at(now) - now, 0.0), LONGEST_WAIT_S)
-                        await asyncio.wait_for(self._changed.wait(), wait_s)
-                    self._raise_failures()
-            finally:
-                for task in self._running:
-                    task.cancel()
-                await asyncio.gather(*self._running, return_exceptions=True)
-        return Ended(received[0] if received else None, self._outcomes)
+        try:
+            while self._signal is None and not self.schedule.is_over(now := time.time()):
+                self._changed.clear()
+                for due in self.schedule.due(now):
+                    self._start(due, now, watch)
+                with contextlib.suppress(TimeoutError):
+                    wait_s = min(max(self.schedule.wake_at(now) - now, 0.0), LONGEST_WAIT_S)
+                    await asyncio.wait_for(self._changed.wait(), wait_s)
+                self._raise_failures()
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+        return Ended(self._signal, self._outcomes)
+
+    def stop(self, number: int) -> None:
+        """Ends the survey in order, for a signal of this number."""
+        self._signal = number
+        self._changed.set()
 
     def _start(self, due: Due, now: float, watch: Watch) -> None:
         task = asyncio.ensure_future(self._measure(due, now, watch))
@@ -118,26 +122,6 @@ class Survey:
         for task in [task for task in self._running if task.done()]:
             self._running.discard(task)
             task.result()
-
-    @contextlib.contextmanager
-    def _signals(self, received: list[int]) -> Iterator[None]:
-        """SIGINT and SIGTERM end the survey in order."""
-        loop = asyncio.get_running_loop()
-
-        def note(number: int) -> None:
-            received.append(number)
-            self._changed.set()
-
-        handled: list[signal.Signals] = []
-        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread: not ours
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, note, number)
-                handled.append(number)
-        try:
-            yield
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
 
 
 def api_key(endpoint: EndpointSection) -> str:
@@ -164,6 +148,7 @@ async def watched(survey: Survey, *, quiet: bool = False) -> Ended:
         if console.is_terminal:
             console.print(f"{sample.endpoint}: {_last(sample)}", highlight=False, markup=False)
 
+    on_stop_signals(survey.stop)
     return await survey.run(watch)
 
 

@@ -1,7 +1,6 @@
 """`python -m integrations.vllm.live.gateway VENV`: the gateway before a real vLLM that it starts, and a paired worker.
 
 Run in edgespec's environment; `VENV` is what `make vllm` made. Prints a line for each check; exits with 1 if one fails.
-With `--serve` it makes no checks, but prints URL and API key and serves until it is interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +45,7 @@ def rig_of(folder: Path, venv: Path, options: Any) -> Rig:
     script.write_text(SCRIPT.format(venv=venv, integration=INTEGRATION))
     script.chmod(0o755)
     settings = {
-        "target.context": CONTEXT, "target.slots": 8, "policy.verify_nodes": 8, "policy.name": options.policy,
+        "target.context": CONTEXT, "target.slots": 8, "policy.verify_nodes": 8,
         "api.model_alias": ["gpt-4o-mini"], "api.client_options": CLIENT_OPTIONS,
     }  # fmt: skip
     draft = str(resolve_model("auto:quantised"))
@@ -168,8 +166,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m integrations.vllm.live.gateway", description=__doc__)
     parser.add_argument("venv", type=Path, help="what `make vllm` made")
     parser.add_argument("--rtt-ms", type=float, default=15.0, metavar="MS", help="round trip to the worker")
-    parser.add_argument("--policy", default="adaptive", metavar="NAME", help="plain: a vLLM without drafts")
-    parser.add_argument("--serve", action="store_true", help="serve until interrupted")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep logs and state there")
     options = parser.parse_args(argv)
     os.environ["PYTHONPATH"] = f"{INTEGRATION.parents[1]}:{INTEGRATION}"  # for the gateway, which imports edgespec_vllm
@@ -180,13 +176,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             for line, step in rig.steps():
                 print(line, file=sys.stderr, flush=True)
                 step()
-            if options.serve:
-                print(json.dumps({"url": rig.api, "key": rig.key, "pid": rig.pid("gateway")}), flush=True)
-                ended = threading.Event()
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    signal.signal(number, lambda *_: ended.set())
-                ended.wait()
-                return 0
             for check in CHECKS:
                 began = time.monotonic()
                 try:

@@ -8,13 +8,12 @@ both. All are asked greedily through their streaming chat APIs by one client, wi
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from rich.console import Console
 
 from edgespec.core.errors import ConfigError
 from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts
+from edgespec.lab.demo.scene import progress
 from edgespec.lab.drafts import FORMATS, make_draft
 from edgespec.lab.rig.chat import Prompt
 from edgespec.shared import models
@@ -35,8 +35,6 @@ from tools.options import known, number, output, several
 
 PROMPT_ROOM = 512
 """Tokens of context beside the completion's; MT-Bench's first turns have fewer."""
-SHOWN = 5
-"""Batches for each line of progress in a file."""
 DEFAULT_ARMS = "plain,colocated,remote,ngram,llama-server,llama-server-draft,llama-server-ngram"
 
 
@@ -46,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arms", type=words, default=words(DEFAULT_ARMS), help=f"of {', '.join(arms.FAMILIES)}")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="llamacpp", help="what computes our target")
     parser.add_argument("--target", choices=("plain", "deep"), default="deep", help="deep: a pass costs several times")
-    parser.add_argument("--blocks", type=number(int, deep_target.MIN_BLOCKS, deep_target.MAX_BLOCKS), default=4)
+    parser.add_argument("--blocks", type=deep_target.BLOCKS, default=4)
     parser.add_argument("--format", choices=("as-is", *FORMATS), default="as-is", help="weights of the GGUF target")
     parser.add_argument("--model", type=Path, help="another GGUF target, for ours and peers")
     parser.add_argument("--draft", default="requantised", help=f"{', '.join(DRAFTS)}, or a GGUF file")
@@ -83,10 +81,12 @@ def run(options: argparse.Namespace) -> int:
         started(scene, wanted, Path(folder)) as systems,
     ):
         warm_up(systems, wanted, levels, options.max_tokens)
-        show_one, figures = shower(console, len(work) * len(wanted)), {}
-        for found in measured(systems, wanted, work, options.max_tokens, show_one, options.minutes * 60):
-            figures = report.summary(wanted, found, context(options, scene))
-            verbs.write_json(options.json, figures)
+        with progress(console) as bar:
+            task = bar.add_task("live", total=len(work) * len(wanted))
+            for found in measured(systems, wanted, work, options.max_tokens, options.minutes * 60):
+                bar.update(task, completed=len(found))
+                figures = report.summary(wanted, found, context(options, scene))
+                verbs.write_json(options.json, figures)
     print(report.markdown(figures))
     if options.json:
         options.json.with_suffix(".md").write_text(report.markdown(figures), encoding="utf-8")
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 def measured(
     systems: Systems, wanted: Sequence[Arm], work: Sequence[tuple[int, Sequence[Prompt]]], max_tokens: int,
-    done: Callable[[Batch], None], at_most_s: float = math.inf,
+    at_most_s: float,
 ) -> Iterator[list[Batch]]:  # fmt: skip
     """Every batch of prompts by every arm, in turns; all that was found, after each batch of prompts.
 
@@ -108,7 +108,6 @@ def measured(
             return
         for arm in arms.turns(wanted, turn):
             found.append(systems.ask(arm, prompts, max_tokens, turn))
-            done(found[-1])
         yield found
 
 
@@ -161,16 +160,3 @@ def context(options: argparse.Namespace, scene: Scene) -> dict[str, Any]:
     asked = {name: getattr(options, name) for name in names} | versions(scene)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return asked | {"llama_cpp_python": version("llama-cpp-python"), "machine": machine}
-
-
-def shower(console: Console, total: int) -> Callable[[Batch], None]:
-    """Prints a line for every few batches, for each one in a terminal."""
-    count = 0
-
-    def show_one(batch: Batch) -> None:
-        nonlocal count
-        count += 1
-        if console.is_terminal or count % SHOWN == 0 or count == total:
-            console.print(f"{count} of {total}: {batch.arm}, {batch.tokens_per_s:.1f} tokens/s", highlight=False)
-
-    return show_one

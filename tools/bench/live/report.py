@@ -12,6 +12,7 @@ import numpy as np
 
 from edgespec.lab.rig import RigError
 from tools.bench.live.arms import ALONE, BASE, PEER, Arm
+from tools.places import report
 
 DISTURBED = 0.15
 """A batch is disturbed when other processes used more than this share of one core meanwhile."""
@@ -127,18 +128,12 @@ def _reported(usage: Mapping[str, Any], timings: Mapping[str, Any], tokens: int)
     return read | {"server_ms": server_ms, "drafted": drafted, "accepted": accepted}
 
 
-RESAMPLES = 2000
-LEVEL = 95
-"""Per cent that an interval covers: percentiles of the medians of resampled prompts."""
 Value = Callable[[Answer], float]
 
 
 def interval(values: Sequence[float]) -> list[float]:
-    """Median, and the bounds of its interval; resampled with a fixed seed."""
-    data = np.asarray(values, float)
-    drawn = np.random.default_rng(1).choice(data, (RESAMPLES, len(data)))
-    low, high = np.percentile(np.median(drawn, axis=1), ((100 - LEVEL) / 2, (100 + LEVEL) / 2))
-    return [round(float(one), 4) for one in (np.median(data), low, high)]
+    """Median, and the bounds of its interval."""
+    return [round(float(one), 4) for one in (np.median(values), *report.interval(values))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import Any
 
 from edgespec.lab.demo.scene import progress
 from tools import verbs
-from tools.bench.map import cells, live, plot, theory
-from tools.bench.map.cells import OURS, Arm, chain
+from tools.bench.map import cells, theory
+from tools.bench.map.cells import OURS, Arm, chain, live
 from tools.bench.map.machine import LEAVES, LIMIT_ROWS, LIMIT_ROWS_16_BITS, TARGET_MS, Place
+from tools.bench.map.report import draw
 
 Figures = dict[str, float]
 SCALES = {1: 5.0, 4: 10.0, 64: 40.0}
@@ -50,25 +50,18 @@ POINTS = 7.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench map`."""
     parser.add_argument("--json", type=Path, default=Path("map.json"), help="output; the figure goes beside it")
-    parser.add_argument("--kept", action="store_true", help="measure nothing: only the cells that OUT.part holds")
     parser.add_argument("--live", action="store_true", help="also the cells over real sockets (half an hour)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measures what is missing, writes and prints. Raises RigError."""
-    kept, places = (
-        verbs.Kept(options.json.with_suffix(".part"), sealed=options.kept),
-        sorted(cells.grid(), key=lambda one: one.clients),
-    )
+    kept = verbs.Kept(options.json.with_suffix(".part"))
+    places = sorted(cells.grid(), key=lambda one: one.clients)
     pairs = [(place, scale_of(place)) for place in map(_place, LIVE)] + [(_place(one), 1.0) for one in UNSCALED]
     with progress(verbs.console()) as bar:
 
         def made(what: str, measure: Callable[..., Figures], every: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-            found = []
-            for one in bar.track(every, description=what):
-                with suppress(KeyError):
-                    found.append(measure(kept, *one))
-            return found
+            return [measure(kept, *one) for one in bar.track(every, description=what)]
 
         rows = made("simulated", _row, [(place,) for place in places])
         ways = [("simulated", "live"), ("simulated",)]
@@ -78,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     rows = [row | {"kind": kind(row, rows)} for row in rows]
     report = {"target_ms": TARGET_MS, "rows": rows, "capacity": capacity, "live": compared, **verdict(rows, compared)}
     verbs.write_json(options.json, report)
-    plot.draw(report, options.json)
+    draw(report, options.json)
     print(json.dumps({name: report[name] for name in ("capacity", "cells", "within")}, indent=1))
     return 0
 
@@ -133,7 +126,7 @@ def _unusual(place: Place) -> tuple[int, ...]:
 def _live(kept: verbs.Kept, arm: Arm, place: Place, scale: float) -> Figures:
     rtt_ms = place.rtt_ms if arm.workers else 0
     key = ("live", arm.name, place.acceptance, place.clients, rtt_ms, scale)
-    found: Figures = kept.get(key, lambda: live.measured(arm, place, scale))
+    found: Figures = kept.get(key, lambda: live(arm, place, scale))
     return found
 
 

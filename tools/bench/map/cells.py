@@ -1,15 +1,19 @@
-"""The arms of the map, how much of each is measured, and a cell's figures."""
+"""The arms of the map, how much of each is measured, and a cell's figures: in virtual time, or over real sockets."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings
 from tools.bench.map import theory, virtual
 from tools.bench.map.machine import ACCEPTANCE, LOADS, RATIOS, TARGET_MS, Place
+from tools.sim.live.gateway import Load
 from tools.sim.live.setting import Setting
+from tools.sim.live.stage import Stage
 
 TOKENS = {1: (48, 400), 4: (32, 120), 16: (12, 24), 32: (16, 24), 64: (12, 16)}
 """Of each client, by the load: those that pass before, in which estimates settle, and those that count."""
@@ -102,3 +106,27 @@ def cell(place: Place, base: dict[str, Any], ours: dict[str, float]) -> dict[str
 
 WINS, KEPT = 1.05, 0.98
 """Ours ÷ another arm from which on it wins, and below which it loses."""
+
+
+def live(arm: Arm, place: Place, scale: float, counts: tuple[int, int] | None = None) -> dict[str, float]:
+    """Its figures over real sockets as `simulated` has them, in unscaled time, and what the hosts took.
+
+    Every time is `scale` times as long, so that hosts that share two cores take a smaller part. Raises RigError.
+    `counts`: tokens of each client that pass before, and that count.
+    """
+    skipped, counted = counts or tokens(place.clients)
+    workers = place.clients if arm.workers else 0
+    with tempfile.TemporaryDirectory() as name, Stage(arm.setting(place, scale), Path(name), workers) as stage:
+        found = stage.ask(Load([*range(place.clients)], counted, skipped, bool(workers)))
+        workers_cpu_s = sum(one["cpu_s"] for one in stage.end_workers())
+    return {
+        "rate": found.tokens / found.seconds / place.clients * scale,
+        "tokens_per_pass": found.tokens / found.passes,
+        "draft_passes": found.draft_passes / found.tokens,
+        "rows": found.rows / found.tokens,
+        "host_us": found.host_s / found.passes / place.clients * 1e6,
+        "waited_share": found.waited_s / found.seconds,
+        "gateway_cpu_us": found.cpu_s / found.tokens * 1e6,
+        "workers_cpu_s": workers_cpu_s,
+        "late_us": found.late_us,
+    }

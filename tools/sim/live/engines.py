@@ -77,17 +77,6 @@ class Sleeper:
 CONTEXT = 1 << 20
 
 
-class Answers:
-    """The token processes of the requests that are open, and where each stands."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-
-    def of(self, prompt: Sequence[int]) -> Answer:
-        """The answer that this prompt asks for, at its beginning."""
-        return Answer(self._setting.process(prompt[0]))
-
-
 class Answer:
     """One request: `position` is that of the last committed token in the process, the prompt's last being 0."""
 
@@ -125,7 +114,7 @@ class SleepingTarget:
     vocab_size, context, slots, eos, kv_tokens = VOCABULARY, CONTEXT, 256, frozenset[int](), sys.maxsize
 
     def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
-        self._verify, self._prefill_s, self._answers = setting.steps.verify, setting.prefill_ms / 1e3, Answers(setting)
+        self._setting, self._verify, self._prefill_s = setting, setting.steps.verify, setting.prefill_ms / 1e3
         self.sleeper = sleeper or Sleeper()
         self.passes: Sequence[Pass] = ()
         self.rows = 0
@@ -136,7 +125,7 @@ class SleepingTarget:
         slot = next((i for i in range(self.slots) if i not in self._open), None)
         if slot is None:
             raise IndexError("no slot is free")
-        self._open[slot] = self._answers.of(tokens)
+        self._open[slot] = Answer(self._setting.process(tokens[0]))
         return slot, 0 if self._prefill_s else len(tokens) - 1
 
     def resize(self, slot: int, room: int) -> None:
@@ -170,7 +159,7 @@ class SleepingDraft:
 
     def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
         self._curve: Curve = setting.steps.worker
-        self._answers = Answers(setting)
+        self._setting = setting
         self._open: dict[Hashable, Answer] = {}
         self.sleeper = sleeper or Sleeper()
         self.passes = 0
@@ -183,7 +172,7 @@ class SleepingDraft:
         return 0.0
 
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> None:
-        self._open[request] = self._answers.of(tokens)
+        self._open[request] = Answer(self._setting.process(tokens[0]))
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
         self._open[request].position += len(tokens)

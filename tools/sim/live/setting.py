@@ -18,8 +18,6 @@ from tools.sim.tokens import Iid, Recorded
 
 VOCABULARY = 1 << 21
 """Above every token id of either process (process.FILLER)."""
-PROMPT_TOKENS = 2
-"""As in world.py: the answer's seed in place of a prompt, and the token before the answer's first."""
 
 
 class Setting(msgspec.Struct, frozen=True):
