@@ -207,10 +207,10 @@ class Comparison:
 
 def compare(plain_gguf: Path, plain: Path, deep_gguf: Path, deep: Path) -> Comparison:
     """Greedy completions of PROMPTS by both, in torch (folders, float32) and llama.cpp (GGUF files)."""
-    from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
-    from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+    from edgespec.shared.hf_vocabulary import hf_vocabulary
+    from edgespec.shared.vocabfiles import gguf_vocabulary
 
-    digests = {gguf_tokenizer_digest(plain_gguf), gguf_tokenizer_digest(deep_gguf), hf_tokenizer_digest(deep)}
+    digests = {gguf_vocabulary(plain_gguf).digest, gguf_vocabulary(deep_gguf).digest, hf_vocabulary(deep).digest}
     expected, prompts = _greedy(plain, None)
     found, _ = _greedy(deep, expected)
     rows = [[*prompt, *(int(np.argmax(row)) for row in logits)][:MAX_ROWS] for prompt, logits in zip(prompts, expected)]

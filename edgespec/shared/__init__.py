@@ -16,7 +16,7 @@ Public, by module:
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `locked`, `private_folder`, `RecordFile`, `write_private`
 - `folders`: all
-- `hf_vocabulary`: `hf_tokenizer_digest`, `json_object`, `vocabulary`
+- `hf_vocabulary`: `hf_vocabulary`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
 - `keystore`: `KeyStore`
 - `known_answer`: `require_known_answer`
@@ -36,7 +36,7 @@ Public, by module:
 - `threads`: `thread_counts`, `Threads`
 - `tls`: `client_context`, `peer_spki_hash`, `trusted`
 - `unit`: all
-- `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_tokenizer_digest`, `gguf_vocabulary`,
+- `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_vocabulary`,
   `vocabulary_in`
 - `wire`: `FlowLimitedClient`, `PinnedClient`, `WEBSOCKET_OPTIONS`, `Wire`
 """

@@ -22,11 +22,6 @@ def vocabulary(path: Path) -> Vocabulary:
     return hf_vocabulary(path) if path.is_dir() else gguf_vocabulary(path)
 
 
-def hf_tokenizer_digest(path: Path) -> bytes:
-    """Digest of a `tokenizer.json`, or of the one in a folder. Raises ModelError as `hf_vocabulary` does."""
-    return hf_vocabulary(path).digest
-
-
 def hf_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a `tokenizer.json`, or of the one in a folder, with what stands in the files beside it.
 

@@ -7,12 +7,12 @@ starting("loading the draft model")       # from any thread: log, systemd's STAT
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from edgespec.shared import sdnotify
@@ -87,24 +87,14 @@ def on_stop_signals(stop: Callable[[signal.Signals], None]) -> None:
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Runs `work` in a daemon thread, which ends with the process; the event loop's own threads would delay it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    found: concurrent.futures.Future[T] = concurrent.futures.Future()
+    found.set_running_or_notify_cancel()
 
     def body() -> None:
         try:
-            outcome: tuple[T | None, BaseException | None] = work(), None
+            found.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised when the result is awaited
-            outcome = None, error
-        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
-            loop.call_soon_threadsafe(finish, *outcome)
+            found.set_exception(error)
 
     threading.Thread(target=body, name="loading", daemon=True).start()
-    return future
+    return asyncio.wrap_future(found)

@@ -57,11 +57,6 @@ class Vocabulary:
         return None
 
 
-def gguf_tokenizer_digest(path: Path) -> bytes:
-    """Digest of the tokenizer inside a GGUF file. Raises ModelError as `gguf_vocabulary` does."""
-    return gguf_vocabulary(path).digest
-
-
 def gguf_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer inside a GGUF file. Raises ModelError: missing, corrupt, or without a vocabulary."""
     return vocabulary_in(gguf_metadata(path), path)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_vocabulary
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools import deep_target
@@ -26,7 +26,7 @@ def test_a_deep_folder_gives_bit_equal_logits_from_more_blocks(tmp_path: Path) -
     one, other = load_tiny(plain), load_tiny(tmp_path / "deep")
     assert torch.equal(plain_logits(one, TOKENS), plain_logits(other, TOKENS))
     assert (one.config.num_hidden_layers, other.config.num_hidden_layers) == (2, 6)
-    assert hf_tokenizer_digest(plain) == hf_tokenizer_digest(tmp_path / "deep")
+    assert hf_vocabulary(plain).digest == hf_vocabulary(tmp_path / "deep").digest
     layers = other.model.layers
     assert [bool(layer.mlp.down_proj.weight.any()) for layer in layers] == [True, False, False] * 2
     assert all(bool(layer.mlp.up_proj.weight.any()) for layer in layers), "the added blocks cost a block's work"
@@ -37,7 +37,7 @@ def test_a_deep_gguf_gives_bit_equal_logits_and_the_same_tokenizer(tmp_path: Pat
     deepen_gguf(plain, deep, 3)
     one, other = (deep_target._llama_logits(path, [TOKENS])[0] for path in (plain, deep))
     assert np.array_equal(one, other)
-    assert gguf_tokenizer_digest(plain) == gguf_tokenizer_digest(deep)
+    assert gguf_vocabulary(plain).digest == gguf_vocabulary(deep).digest
     assert len([t for t in gguf.GGUFReader(deep).tensors if "ffn_up" in t.name]) == 6
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 from tools.train.__main__ import main
@@ -98,7 +98,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
 def test_a_worker_loads_the_draft_and_its_measures_are_the_models(command: Command, gguf: Path, tmp_path: Path) -> None:
     run, figures, compared = tmp_path / "run", tmp_path / "figures", tmp_path / "compared"
     assert main(command("draft", run, "--format", "f16", "--json", figures)) == 0
-    assert gguf_tokenizer_digest(run / "draft.gguf") == gguf_tokenizer_digest(gguf)
+    assert gguf_vocabulary(run / "draft.gguf").digest == gguf_vocabulary(gguf).digest
     given = ["measure", run, gguf, run / "draft.gguf", "--steps", 2, "--json", compared]
     assert main(list(map(str, given))) == 0
     target, made = json.loads(compared.read_text())

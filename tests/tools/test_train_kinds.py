@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cloud_gateway.core.sources.heads import Level
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.families import write_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tools.deep_target import _llama_logits
@@ -94,6 +94,6 @@ def test_llama_cpp_computes_the_logits_of_the_trained_model(tmp_path: Path, arch
         export(source, out, trained(student), (0, 2, 3), target.config, fmt)
         found = _llama_logits(out, [TOKENS])[0]
         assert np.linalg.norm(found - expected) < apart * np.linalg.norm(expected)
-        assert gguf_tokenizer_digest(out) == gguf_tokenizer_digest(source)
+        assert gguf_vocabulary(out).digest == gguf_vocabulary(source).digest
     untrained = plain_logits(pruned(target, (0, 2, 3)), TOKENS).numpy()
     assert np.linalg.norm(untrained - expected) > 0.05 * np.linalg.norm(expected)

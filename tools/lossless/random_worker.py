@@ -24,7 +24,7 @@ from edgespec.shared.address import Address, parse_address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import model_digest, resolve_model
 from edgespec.shared.paired import PairedGateways
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from edgespec.worker import config
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.service import paired_gateway
@@ -118,7 +118,7 @@ async def serve(settings: config.WorkerSettings, seed: int) -> None:
     model = resolve_model(settings.draft.model)
     vocab_size = len(gguf_metadata(model)["tokenizer.ggml.tokens"])
     me = WorkerIdentity(
-        store.identity(), config.worker_name(settings), gguf_tokenizer_digest(model),
+        store.identity(), config.worker_name(settings), gguf_vocabulary(model).digest,
         model_digest(model), vocab_size, 1,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.drafts import FORMATS, Layer, block_count, copy_layers
 from edgespec.llamacpp.convert import count_loaded_layers, requantise
 from edgespec.shared.models import resolve_model
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from tools import options
 from tools.train import measure
 from tools.train.loop import Pupil, Row
@@ -187,7 +187,7 @@ def export(source: Path, out: Path, weights: Mapping[str, Tensor], kept: Sequenc
             plain, made = Path(scratch) / "plain.gguf", Path(scratch) / out.name
             copy_layers(source, plain, [Layer(old) for old in kept], replaced=named(source, weights, len(kept), config))
             requantise(plain, made, fmt)
-            if count_loaded_layers(made) != len(kept) or gguf_tokenizer_digest(made) != gguf_tokenizer_digest(source):
+            if count_loaded_layers(made) != len(kept) or gguf_vocabulary(made).digest != gguf_vocabulary(source).digest:
                 raise ModelError(f"The draft made from {source.name} has other layers or another tokenizer; report it.")
             made.replace(out)
     except OSError as error:

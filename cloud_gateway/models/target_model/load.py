@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from edgespec.core.errors import ModelError
 from edgespec.shared.folders import cache_dir
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_vocabulary
 from edgespec.shared.models import model_digest
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm, of which transformers draws bars, reads it when torch imports it
 Dtype = Literal["float32", "bfloat16"]
@@ -57,10 +57,10 @@ def load(path: Path, dtype: Dtype, device: str = "auto") -> Loaded:
     Raises ModelError: missing, corrupt, not a causal language model, or no such device.
     """
     if path.is_dir():
-        folder, digest, vocabulary = path, folder_digest(path), hf_tokenizer_digest(path)
+        folder, digest, vocabulary = path, folder_digest(path), hf_vocabulary(path).digest
     else:
         digest = model_digest(path)
-        vocabulary = gguf_tokenizer_digest(path)
+        vocabulary = gguf_vocabulary(path).digest
         folder = _made(digest, dtype, lambda part: _convert(path, part, dtype))
     tokenizer = load_tokenizer(folder)
     with _named(path):
@@ -96,7 +96,7 @@ def load_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a GGUF file without its weights, kept in the same cache. Raises ModelError."""
     metadata, digest = gguf_metadata(path), model_digest(path)
     folder = _made(digest, "tokenizer", lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
-    return Vocabulary(load_tokenizer(folder), digest, gguf_tokenizer_digest(path))
+    return Vocabulary(load_tokenizer(folder), digest, gguf_vocabulary(path).digest)
 
 
 def folder_digest(folder: Path) -> bytes:

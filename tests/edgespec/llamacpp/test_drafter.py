@@ -17,7 +17,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked
 from edgespec.core.numbers import common_prefix
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.slow_drafter import SlowDrafter
 
 TOLERANCE = 0.05
@@ -27,7 +27,7 @@ PROMPT = [1, 10, 20, 30, 40, 11, 21, 31, 41, 12]
 
 def test_it_reports_its_model(model: Path, drafter: Drafter) -> None:
     assert (drafter.vocab_size, drafter.context, drafter.sequences) == (64, 512, 8)
-    assert drafter.tokenizer_digest == gguf_tokenizer_digest(model)
+    assert drafter.tokenizer_digest == gguf_vocabulary(model).digest
     assert len(drafter.model_digest) == 32
 
 

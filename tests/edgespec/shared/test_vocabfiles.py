@@ -12,8 +12,8 @@ import gguf
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest, vocabulary
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_tokenizer_digest, gguf_vocabulary
+from edgespec.shared.hf_vocabulary import hf_vocabulary, vocabulary
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from tests.support.tiny_gguf import gguf_file, make_tiny_gguf
 from tests.support.tiny_tokenizer import tiny_tokenizer
 
@@ -38,7 +38,7 @@ def test_a_file_cut_anywhere_in_its_metadata_is_one_sentence(tiny: Path, tmp_pat
     for length in [0, 3, 4, 8, 23, *random.Random(1).sample(range(24, end), 60)]:
         cut.write_bytes(whole[:length])
         with pytest.raises(ModelError, match=r"cut\.gguf"):
-            gguf_tokenizer_digest(cut)
+            gguf_vocabulary(cut)
 
 
 @pytest.mark.parametrize("place", [0, 4, 8 + 8, 24])
@@ -56,10 +56,10 @@ def test_a_gguf_file_without_a_vocabulary_is_one_sentence(tmp_path: Path) -> Non
     with gguf_file(path):
         pass
     with pytest.raises(ModelError, match="no tokenizer vocabulary"):
-        gguf_tokenizer_digest(path)
+        gguf_vocabulary(path)
 
 
-@pytest.mark.parametrize("read", [gguf_tokenizer_digest, hf_tokenizer_digest])
+@pytest.mark.parametrize("read", [gguf_vocabulary, hf_vocabulary])
 def test_a_missing_file_is_one_sentence(read: object, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"nowhere cannot be read \(No such file or directory\)"):
         read(tmp_path / "nowhere")  # type: ignore[operator]
@@ -70,7 +70,7 @@ def test_a_json_file_that_is_no_tokenizer_is_one_sentence(text: str, tmp_path: P
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
     with pytest.raises(ModelError, match=r"tokenizer\.json is not"):
-        hf_tokenizer_digest(path)
+        hf_vocabulary(path)
 
 
 @pytest.mark.claim("no-gguf-declares-more-than-its-file-holds")

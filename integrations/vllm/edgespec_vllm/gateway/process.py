@@ -24,7 +24,7 @@ from cloud_gateway.process.serve import Gateway
 from cloud_gateway.process.targets import Plan
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared import folders
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest, json_object
+from edgespec.shared.hf_vocabulary import hf_vocabulary, json_object
 from edgespec.shared.models import resolve_model
 from edgespec_vllm.gateway.bodies import REFUSES, SentGrammars
 from edgespec_vllm.gateway.engine import VllmEngine
@@ -77,7 +77,7 @@ class VllmGateway(Gateway):
 
         self.starting("loading the tokenizer and grammars")
         path, settings = plan.path, self.settings
-        config, tokenizer, digest = json_object(path / "config.json"), load_tokenizer(path), hf_tokenizer_digest(path)
+        config, tokenizer, digest = json_object(path / "config.json"), load_tokenizer(path), hf_vocabulary(path).digest
         text_config = config.get("text_config")
         vocab_size = int((text_config if isinstance(text_config, dict) else config)["vocab_size"])
         self._eos, self._tokenizer = ends(path, config), tokenizer

@@ -16,7 +16,7 @@ from edgespec.core.drafting.ranking import Asked
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.drafter import DraftMemoryError
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.engines import Make, complete
 from tests.support.slow_drafter import SlowDrafter
 from tools.doubles.engines import TableTarget
@@ -35,7 +35,7 @@ def local(model: Path) -> Iterator[LocalDraft]:
 def test_it_is_a_draft_model_of_the_engine(model: Path, local: LocalDraft) -> None:
     draft: DraftModel = local  # mypy holds the signatures
     assert draft.passes == 0
-    assert local.tokenizer_digest == gguf_tokenizer_digest(model)
+    assert local.tokenizer_digest == gguf_vocabulary(model).digest
     assert (local.vocab_size, local.context) == (64, 512)
 
 

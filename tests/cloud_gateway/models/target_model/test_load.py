@@ -21,8 +21,8 @@ from cloud_gateway.models.target_model.load import folder_digest, load, target_c
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ModelError
 from edgespec.lab.drafts import make_draft
-from edgespec.shared.hf_vocabulary import hf_tokenizer_digest
-from edgespec.shared.vocabfiles import gguf_tokenizer_digest
+from edgespec.shared.hf_vocabulary import hf_vocabulary
+from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID
@@ -54,7 +54,7 @@ def test_a_gguf_file_is_converted_once_and_found_again(
     digest = hashlib.sha256(gguf.read_bytes()).digest()
     assert first.folder == cache / f"{digest.hex()[:16]}-float32"
     assert first.model_digest == digest
-    assert first.tokenizer_digest == gguf_tokenizer_digest(gguf) == hf_tokenizer_digest(first.folder)
+    assert first.tokenizer_digest == gguf_vocabulary(gguf).digest == hf_vocabulary(first.folder).digest
     assert first.model.dtype == torch.float32
     assert first.model.generation_config.eos_token_id == [EOS_ID]
 
@@ -123,7 +123,7 @@ def test_a_folder_is_loaded_where_it_is(folder: Path, cache: Path) -> None:
     loaded = load(folder, "bfloat16", "cpu")
     assert loaded.folder == folder
     assert loaded.model_digest == hashlib.sha256((folder / "model.safetensors").read_bytes()).digest()
-    assert loaded.tokenizer_digest == hf_tokenizer_digest(folder)
+    assert loaded.tokenizer_digest == hf_vocabulary(folder).digest
     assert not cache.exists()
 
 
