@@ -75,7 +75,7 @@ def _write(path: Path, looked: Sequence[Looked]) -> None:
 def _show(looked: Sequence[Looked], story: bool | None) -> None:
     from rich.console import Console
 
-    from edgespec.lab.replay.story import tell
+    from edgespec.lab.replay.look import tell
 
     console = Console(markup=False)
     for one in looked:

@@ -16,8 +16,7 @@ from cloud_gateway.core.requests.request import Speculation
 from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec.core.errors import TraceError
 from edgespec.lab.link_model import LinkModel
-from edgespec.lab.replay.look import Looked
-from edgespec.lab.replay.story import USES_PHI
+from edgespec.lab.replay.look import USES_PHI, Looked
 from edgespec.lab.sim.from_trace import Traced
 from edgespec.lab.sim.world import Result, run
 

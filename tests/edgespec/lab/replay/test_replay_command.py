@@ -16,8 +16,7 @@ from edgespec.__main__ import main
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.lab.replay.compare import compare
-from edgespec.lab.replay.look import Looked
-from edgespec.lab.replay.story import folded, turns
+from edgespec.lab.replay.look import Looked, folded, turns
 from edgespec.shared.paired import PairedGateways
 from tests.edgespec.lab.sim.test_from_trace import answer, frame, made
 
