@@ -6,7 +6,8 @@ Public, by module:
 
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
 - `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
-  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `REQUESTS`, `requests_of`
+  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `REQUESTS`, `requests_of`,
+  `stored_address`
 - `advertise`: `Advertiser`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`

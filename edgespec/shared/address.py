@@ -94,6 +94,14 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     return Address(_host(host, text), default_port if port is None else _port(port, text))
 
 
+def stored_address(text: str) -> Address | None:
+    """The address, or None for an empty one or one that an earlier version stored in another form."""
+    try:
+        return parse_address(text) if text else None
+    except AddressError:
+        return None
+
+
 def _host(host: str, text: str) -> str:
     if ":" in host:
         try:

@@ -16,9 +16,9 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from edgespec.core.errors import AddressError, KeyStoreError
+from edgespec.core.errors import KeyStoreError
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.address import Address, Relayed, parse_address
+from edgespec.shared.address import Address, Relayed, stored_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.tls import client_context
 from edgespec.shared.wire import FlowLimitedClient
@@ -165,7 +165,7 @@ class GatewayAddresses:
         found = self._browser.found(key_id(self.key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
         ways = list(await self._ways.now()) if self._ways is not None else []
-        direct = list(dict.fromkeys([*filter(None, map(_parsed, known)), *announced]))
+        direct = list(dict.fromkeys([*filter(None, map(stored_address, known)), *announced]))
         return [*direct[: MAX_ADDRESSES - min(len(ways), RELAYED)], *ways, *direct[MAX_ADDRESSES:]]
 
     def failed(self, address: Address) -> None:
@@ -195,11 +195,3 @@ class GatewayAddresses:
             log.warning("%s", error)
             return ""
         return gateway.address if gateway is not None else ""
-
-
-def _parsed(text: str) -> Address | None:
-    """The address, or None for an empty one or one that an earlier version stored in another form."""
-    try:
-        return parse_address(text) if text else None
-    except AddressError:
-        return None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from edgespec.core.errors import AddressError, EdgespecError, PairingError
+from edgespec.core.errors import EdgespecError, PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import mdns
-from edgespec.shared.address import Address, Relayed, parse_address
+from edgespec.shared.address import Address, Relayed, stored_address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.paired import PairedGateways, PairedPeer, PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
@@ -38,11 +37,9 @@ class Routes:
 
     def addresses(self, peer: PairedPeer) -> list[Address]:
         """Possible addresses of the peer: last reached, then announced."""
-        known: list[Address] = []
-        with contextlib.suppress(AddressError):  # stored by an earlier version
-            known = [parse_address(peer.address)] if peer.address else []
         found = self._browser.found(key_id(peer.key)) if self._browser is not None else []
-        return list(dict.fromkeys([*known, *(address for one in found for address in one.addresses)]))
+        announced = (address for one in found for address in one.addresses)
+        return list(dict.fromkeys(filter(None, [stored_address(peer.address), *announced])))
 
     async def now(self) -> Sequence[Relayed]:
         """One address for each peer, those with the fewest failures first; after a failure the peer's next address."""
@@ -122,13 +119,7 @@ class PeerService:
         if known is None:
             return []
         texts = [known.address, self._configured if known.key == self._gateway() else ""]
-        found: list[Address] = []
-        for text in filter(None, texts):
-            try:
-                found.append(parse_address(text))
-            except AddressError:  # stored by an earlier version
-                continue
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(filter(None, map(stored_address, texts))))
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
