@@ -159,7 +159,7 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
         require_known_answer(target, settings.target.n_gpu_layers, again=True)
     need = need_of(settings.target, plan.engine, target, settings.sources.heads)
     return {
-        **together(target, draft, pair.translator if pair else None, options.measure, len(shared.entries)),
+        **together(target, draft, pair, options.measure, len(shared.entries)),
         "engine": plan.engine,
         "slots": settings.target.slots,
         "tokens": len(shared.entries),

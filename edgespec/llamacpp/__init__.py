@@ -6,5 +6,5 @@ Public, by module:
 - `convert`: `count_loaded_layers`, `requantise`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
 - `step_time`: `affordable_leaves`, `step_curve`
-- `tokenizer`: `GgufTokenizer`, `Translation`, `translation`
+- `tokenizer`: `GgufTokenizer`, `translation`
 """

@@ -6,7 +6,6 @@ import ctypes
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -142,15 +141,7 @@ def _any_of(texts: Iterable[bytes]) -> re.Pattern[bytes]:
     return re.compile(b"|".join(map(re.escape, texts)) or b"(?!)")
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """The target's tokenizer, and the translator from the draft's."""
-
-    tokenizer: GgufTokenizer
-    translator: Translator
-
-
-def translation(target: Path, draft: Path, drafts_digest: bytes) -> Translation | None:
+def translation(target: Path, draft: Path, drafts_digest: bytes) -> Translator | None:
     """Between two GGUF files' tokenizers; None if they are one. `drafts_digest`: of the draft's tokenizer.
 
     Raises ModelError: a file without a tokenizer that is translated.
@@ -158,5 +149,4 @@ def translation(target: Path, draft: Path, drafts_digest: bytes) -> Translation 
     metadata = gguf_metadata(target)
     if vocabulary_in(metadata, target).digest == drafts_digest:
         return None
-    tokenizer = GgufTokenizer(target, metadata)
-    return Translation(tokenizer, Translator(tokenizer, GgufTokenizer(draft)))
+    return Translator(GgufTokenizer(target, metadata), GgufTokenizer(draft))

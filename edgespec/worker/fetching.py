@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgespec.core.drafting.translation import Translator
 from edgespec.core.errors import ModelError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol.handshake import NO_TOKENIZER, Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Fetch, Piece, ToWorker
 from edgespec.core.protocol.tokenizer_file import TokenizerFile, unpacked
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.tokenizer import Translation, translation
+from edgespec.llamacpp.tokenizer import translation
 from edgespec.shared.folders import cache_dir
 from edgespec.shared.models import resolve_model
 from edgespec.worker.config import WorkerSettings
@@ -117,7 +118,7 @@ def keep(data: bytes) -> None:
     Path(part.name).replace(place)
 
 
-def translation_by(data: bytes, draft: Path, drafts_digest: bytes) -> Translation | None:
+def translation_by(data: bytes, draft: Path, drafts_digest: bytes) -> Translator | None:
     """As `translation`, from the target's tokenizer as a gateway sent it, by a GGUF file without weights, which
     llama.cpp can read. Raises ModelError.
     """
@@ -134,7 +135,7 @@ def translation_by(data: bytes, draft: Path, drafts_digest: bytes) -> Translatio
         return translation(Path(file.name), draft, drafts_digest)
 
 
-def fetched_translation(settings: WorkerSettings, drafter: Drafter, data: bytes) -> Translation | None:
+def fetched_translation(settings: WorkerSettings, drafter: Drafter, data: bytes) -> Translator | None:
     """Between the tokenizers of the target, as the gateway sent it, and of `draft.model`; None if they are one.
 
     Raises TokenizerMismatch.

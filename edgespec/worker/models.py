@@ -23,7 +23,7 @@ from edgespec.shared.models import resolve_model
 from edgespec.worker.config import WorkerSettings, worker_name
 
 if TYPE_CHECKING:
-    from edgespec.llamacpp.tokenizer import Translation
+    from edgespec.core.drafting.translation import Translator
 
 
 def load_drafter(settings: WorkerSettings) -> Drafter:
@@ -40,7 +40,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
     )
 
 
-def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translation | None:
+def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translator | None:
     """Between the tokenizers of `draft.target` and `draft.model`; None if they are one, or no target is named.
 
     Raises ModelError, ConfigError.
@@ -55,13 +55,13 @@ def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translation 
     return translation(resolve_model(draft.target), resolve_model(draft.model), drafter.tokenizer_digest)
 
 
-def translated(me: WorkerIdentity, drafter: Drafter, translation: Translation | None) -> WorkerIdentity:
-    spoken = drafter if translation is None else translation.tokenizer
+def translated(me: WorkerIdentity, drafter: Drafter, translation: Translator | None) -> WorkerIdentity:
+    spoken = drafter if translation is None else translation.target
     return replace(me, tokenizer_digest=spoken.tokenizer_digest, vocab_size=spoken.vocab_size)
 
 
 def identity(
-    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translation | None, leaves: int
+    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translator | None, leaves: int
 ) -> WorkerIdentity:
     """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
     digests, name = (drafter.tokenizer_digest, drafter.model_digest), worker_name(settings)

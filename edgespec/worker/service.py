@@ -81,7 +81,7 @@ class Service(Handler):
         self.identity = identity(settings, store, drafter, translation, rule.sequences)
         send, broken, loaded = (partial(self._soon, call) for call in (self._send, self._broken, self._announce))
         self.daemon = Daemon(
-            drafter, Starts(rule, None if translation is None else translation.translator.drafting),
+            drafter, Starts(rule, None if translation is None else translation.drafting),
             Outlet(send, broken, loaded), draft.requests,
             curve=DraftCurve(curve), load=self._reload,
         )  # fmt: skip
@@ -170,7 +170,7 @@ class Service(Handler):
         self._fetched = data
         translation = await asyncio.to_thread(fetched_translation, self.settings, drafter, data)
         self.identity = translated(self.identity, drafter, translation)
-        self.daemon.starts.translated = None if translation is None else translation.translator.drafting
+        self.daemon.starts.translated = None if translation is None else translation.drafting
 
     def _follow(self, pin: Pin) -> None:
         """The gateway has rotated its identity, and has proven the new one."""

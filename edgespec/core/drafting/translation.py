@@ -34,6 +34,9 @@ from edgespec.core.protocol.messages import Sampling
 class Tokenizer(Protocol):
     """A tokenizer as far as translation needs it."""
 
+    tokenizer_digest: bytes
+    vocab_size: int
+
     @property
     def pieces(self) -> Sequence[bytes | None]:
         """The bytes of each token in id order; None for control tokens."""
