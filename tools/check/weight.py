@@ -25,14 +25,14 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_095,
+    "wheel": 41_051,
     "tools": 14_772,
-    "tests": 40_034,
+    "tests": 39_347,
     "integrations": 4_427,
     "manual": 150_000,
     "settings": 75,
-    "edgespec run": 10_224,
-    "cloud-gateway serve": 24_697,
+    "edgespec run": 10_220,
+    "cloud-gateway serve": 24_686,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""
 PROGRAMS = {"edgespec run": "edgespec.worker.service", "cloud-gateway serve": "cloud_gateway.process.serve"}
