@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace as replaced
 
@@ -23,6 +23,8 @@ from tools.sim.tokens import Iid, Recorded
 
 Kind = Iid | Recorded
 Row = dict[str, Any]
+T = TypeVar("T")
+R = TypeVar("R")
 Progress = Callable[[int, int], None]
 
 
@@ -138,18 +140,20 @@ def _canonical(cell: Cell) -> Cell:
 
 def _fill(work: dict[Cell, list[Result]], processes: int, progress: Progress) -> None:
     progress(0, len(work))
+    order = sorted(work, key=lambda cell: -cell.net.rtt_s)  # long round trips take longest
+    for done, (cell, results) in enumerate(spread(simulate, order, processes), 1):
+        work[cell] = results
+        progress(done, len(work))
+
+
+def spread(function: Callable[[T], R], items: Iterable[T], processes: int) -> Iterator[tuple[T, R]]:
+    """Each item with its result as soon as that is there, over so many processes."""
     if processes <= 1:
-        for done, cell in enumerate(work, 1):
-            work[cell] = simulate(cell)
-            progress(done, len(work))
+        yield from ((item, function(item)) for item in items)
         return
     with ProcessPoolExecutor(min(processes, os.cpu_count() or 1)) as pool:
-        # Long round trips take longest, so they go first.
-        order = sorted(work, key=lambda cell: -cell.net.rtt_s)
-        futures = {pool.submit(simulate, cell): cell for cell in order}
-        for done, future in enumerate(as_completed(futures), 1):
-            work[futures[future]] = future.result()
-            progress(done, len(work))
+        futures = {pool.submit(function, item): item for item in items}
+        yield from ((futures[future], future.result()) for future in as_completed(futures))
 
 
 def _row(cell: Cell, results: Sequence[Result], bases: Sequence[Result]) -> Row:

@@ -8,12 +8,11 @@ draft reads. Finished places are kept in OUT with the suffix `.part`, so that an
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from edgespec.lab.sim.world import Curve, Result, Steps
 from tools import verbs
 from tools.sim import plots
 from tools.sim.config import load
-from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, simulate
+from tools.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, simulate, spread
 from tools.sim.tokens import Iid
 
 MEDIAN, HIGH = 1.00, 1.05
@@ -125,25 +124,13 @@ def sweep(
     keys = {place: (*asdict(place).values(), runs, stamp) for place in wanted}
     left = [place for place in wanted if keys[place] not in kept]
     progress(len(wanted) - len(left), len(wanted))
-    for number, (place, row) in enumerate(_measured(left, config, runs, processes), 1):
+    for number, (place, row) in enumerate(spread(partial(measure, config=config, runs=runs), left, processes), 1):
         kept.get(keys[place], lambda: row)  # noqa: B023  called at once
         progress(len(wanted) - len(left) + number, len(wanted))
     rows = [kept.get(keys[place], dict) for place in wanted]
     _plot(rows, out, config["run"]["prefer"])
     answer = {"figure": "sweep", "rows": rows, **verdict(rows, config["run"]["prefer"])}
     return answer | {"text": text(rows, config["run"]["prefer"])}
-
-
-def _measured(
-    wanted: Sequence[Place], config: Mapping[str, Any], runs: int, processes: int
-) -> Iterator[tuple[Place, Row]]:
-    """The rows as they are finished."""
-    if processes <= 1:
-        yield from ((place, measure(place, config, runs)) for place in wanted)
-        return
-    with ProcessPoolExecutor(min(processes, os.cpu_count() or 1)) as pool:
-        futures = {pool.submit(measure, place, config, runs): place for place in wanted}
-        yield from ((futures[future], future.result()) for future in as_completed(futures))
 
 
 def verdict(rows: Sequence[Row], prefer: Sequence[str]) -> dict[str, Any]:
