@@ -22,8 +22,7 @@ from cloud_gateway.models.target_model.torch import TorchTarget
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.lab.demo import read_prompts
 from tools import options, verbs
-from tools.train.options import add_target, load
-from tools.train.text import ends_of, rendered, split, write
+from tools.train.text import add_target, ends_of, load, rendered, split, write
 
 MAX_K = 8
 """Longest chain whose gain is compared."""

@@ -23,8 +23,7 @@ from tools import options, verbs
 from tools.train import draft, eagle, medusa
 from tools.train.folder import Folder
 from tools.train.loop import Trainer, fit
-from tools.train.options import add_target, load
-from tools.train.text import Wanted, texts
+from tools.train.text import Wanted, add_target, load, texts
 
 KINDS: dict[str, tuple[ModuleType, str, float]] = {
     "medusa": (medusa, "safetensors", 2e-3),

@@ -1,21 +1,32 @@
-"""Text that a target itself writes, greedily: what drafts are calibrated, trained and measured on."""
+"""Text that a target itself writes, greedily: what drafts are calibrated, trained and measured on; and the options that
+name the target and its prompts.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cloud_gateway.models.target_model import load as loading
 from cloud_gateway.models.target_model.load import Loaded
 from cloud_gateway.models.text import Text
+from cloud_gateway.process.config import TargetSection
+from cloud_gateway.process.targets import dtype_for
 from edgespec.core.errors import ConfigError
 from edgespec.core.numbers import common_prefix
+from edgespec.lab.demo import PROMPTS
+from edgespec.shared.models import resolve_model
+from tools import options
 from tools.train.folder import Folder
 
 RANKS = 32
@@ -259,3 +270,19 @@ def states(model: Any, batch: Batch) -> Tensor:
 def positions(mask: Tensor) -> Tensor:
     """[n, T] int64: the place of each token in its own sequence."""
     return (mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default="auto:quantised", help="as target.model")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--threads", type=options.number(int, 0, 512), default=0, help="0: one for each core")
+    parser.add_argument("--seed", type=int, default=1, help="which prompts are held back, and the order of batches")
+    parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
+
+
+def load(args: argparse.Namespace, dtype: loading.Dtype | None = None) -> loading.Loaded:
+    """The target of the options; without a dtype in that in which the engine torch would load it. Raises ModelError."""
+    args.threads = args.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(args.threads)
+    return loading.load(resolve_model(args.target), dtype or dtype_for(TargetSection()), args.device)
