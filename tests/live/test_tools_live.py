@@ -46,6 +46,16 @@ def test_our_arms_answer_alike_alone_and_together(tmp_path: Path, capsys: pytest
     assert "colocated k=2" in capsys.readouterr().out
 
 
+def test_a_worker_that_is_always_wrong_is_measured_and_changes_no_text(tmp_path: Path) -> None:
+    out = tmp_path / "worst.json"
+    given = ["worst", "--case", "wrong", "--limit", "1", "--max-tokens", "48", "--json", str(out)]
+    assert bench.main(given) == 0
+    found = json.loads(out.read_text())
+    assert found["cases"][0]["same text"] == 1
+    usage = found["runs"][0]["wrong"]["usage"]
+    assert usage["frames"]["received"] and not usage["accepted"].get("worker")
+
+
 CLOUD = Setting({1: 23.4}, {1: 7.5}, {"match": 0.82, "persistence": 0.25}, "", 60)
 
 

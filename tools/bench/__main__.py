@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tools import verbs
 
 NAMES = ("rounds", "target")
-LONG = ("live", "map")
+LONG = ("live", "map", "worst")
 """Only when asked for by name."""
 
 

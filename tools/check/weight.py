@@ -25,9 +25,9 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_054,
-    "tools": 14_756,
-    "tests": 40_033,
+    "wheel": 41_055,
+    "tools": 14_988,
+    "tests": 40_064,
     "integrations": 4_427,
     "manual": 150_000,
     "settings": 75,

@@ -95,24 +95,25 @@ class Rig(Processes):
         """`cloud-gateway keys create`: an API key that allows offloading."""
         self.key = self._new_key("demo")
 
-    def add_worker(self, name: str, rtt_ms: float) -> str:
+    def add_worker(self, name: str, rtt_ms: float, link: Sequence[str] = (), program: Sequence[str] = ()) -> str:
         """A further worker behind a link of its own, in a group of its own; returns the API key of that group.
 
-        What the gateway learns of a worker from one completion to the next is then of this link alone.
+        `link`: further options of `python -m edgespec.lab.wan`; `program`: what stands for `edgespec run`. What the
+        gateway learns of a worker from one completion to the next is then of this link alone.
         """
-        self._start_proxy(name, f"proxy-{name}", rtt_ms)
+        self._start_proxy(name, f"proxy-{name}", rtt_ms, link)
         self.last.append(f"proxy-{name}")
         self.pair(name, "--group", name)
-        self.start_worker(name)
+        self.start_worker(name, program)
         return self._new_key(name, name)
 
     def start_proxy(self) -> None:
         """The delayed link, through which the worker dials."""
         self._start_proxy("worker", "proxy", self.rtt_ms)
 
-    def _start_proxy(self, worker: str, name: str, rtt_ms: float) -> None:
+    def _start_proxy(self, worker: str, name: str, rtt_ms: float, more: Sequence[str] = ()) -> None:
         link = f"127.0.0.1:{self.link_port}"
-        command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms)]
+        command = [*module("edgespec.lab.wan"), "--to", link, "--rtt-ms", str(rtt_ms), *more]
         self.start(name, command, piped=True)
         self._proxies[worker] = int(self.line(name))
 
