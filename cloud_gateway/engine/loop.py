@@ -103,21 +103,18 @@ class Engine:
         self.recorders, self.on_failure, self.on_idle = recorders, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
-        self.stats = Stats()
-        self.local = LocalDrafting(
-            local, self._verify_s, self.stats, clock, settings.policy.verify_nodes, heads=heads or {}
-        )
+        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, settings.policy.verify_nodes, heads=heads or {})
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
         self.requests = Requests(
-            target, self.local, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
+            target, drafting, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
             self._outbox.add, self._finish,
         )  # fmt: skip
         self.offloading = self.requests.offloading
-        self.queued_answers = QueuedAnswers(self.offloading, self.local, settings.sources, target.eos)
-        self._queue = Waiting[Active](settings.queue_limit)
-        self.slots = Slots(self.requests, self._queue, self.queued_answers, 1 + settings.policy.verify_nodes)
+        self.queued_answers = QueuedAnswers(self.offloading, drafting, settings.sources, target.eos)
+        queue = Waiting[Active](settings.queue_limit)
+        self.slots = Slots(self.requests, queue, self.queued_answers, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         self._held_at: float | None = None
         """Since when requests are ready whose pass waits for others."""
@@ -143,6 +140,16 @@ class Engine:
         self._thread.join(timeout_s)
 
     @property
+    def local(self) -> LocalDrafting:
+        """The gateway's own draft."""
+        return self.requests.local
+
+    @property
+    def stats(self) -> Stats:
+        """Totals since the start."""
+        return self.requests.stats
+
+    @property
     def active(self) -> int:
         """Requests in slots."""
         return len(self.requests.active)
@@ -150,7 +157,7 @@ class Engine:
     @property
     def queued(self) -> int:
         """Requests that wait for a slot."""
-        return len(self._queue)
+        return len(self.slots.queue)
 
     def submit(self, request: GenerationRequest) -> Stream:
         """Queues a request. Raises ClientError: 400 for one that can never fit, 429 when the queue is full."""
@@ -163,7 +170,7 @@ class Engine:
                 param="max_tokens",
                 code="context_length_exceeded",
             )
-        self._queue.add(active)
+        self.slots.queue.add(active)
         self._wake.set()
         return active.stream
 
@@ -211,7 +218,7 @@ class Engine:
                 self._serve()
             if caught.error is not None:  # what no request caused must not end the gateway either
                 self.requests.turn_failed(list(self.requests.active.values()), caught.error)
-        for active in [*self.requests.active.values(), *self._queue.all()]:
+        for active in [*self.requests.active.values(), *self.slots.queue.all()]:
             self.requests.step(active, Ended("stopped"))
         if self.requests.target_broken:
             self._outbox.add(self.on_failure)
@@ -231,7 +238,7 @@ class Engine:
         self._take_in()
         self.slots.turn()
         self.offloading.share()
-        self.queued_answers.lead(self._queue)
+        self.queued_answers.lead(self.slots.queue)
         self._flush()  # a worker can read the prompt while the target does
         verifies, drafts, wake = self._decide(self.clock())
         self.local.run(drafts)
@@ -242,7 +249,7 @@ class Engine:
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
         computed = bool(verifies or drafts)
-        wake = min(wake, self.queued_answers.turn(self._queue))
+        wake = min(wake, self.queued_answers.turn(self.slots.queue))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
@@ -288,7 +295,7 @@ class Engine:
                 if not self.offloading.declined(event):
                     self.queued_answers.declined(event)
             case ClientLeft(active):  # one that runs stops after its round
-                self._queue.remove(active)
+                self.slots.queue.remove(active)
                 self.requests.step(active, Ended("left"))
 
     def _read(self, computed: bool, wake: float) -> float | None:

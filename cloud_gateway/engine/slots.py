@@ -27,7 +27,7 @@ class Slots:
         self, requests: Requests, queue: Waiting[Active], queued_answers: QueuedAnswers, rows: int,
     ) -> None:  # fmt: skip
         """`rows`: the most that a pass takes for one request."""
-        self._requests, self._queue, self._queued_answers = requests, queue, queued_answers
+        self._requests, self.queue, self._queued_answers = requests, queue, queued_answers
         self._active = requests.active
         """Those in slots, which this object changes."""
         self._cells = Cells(requests.target.kv_tokens, rows)
@@ -49,7 +49,7 @@ class Slots:
                 self._preempt(self._cells.grow(room, now))
                 self._resize(room)
         while len(self._active) < self._requests.target.slots:
-            entered = self._queue.take(
+            entered = self.queue.take(
                 lambda active: self._enters(active, now), lambda active: self._cells.is_next(active.room, now)
             )
             if entered is None:
@@ -61,7 +61,7 @@ class Slots:
         """A request in a slot is over."""
         del self._active[active.id]
         self._cells.leave(active.room)
-        self._queue.ended(active)
+        self.queue.ended(active)
 
     def _enters(self, active: Active, now: float) -> bool:
         preempted = self._cells.enter(active.room, now)
@@ -95,4 +95,4 @@ class Slots:
             self._requests.stats.preemptions += 1
             active.ran = True
             del self._active[active.id]
-            self._queue.put_back(active)
+            self.queue.put_back(active)

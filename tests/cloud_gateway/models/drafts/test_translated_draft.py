@@ -35,7 +35,7 @@ def drafts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalDraf
     pair = translation(own, folder / "other.gguf", gguf_vocabulary(folder / "other.gguf").digest)
     assert pair is not None
     plain = LocalDraft(own, context=1024)
-    other = TranslatedDraft(folder / "other.gguf", pair.translator, target_vocab_size=VOCAB, context=1024)
+    other = TranslatedDraft(folder / "other.gguf", pair, target_vocab_size=VOCAB, context=1024)
     yield plain, other
     plain.shutdown()
     other.shutdown()
