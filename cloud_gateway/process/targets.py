@@ -28,7 +28,7 @@ from edgespec.shared.installed import require
 from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 from edgespec.shared.procstat import available_memory
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
+from edgespec.shared.vocabfiles import gguf_vocabulary
 
 if TYPE_CHECKING:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
@@ -243,14 +243,14 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> tuple[TorchTarget, Voc
 
 def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> tuple[LlamaCppTarget, Vocabulary, str]:
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-    from cloud_gateway.models.target_model.load import ends, load_vocabulary
+    from cloud_gateway.models.target_model.load import load_vocabulary
 
     options, path = settings.target, plan.path
     require_known_answer(path, options.n_gpu_layers)
-    vocabulary = load_vocabulary(path)
+    vocabulary, ends = load_vocabulary(path)
     target = LlamaCppTarget(
         path,
-        eos=frozenset(ends(gguf_metadata(path))),
+        eos=frozenset(ends),
         slots=options.slots,
         context=options.context,
         kv_tokens=plan.kv_tokens,

@@ -25,8 +25,8 @@ from tools.check.sizes import python_files
 from tools.check.structure import folders
 
 BUDGET: Mapping[str, int] = {
-    "wheel": 41_062,
-    "tools": 14_988,
+    "wheel": 41_072,
+    "tools": 14_980,
     "tests": 40_064,
     "integrations": 4_427,
     "manual": 150_000,

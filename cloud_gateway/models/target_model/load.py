@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from edgespec.core.errors import ModelError
 from edgespec.shared.folders import cache_dir
 from edgespec.shared.hf_vocabulary import hf_vocabulary
 from edgespec.shared.models import model_digest
-from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
+from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary, vocabulary_in
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm, of which transformers draws bars, reads it when torch imports it
 Dtype = Literal["float32", "bfloat16"]
@@ -92,11 +92,14 @@ def load_tokenizer(folder: Path) -> Any:
         return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def load_vocabulary(path: Path) -> Vocabulary:
-    """The tokenizer of a GGUF file without its weights, kept in the same cache. Raises ModelError."""
+def load_vocabulary(path: Path) -> tuple[Vocabulary, Sequence[int]]:
+    """The tokenizer of a GGUF file without its weights, kept in the same cache, and the tokens that end a completion.
+
+    Raises ModelError.
+    """
     metadata, digest = gguf_metadata(path), model_digest(path)
     folder = _made(digest, "tokenizer", lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
-    return Vocabulary(load_tokenizer(folder), digest, gguf_vocabulary(path).digest)
+    return Vocabulary(load_tokenizer(folder), digest, vocabulary_in(metadata, path).digest), _ends(metadata)
 
 
 def folder_digest(folder: Path) -> bytes:
@@ -177,12 +180,12 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
     wanted = getattr(torch, dtype)
     plain.load_state_dict({name: weight.to(wanted) for name, weight in packed.state_dict().items()}, assign=True)
     plain.tie_weights()
-    plain.generation_config = transformers.GenerationConfig(eos_token_id=ends(metadata) or config.eos_token_id)
+    plain.generation_config = transformers.GenerationConfig(eos_token_id=_ends(metadata) or config.eos_token_id)
     plain.save_pretrained(part)
     _gguf_tokenizer(path, metadata).save_pretrained(part)
 
 
-def ends(metadata: dict[str, Any]) -> list[int]:
+def _ends(metadata: dict[str, Any]) -> list[int]:
     """Tokens that end a completion (end of text, of turn, of message), under the keys that llama.cpp reads."""
     keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
     return sorted({int(metadata[key]) for key in keys if key in metadata})
