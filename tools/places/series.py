@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from edgespec.lab.demo.arms import LOCAL, Bench, Run
+from edgespec.lab.demo.arms import LOCAL, Bench, Run, rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ class Place:
         return f"{name}-{self.rtt_ms:g}"
 
 
-T = TypeVar("T")
 ALONE = "_alone"
 """Ends the name of an arm that was measured without the neighbour."""
 HIGH = 0.9
@@ -68,7 +67,7 @@ class Series:
     def prompt(self, number: int, prompt: str, max_tokens: int, arms: Sequence[Asked]) -> Runs:
         """All arms on one prompt, each prompt beginning with another one."""
         runs: Runs = {}
-        for arm in _shifted(arms, number):
+        for arm in rotated(arms, number):
             runs[arm.name] = self.run(prompt, max_tokens, arm)
         return {arm.name: runs[arm.name] for arm in arms}
 
@@ -102,11 +101,6 @@ def neighbour_factor(bench: Bench) -> dict[str, Any]:
 def high(values: Sequence[float]) -> float:
     """The HIGH quantile, linear between the ordered values."""
     return float(np.quantile(values, HIGH))
-
-
-def _shifted(these: Sequence[T], by: int) -> list[T]:
-    by %= max(len(these), 1)
-    return [*these[by:], *these[:by]]
 
 
 def measured(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from edgespec.lab.rig import Rig, cpu_time_s, machine_time_s, waited_s
 from edgespec.lab.rig.neighbour import Neighbour
@@ -153,11 +153,18 @@ class Bench:
         return Run(text, usage["completion_tokens"], usage["edgespec"], others / seconds, waited / seconds)
 
 
+T = TypeVar("T")
+
+
+def rotated(these: Sequence[T], by: int) -> list[T]:
+    """The same, beginning with another one for each `by`."""
+    by %= max(len(these), 1)
+    return [*these[by:], *these[:by]]
+
+
 def measure(bench: Bench, prompts: Sequence[str], max_tokens: int) -> Iterator[tuple[int, Table]]:
     """Runs the arms on every prompt, beginning with another one each time; yields after each prompt."""
     table = Table()
     for number, prompt in enumerate(prompts):
-        arms = list(ARMS)
-        shift = number % len(arms)
-        table.add({arm: bench.run(prompt, max_tokens, arm) for arm in [*arms[shift:], *arms[:shift]]})
+        table.add({arm: bench.run(prompt, max_tokens, arm) for arm in rotated(list(ARMS), number)})
         yield number + 1, table

@@ -110,7 +110,7 @@ class Processes:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-        except BaseException:
+        except BaseException:  # interrupted while it waits: the process would outlive its rig
             process.kill()
             raise
         self.ended[name] = process.returncode

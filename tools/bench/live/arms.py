@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import CONTROL, LOCAL, PHI
+from edgespec.lab.demo.arms import CONTROL, LOCAL, PHI, rotated
 
 T = TypeVar("T")
 
@@ -112,8 +112,7 @@ def turns(arms: Sequence[T], number: int) -> list[T]:
 
     So over two rounds no arm always follows the same other one.
     """
-    shift = number % max(len(arms), 1)
-    order = [*arms[shift:], *arms[:shift]]
+    order = rotated(arms, number)
     return order[::-1] if number // max(len(arms), 1) % 2 else order
 
 
