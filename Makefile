@@ -12,13 +12,14 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
-.PHONY: check-layers check-weight vllm test-vllm
+.PHONY: check-layers check-budget lint vllm test-vllm
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
 	@echo "make setup       .venv, the pinned packages, llama.cpp, the models"
 	@echo "make setup-worker  the same for a worker only, without torch"
-	@echo "make check       format, lint, types, layers, sizes, structure, documents, claims, language, weight"
+	@echo "make check       format, lint, types, layers, sizes, structure, documents, claims, language, density"
+	@echo "make lint        the checks that need only ruff and Python: seconds, also in a fresh clone"
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
@@ -36,6 +37,13 @@ setup: $(VENV)/.models-ready
 
 $(VENV)/.packages-ready: pyproject.toml requirements/dev.txt requirements/llama.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
+	@touch $@
+
+# The formatter and linter alone, for a clone without set-up.
+$(VENV)/.lint-ready: requirements/lint.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --only-binary :all: \
+		--require-hashes --requirement requirements/lint.txt
 	@touch $@
 
 $(VENV)/.models-ready: $(VENV)/.packages-ready edgespec/shared/models.py edgespec/lab/drafts.py
@@ -72,36 +80,39 @@ traces: setup
 	@$(BIN)/python -m tools.traces
 
 # `make -k check` goes on after the first that fails.
-check: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language check-layers check-weight
+check: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language check-layers check-budget
 
-check-format: setup
+# What needs only ruff and the standard library.
+lint: check-format check-lint check-sizes check-language check-budget
+
+check-format: $(VENV)/.lint-ready
 	$(BIN)/ruff format --check .
 
-check-lint: setup
+check-lint: $(VENV)/.lint-ready
 	$(BIN)/ruff check .
 
-check-types: setup
-	$(BIN)/mypy
-
-check-sizes: setup
+check-sizes: $(VENV)/.lint-ready
 	$(BIN)/python -m tools.check.sizes
 
-check-structure: setup
-	$(BIN)/python -m tools.check.structure
-
-check-docs: setup
-	$(BIN)/python -m tools.check.docs
-
-check-claims: setup
-	$(BIN)/python -m tools.check.claims
-
-check-language: setup
+check-language: $(VENV)/.lint-ready
 	$(BIN)/python -m tools.check.language
 
-check-weight: setup
-	$(BIN)/python -m tools.check.weight
+check-budget: $(VENV)/.lint-ready
+	$(BIN)/python -m tools.check.budget
 
-check-layers: setup
+check-types: $(VENV)/.packages-ready
+	$(BIN)/mypy
+
+check-structure: $(VENV)/.packages-ready
+	$(BIN)/python -m tools.check.structure
+
+check-docs: $(VENV)/.packages-ready
+	$(BIN)/python -m tools.check.docs
+
+check-claims: $(VENV)/.packages-ready
+	$(BIN)/python -m tools.check.claims
+
+check-layers: $(VENV)/.packages-ready
 	$(PYTEST) -q tests/test_layers.py
 
 bench: setup

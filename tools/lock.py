@@ -37,6 +37,8 @@ APART = {
 """Packages in a file of their own: compiled, optional, not as a wheel, and gigabytes of which the CPU wheel of torch
 needs nothing."""
 CPU = "torch-cpu"
+LINT = ("ruff",)
+"""What `make lint` installs, without the rest of dev.txt."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +66,7 @@ def lock(options: argparse.Namespace) -> int:
         _write(name, {one: text for one, text in found.items() if not any(p.fullmatch(one) for p in APART.values())})
     for name, pattern in APART.items():
         _write(name, {one: text for one, text in dev.items() if pattern.fullmatch(one)})
+    _write("lint", {name: dev[name] for name in LINT})
     locked = FOLDER / f"{CPU}.txt"
     _write(CPU, {"torch": cpu_entry(pinned(dev["torch"]), locked.read_text() if locked.exists() else "")})
     return 0

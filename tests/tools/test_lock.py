@@ -27,7 +27,7 @@ def test_every_locked_package_has_a_version_and_a_hash() -> None:
 
 
 def test_a_package_has_one_version_and_the_same_hashes_in_all_files() -> None:
-    for name in ("worker", "gateway", "build"):
+    for name in ("worker", "gateway", "build", "lint"):
         assert {package: FILES["dev"].get(package, entry) for package, entry in FILES[name].items()} == FILES[name]
 
 

@@ -23,7 +23,6 @@ OURS = (
     "edgespec.worker.peers.port",
     "edgespec.worker.peers.service",
 )
-"""`tools.check.weight` has the budget of their lines."""
 
 
 def test_a_worker_imports_nothing_for_what_it_does_not_do() -> None:
