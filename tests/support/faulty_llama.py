@@ -8,6 +8,8 @@ import pytest
 
 WRONG = "llama.llama_decode = lambda context, batch: wrong(batch) or real(context, batch)"
 """Each batch of two or more rows is computed for other tokens."""
+WRONG_ROW = "llama.llama_decode = lambda context, batch: wrong(batch, [{row}]) or real(context, batch)"
+"""Only this row of a batch is computed for another token, as a wrong tile of AMX leaves the rows of others right."""
 CRASH = "llama.llama_model_load_from_file = lambda *_: signal.raise_signal(signal.SIGILL)"
 HANG = "llama.llama_decode = lambda *_: time.sleep(600)"
 SLOW = "llama.llama_decode = lambda context, batch: time.sleep(0.4) or real(context, batch)"
@@ -15,9 +17,9 @@ _SITE = """
 import os, signal, sys, time
 import llama_cpp as llama
 real = llama.llama_decode
-def wrong(batch):
+def wrong(batch, rows=None):
     if batch.n_tokens > 1:
-        for row in range(batch.n_tokens):
+        for row in range(batch.n_tokens) if rows is None else rows:
             batch.token[row] = (batch.token[row] + 7) % 32
 """
 

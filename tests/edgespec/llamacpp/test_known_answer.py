@@ -11,13 +11,14 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import load_models
 from edgespec.__main__ import main
 from edgespec.core.errors import EdgespecError, LibraryError
+from edgespec.llamacpp import known_answer as known_answer_child
 from edgespec.shared import known_answer
 from edgespec.shared.known_answer import MAX_DIFFERENCE, require_known_answer
 from edgespec.shared.models import ALPHABET, known_tokens
 from edgespec.shared.settings import overridden
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.service import load_drafter
-from tests.support.faulty_llama import CRASH, HANG, SLOW, WRONG, plant
+from tests.support.faulty_llama import CRASH, HANG, SLOW, WRONG, WRONG_ROW, plant
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 
@@ -61,6 +62,19 @@ def test_a_fault_is_one_sentence_with_library_processor_and_cure(
     assert "/llama_cpp/lib/libggml-cpu.so" in said and "llama-cpp-python==" in said
     assert known_answer.processor() in said and "-m pip install --force-reinstall --no-cache-dir" in said
     assert not cache.exists()  # the next start tries again
+
+
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
+@pytest.mark.parametrize("row", [4, 19, 34])
+def test_one_wrong_row_of_a_batch_is_refused(
+    row: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is the last of its sequence, so that no other row attends to it; they lie in three tiles of 16."""
+    rows = known_answer_child.SEQUENCES * known_answer_child.TOKENS
+    assert rows == 35 and (row + 1) % known_answer_child.TOKENS == 0
+
+    plant(monkeypatch, tmp_path / "planted", WRONG_ROW.format(row=row))
+    assert "computes other logits in a batch than in single steps" in sentence(model)
 
 
 @pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
