@@ -76,11 +76,12 @@ async def queued(
     answers: int = 1,
     request: GenerationRequest | None = None,
     local: TableDraft | None = None,
+    target: TableTarget | None = None,
 ) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
     """The completion of a request that waited behind another one, and its entries in the audit log."""
     with engines() as make:
         settings, book = SourceSettings(queued_answers=answers), Book()
-        engine = make(worker, local, TableTarget(slots=1), sources=settings, prefer="offload")
+        engine = make(worker, local, target or TableTarget(slots=1), sources=settings, prefer="offload")
         engine.offloading.audit = book
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
         await asyncio.sleep(0)
