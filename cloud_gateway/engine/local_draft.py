@@ -21,8 +21,8 @@ from cloud_gateway.core.policies.policy import (
     shared_rows,
 )
 from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.accounting import Stats
-from cloud_gateway.core.requests.events import Drafted, Failed, Spent, Status
+from cloud_gateway.core.requests.accounting import Spent, Stats
+from cloud_gateway.core.requests.events import Drafted, Failed, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
@@ -112,15 +112,15 @@ class LocalDrafting:
         generation, began = active.generation, self.clock()
         for source in generation.ask_sources():
             now = self.clock()
-            generation.handle(Spent("source", now - began, name=source), now)
+            generation.spent(Spent("source", now - began, name=source), now)
             began = now
 
     def _book_heads(self, active: Active, source: HeadSource, began: float, *, reading: bool = False) -> float:
         """Books the time since then as the request's; seconds."""
         spent = self.clock() - began
         self.stats.draft_s += spent
-        active.generation.handle(Spent("source", spent, name=source.name), began + spent)
-        active.generation.handle(Spent("reading" if reading else "draft", spent), began + spent)
+        active.generation.spent(Spent("source", spent, name=source.name), began + spent)
+        active.generation.spent(Spent("reading" if reading else "draft", spent), began + spent)
         return spent
 
     def decodes(self, active: Active) -> bool:
@@ -144,7 +144,7 @@ class LocalDrafting:
             self.model.catch_up(active.id, chunk)
         made, took = self.model.passes - passes, self.clock() - began
         self.count(made, took)
-        active.generation.handle(Spent(kind, took, made), began + took)
+        active.generation.spent(Spent(kind, took, made), began + took)
 
     def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
         """The batches of catch-up (WANSpec section 4.5), then one draft pass over the leaves of all that draft."""
@@ -179,7 +179,7 @@ class LocalDrafting:
         self.count(made, took)
         rows = sum(map(len, leaves))
         for (active, _), own in zip(group, leaves, strict=True):
-            active.generation.handle(Spent("draft", took * len(own) / rows, made), began + took)
+            active.generation.spent(Spent("draft", took * len(own) / rows, made), began + took)
         if caught.error is None:
             for (active, _), own, proposals in zip(group, leaves, found, strict=True):
                 with Contained(self._lost, active):

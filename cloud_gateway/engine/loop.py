@@ -23,8 +23,8 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
 from cloud_gateway.core.policies.policy import Action, CatchUp, Draft, Memory, Verify, Wait, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.accounting import Account, FrameLedger, Stats
-from cloud_gateway.core.requests.events import Ended, FrameArrived, Spent
+from cloud_gateway.core.requests.accounting import Account, FrameLedger, Spent, Stats
+from cloud_gateway.core.requests.events import Ended, FrameArrived
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
 from cloud_gateway.core.sources.asking import make as make_sources
@@ -270,7 +270,7 @@ class Engine:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
         self.stats.host_s += host_s
         for active, _ in verifies:
-            active.generation.handle(Spent("host", host_s / len(verifies)), self.clock())
+            active.generation.spent(Spent("host", host_s / len(verifies)), self.clock())
 
     def _take_in(self) -> None:
         while self._inbox:

@@ -17,8 +17,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import catch_up_batch
+from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.assignment import Askings, RemoteAnswer, patience
-from cloud_gateway.core.requests.events import FrameArrived, FrameTaken, Send, Spent
+from cloud_gateway.core.requests.events import FrameArrived, FrameTaken, Send
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers, Archive
 from cloud_gateway.core.sources.interface import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings
@@ -105,7 +106,7 @@ class QueuedAnswers:
             for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
                 source.add(completion)
             now = self._local.clock()
-            active.generation.handle(Spent("source", now - began, name=source.name), now)
+            active.generation.spent(Spent("source", now - began, name=source.name), now)
 
     def ended(self, active: Active) -> None:
         """The request is over; what it emitted may serve the next one of the same conversation."""
@@ -248,7 +249,8 @@ class QueuedAnswers:
 
     def _book(self, one: _Remote, frame: str = "") -> None:
         worker = one.worker
-        self._offloading.step(one.wanted.active, Spent("answer", name=worker.label, worker=worker.id, frame=frame))
+        spent = Spent("answer", name=worker.label, worker=worker.id, frame=frame)
+        one.wanted.active.generation.spent(spent, self._local.clock())
 
     def _send(self, one: _Remote, body: ToWorker) -> None:
         self._offloading.send(Send(one.worker.id, body))
@@ -273,7 +275,7 @@ class QueuedAnswers:
         made, self._next_at = model.passes - passes, now + REST * (now - began)
         self._local.count(made, now - began)
         active = own.wanted.active
-        active.generation.handle(Spent("draft", now - began, made), now)
+        active.generation.spent(Spent("draft", now - began, made), now)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
             log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
             own.wanted.askings.stop()

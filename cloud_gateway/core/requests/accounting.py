@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.requests.events import (
@@ -18,7 +20,6 @@ from cloud_gateway.core.requests.events import (
     FrameTaken,
     Preempted,
     Read,
-    Spent,
     WorkerChanged,
 )
 from cloud_gateway.core.requests.request import Usage, added
@@ -29,6 +30,21 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Tree
 
 WORKERS_COUNTS = ("frames", "evaluated", "fresh", "verified", "accepted")
+
+
+class Spent(Struct, frozen=True):
+    """Seconds spent on a request besides passes of the target. It is booked, and changes nothing else."""
+
+    kind: Literal["host", "draft", "reading", "source", "answer"]
+    """`host`: outside the models. `draft`: `count` passes of the local draft. `reading`: its reading of the prompt,
+    before the first token. `source`: the source `name` was given tokens or asked for candidates. `answer`: a worker
+    writes an answer while the request waits; `frame`: what became of a frame of it."""
+    seconds: float = 0.0
+    count: int = 0
+    name: str = ""
+    """Name of the source, or of the worker as people know it."""
+    worker: str = ""
+    frame: str = ""
 
 
 class FrameLedger:

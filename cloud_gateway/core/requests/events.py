@@ -123,24 +123,7 @@ class Ended(Struct, frozen=True, array_like=True, tag=True):
     error: str | None = None
 
 
-class Spent(Struct, frozen=True):
-    """Seconds spent on it besides passes of the target; booked, and changes nothing else.
-
-    `host`: outside the models. `draft`: `count` passes of the local draft. `reading`: its reading of the prompt, before
-    the first token. `source`: the source `name` was given tokens or asked for candidates. `answer`: a worker writes an
-    answer while the request waits; `frame`: what became of a frame of it.
-    """
-
-    kind: Literal["host", "draft", "reading", "source", "answer"]
-    seconds: float = 0.0
-    count: int = 0
-    name: str = ""
-    """Of the source, or the worker's for people."""
-    worker: str = ""
-    frame: str = ""
-
-
-Event = Admitted | Read | WorkerChanged | FrameArrived | Drafted | Verified | Preempted | Failed | Ended | Spent
+Event = Admitted | Read | WorkerChanged | FrameArrived | Drafted | Verified | Preempted | Failed | Ended
 
 
 # --- effects -----------------------------------------------------------------------------------------------------
@@ -267,7 +250,7 @@ class Listener:
     """Is given what goes over the machine's boundary, right after it did. This one ignores it."""
 
     def handled(self, event: Event, effects: Sequence[Effect], now: float) -> None:
-        """An event was taken in; `Spent` is left out, and what comes after the end."""
+        """An event was taken in; what comes after the end is left out."""
 
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
         """The policy was asked."""
@@ -290,7 +273,7 @@ class Turn(enum.Enum):
     OVER = "it is over"
 
 
-_ANY_TIME = (WorkerChanged, FrameArrived, Failed, Ended, Spent)
+_ANY_TIME = (WorkerChanged, FrameArrived, Failed, Ended)
 
 TABLE: Mapping[tuple[Status, type | Turn], Status] = {
     **{(status, kind): status for status in Status for kind in _ANY_TIME},

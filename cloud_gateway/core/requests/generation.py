@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from cloud_gateway.core.policies.baselines import Plain
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.accounting import Account
+from cloud_gateway.core.requests.accounting import Account, Spent
 from cloud_gateway.core.requests.assignment import RELEASED, Assignments
 from cloud_gateway.core.requests.events import (
     TABLE,
@@ -37,7 +37,6 @@ from cloud_gateway.core.requests.events import (
     Preempted,
     Read,
     Rows,
-    Spent,
     Status,
     Turn,
     Verified,
@@ -144,9 +143,6 @@ class Generation:
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
         own = self._rounds.own(now)
-        if isinstance(event, Spent):
-            self.account.spent(event, own)
-            return ()
         before = self.status
         self._enter(type(event))
         if before is Status.FINISHED:
@@ -155,6 +151,10 @@ class Generation:
         self.account.take(event, effects, now, own)
         self.listener.handled(event, effects, now)
         return effects
+
+    def spent(self, spent: Spent, now: float) -> None:
+        """Books seconds that were spent on the request up to `now`."""
+        self.account.spent(spent, self._rounds.own(now))
 
     def _enter(self, what: type[Event] | Turn) -> None:
         """The status that follows, by the table."""

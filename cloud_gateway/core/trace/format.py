@@ -331,8 +331,6 @@ class InputLog(events.Listener):
                 return events.Failed(scope, "")
             case events.Ended(why):
                 return events.Ended(why)
-            case events.Spent():
-                return None
             case _:
                 return event
 

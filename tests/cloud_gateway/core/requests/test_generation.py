@@ -13,6 +13,7 @@ from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, 
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
+from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -270,7 +271,7 @@ def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: b
     generation.handle(events.Admitted(0), 1.0)
     generation.handle(events.Read(len(PROMPT) - 1, 2.0), 3.0)
     if draft_reads:
-        generation.handle(events.Spent("reading", 1.0), 4.0)
+        generation.spent(Spent("reading", 1.0), 4.0)
     for now in (5.0, 7.0):
         verify(generation, now)
     assert generation.usage.times.decode_s == decoding_s and generation.usage.times.total_s == 6

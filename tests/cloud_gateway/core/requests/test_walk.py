@@ -15,6 +15,7 @@ from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, 
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
+from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -159,7 +160,7 @@ class Walk(RuleBasedStateMachine):
                 self.now = max(self.now, until)
             case CatchUp():
                 self.backlog //= 2
-                self.take(events.Spent("draft", 0.001, 1))
+                generation.spent(Spent("draft", 0.001, 1), self.now)
 
     def propose(self, path: Sequence[int]) -> Proposal:
         best = self.right([*self.generation.tree.prefix.tokens, *path])
