@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -18,9 +18,7 @@ from cloud_gateway.core.policies.policy import (
     catch_up_batch,
     draft_costs,
     shared,
-    shared_rows,
 )
-from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Spent, Stats
 from cloud_gateway.core.requests.events import Drafted, Failed, Status
 from cloud_gateway.core.sources.heads import HeadSource
@@ -42,23 +40,12 @@ class LocalDrafting:
     verify_s: StepCurve
     stats: Stats
     clock: Callable[[], float]
-    candidates: int = DEFAULTS.verify_nodes
-    """Most of a request in a pass."""
     spread: Spread = field(default_factory=Spread)
     """How far this draft and the target disagree, learned from all requests."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
     """Heads over the target's hidden states, by the name of their source."""
-    sharing: int = 1
-    """Requests whose leaves are expected to share a step."""
-    company: int = 1
-    """Requests in slots: all wait while the draft reads a prompt."""
     _shares: tuple[tuple[int, int], tuple[float, Points]] = field(default=((-1, 0), (0.0, ())))
     """What a step costs each of them, and when that was computed: passes so far, and those that share."""
-
-    def share(self, sharing: int, beside: int) -> dict[str, Any]:
-        """So many requests are to share the next step, beside so many rows of others; their `Costs` by name."""
-        self.sharing = sharing
-        return {"together": sharing - 1, "rows_s": shared_rows(self.verify_s, sharing, beside, self.candidates)}
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -123,17 +110,17 @@ class LocalDrafting:
         active.generation.spent(Spent("reading" if reading else "draft", spent), began + spent)
         return spent
 
-    def decodes(self, active: Active) -> bool:
-        """Whether its prompt has been read, so that its policy is asked."""
-        return active.generation.status is Status.DECODE and not self.prompt_pending(active)
+    def decodes(self, active: Active, in_slots: int) -> bool:
+        """Whether its prompt has been read, so that its policy is asked. `in_slots`: requests that have a slot."""
+        return active.generation.status is Status.DECODE and not self.prompt_pending(active, in_slots)
 
-    def prompt_pending(self, active: Active) -> bool:
-        """Whether the draft has to read the prompt of a request whose policy wants it read before the first token."""
+    def prompt_pending(self, active: Active, in_slots: int) -> bool:
+        """Whether the draft has to read the prompt of a request whose policy wants it read before the first token. All
+        requests in slots wait meanwhile."""
         generation = active.generation
         if not active.local or generation.account.first_token is not None or self._backlog(active) <= 1:
             return False
-        costs = self.costs(active, self.company)
-        costs = replace(costs, sharers=self.company - 1, remaining=generation.remaining)
+        costs = replace(self.costs(active, in_slots), sharers=in_slots - 1, remaining=generation.remaining)
         return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
 
     def prefill(self, active: Active, chunk: int, kind: Literal["reading", "draft"] = "reading") -> None:
@@ -190,16 +177,16 @@ class LocalDrafting:
             for one in group:
                 self._draft(model, [one])
 
-    def costs(self, active: Active, sharing: int) -> Costs:
-        """Those of a step that so many requests share."""
+    def costs(self, active: Active, drafters: int) -> Costs:
+        """What a step costs each of so many requests that share it."""
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)
         backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
-        if self._shares[0] != (now := (model.passes, sharing)):
-            self._shares = now, shared(model.step_s, model.points, sharing, model.leaves)
+        if self._shares[0] != (now := (model.passes, drafters)):
+            self._shares = now, shared(model.step_s, model.points, drafters, model.leaves)
         step_s, points = self._shares[1]
         return draft_costs(self.verify_s, step_s, backlog, model.token_s, model.leaves, points)
 

@@ -14,14 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
-from cloud_gateway.core.policies.policy import Action, CatchUp, Draft, Memory, Verify, Wait, kind_of
+from cloud_gateway.core.policies.policy import Draft, Memory, Verify, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Account, FrameLedger, Spent, Stats
 from cloud_gateway.core.requests.events import Ended, FrameArrived
@@ -30,6 +28,7 @@ from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationReq
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.core.verify.verification import at_least, method_of, verification, worker_sampling_of
+from cloud_gateway.engine.decisions import Deciding, Decisions, Hold
 from cloud_gateway.engine.exchange import (
     Active,
     Audit,
@@ -59,8 +58,6 @@ from edgespec.shared.contained import Contained, describe_fault
 
 log = logging.getLogger("cloud_gateway.engine.loop")
 
-IDLE_S = 0.5
-"""Longest sleep of the loop with nothing to do."""
 HANDOVER_S = 0.001
 """Longest wait for the event loop to write a round's commits, before the models compute again. Where both threads share
 a core, the event loop would otherwise get it in the middle of the next pass; on its own core it takes 0.1 ms."""
@@ -103,7 +100,7 @@ class Engine:
         self.recorders, self.on_failure, self.on_idle = recorders, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
-        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, settings.policy.verify_nodes, heads=heads or {})
+        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, heads=heads or {})
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
@@ -116,8 +113,8 @@ class Engine:
         queue = Waiting[Active](settings.queue_limit)
         self.slots = Slots(self.requests, queue, self.queued_answers, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
-        self._held_at: float | None = None
-        """Since when requests are ready whose pass waits for others."""
+        self.deciding = Deciding(self.requests, self.prefill, settings.policy.verify_nodes)
+        self._hold = Hold()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -240,16 +237,15 @@ class Engine:
         self.offloading.share()
         self.queued_answers.lead(self.slots.queue)
         self._flush()  # a worker can read the prompt while the target does
-        verifies, drafts, wake = self._decide(self.clock())
-        self.local.run(drafts)
-        if self._held(len(verifies), drafts):
-            verifies = []
+        decisions = self.deciding.decide(self.clock(), self._wake.set)
+        self.local.run(decisions.drafts)
+        verifies = [] if self._holds(decisions) else decisions.verifies
         if verifies:
             self.requests.verify(verifies)
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
-        computed = bool(verifies or drafts)
-        wake = min(wake, self.queued_answers.turn(self.slots.queue))
+        computed = bool(verifies or decisions.drafts)
+        wake = min(decisions.wake, self.queued_answers.turn(self.slots.queue))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
@@ -257,14 +253,10 @@ class Engine:
         self._charge(verifies, self.clock() - began - models)
         return None
 
-    def _held(self, ready: int, drafts: Sequence[tuple[Active, Draft | CatchUp]]) -> bool:
-        """Whether a pass waits for those that draft, so that one pass verifies for all: as long as they are as many as
-        those that are ready, and at most as long as a pass takes."""
-        drafting, now = sum(isinstance(action, Draft) for _, action in drafts), self.clock()
-        since = now if self._held_at is None else self._held_at
-        held = 0 < ready <= drafting and now - since <= self._verify_s(1)
-        self._held_at = since if held else None
-        return held
+    def _holds(self, decisions: Decisions) -> bool:
+        """Whether those that are ready wait for those that draft."""
+        drafting = sum(isinstance(action, Draft) for _, action in decisions.drafts)
+        return self._hold.holds(len(decisions.verifies), drafting, self.clock(), self._verify_s(1))
 
     def _charge(self, verifies: Sequence[tuple[Active, Verify]], host_s: float) -> None:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
@@ -310,57 +302,6 @@ class Engine:
             self.prefill.read(prompts[0])
             return None
         return min(wake, self.prefill.next_at)
-
-    def _decide(self, now: float) -> tuple[list[tuple[Active, Verify]], list[tuple[Active, Draft | CatchUp]], float]:
-        """Asks every controller; returns what to verify, what to draft, and when to ask again."""
-        verifies: list[tuple[Active, Verify]] = []
-        drafts: list[tuple[Active, Draft | CatchUp]] = []
-        wake = now + IDLE_S
-        local, slots = self.local, self.requests.active
-        local.company = len(slots)  # which `decodes` reads
-        sharers = max(sum(map(local.decodes, slots.values())), 1) - 1
-        company = {"sharers": sharers, "waiting": local.company - 1 - sharers, **local.share(1 + sharers, 0)}
-        actions = dict[Active, Action]()
-        for active in list(slots.values()):
-            if active.generation.cancelled:
-                self.requests.step(active, Ended("stopped"))
-            elif self.local.decodes(active) and active.ready(self._wake.set):
-                actions[active] = self._action(active, company, now)
-        self._agree(actions, company, now)
-        for active, action in actions.items():
-            if isinstance(action, Verify):
-                verifies.append((active, action))
-            elif isinstance(action, Wait):
-                wake = min(wake, action.until)
-            else:
-                drafts.append((active, action))
-        return verifies, drafts, wake
-
-    def _agree(self, actions: dict[Active, Action], company: dict[str, Any], now: float) -> None:
-        """Asks those that draft again while they are fewer than share the pass by its price. So the most draft to whom
-        a pass that they share is worth what each pays of it."""
-        drafting = [active for active, action in actions.items() if isinstance(action, Draft)]
-        while 0 < len(drafting) < self.local.sharing:
-            rows = sum(one.rows for one in self.requests.active.values()) - sum(one.rows for one in drafting)
-            company |= self.local.share(len(drafting), round(rows))
-            actions |= {active: self._action(active, company, now) for active in drafting}
-            drafting = [active for active in drafting if isinstance(actions[active], Draft)]
-
-    def _action(self, active: Active, company: Mapping[str, Any], now: float) -> Action:
-        """What its policy decides; after a fault of the policy, to ask again at once: it decodes plainly then.
-        `company`: the costs that others make, by name."""
-        with self.requests.isolated(active, "deciding"):
-            costs = self.local.costs(active, self.local.sharing)
-            others = round(sum([other.rows for other in self.requests.active.values()]) - active.rows)
-            read_s, probe = self.prefill.spent_s, self._verify_s.probe
-            costs = replace(costs, other_rows=others, paused_s=read_s, probe=probe, **company)
-            self.local.ask_sources(active)
-            action = active.generation.decide(self.offloading.link_of(active), costs, now)
-            active.decided(action)
-            if (change := active.generation.policy.change) is not None:
-                log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)
-            return action
-        return Wait(now)
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
         """Frees everything that the request holds and ends the client's stream."""

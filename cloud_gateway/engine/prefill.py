@@ -110,7 +110,8 @@ class Prefill:
         return min((math.inf if one.first_token is None else one.first_token for one in running), default=None)
 
     def _reads(self, active: Active) -> bool:
-        return self._reads_for_target(active) or self.requests.local.prompt_pending(active)
+        in_slots = len(self.requests.active)
+        return self._reads_for_target(active) or self.requests.local.prompt_pending(active, in_slots)
 
     def _reads_for_target(self, active: Active) -> bool:
         return active.generation.status is Status.PREFILL

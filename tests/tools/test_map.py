@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.decisions import Hold
 from tools import verbs
 from tools.bench import map as mapped
 from tools.bench.map import cells, theory, virtual
@@ -45,7 +45,7 @@ def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.Mon
         return virtual.measure(cells.ALONE.setting(Place(0.0, 0.75, 8)), 0, 8, 8, 40)["tokens_per_pass"]
 
     waiting = measured()
-    monkeypatch.setattr(Engine, "_held", lambda *_: False)
+    monkeypatch.setattr(Hold, "holds", lambda *_: False)
     assert waiting > 1.03 * measured()
 
 

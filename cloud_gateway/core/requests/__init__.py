@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `accounting`: `Account`, `FrameLedger`, `Stats`
+- `accounting`: `Account`, `FrameLedger`, `Spent`, `Stats`
 - `assignment`: `Askings`, `patience`, `RemoteAnswer`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Policy, Verify, shared
+from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Policy, Verify, shared
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.engine.decisions import Hold
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.drafting.ranking import Asked
@@ -68,16 +69,15 @@ def test_all_that_draft_share_a_pass_and_each_verify_pass_is_for_all() -> None:
 
 
 def test_a_pass_waits_for_those_that_draft_and_at_most_its_own_time() -> None:
-    now, draft = 0.0, Noted()
-    engine = Engine(TableTarget(slots=8), draft, engine_settings(), clock=lambda: now, curve=CURVE)
-    ready = [(None, Draft(()))] * 2
-    assert engine._held(2, ready) and not engine._held(3, ready), "fewer draft than would wait"
-    assert not engine._held(0, ready) and not engine._held(1, [(None, CatchUp())])  # type: ignore[list-item]
-    assert engine._held(1, ready)
-    now = 0.029
-    assert engine._held(1, ready)
-    now = 0.031
-    assert not engine._held(1, ready) and engine._held(1, ready), "and then for the next one's"
+    hold = Hold()
+    assert hold.holds(ready=2, drafting=2, now=0.0, pass_s=0.03)
+    assert not hold.holds(ready=3, drafting=2, now=0.0, pass_s=0.03), "fewer draft than would wait"
+    assert not hold.holds(ready=0, drafting=2, now=0.0, pass_s=0.03)
+
+    assert hold.holds(ready=1, drafting=2, now=0.0, pass_s=0.03)
+    assert hold.holds(ready=1, drafting=2, now=0.029, pass_s=0.03)
+    assert not hold.holds(ready=1, drafting=2, now=0.031, pass_s=0.03)
+    assert hold.holds(ready=1, drafting=2, now=0.031, pass_s=0.03), "the next pass waits again"
 
 
 def test_one_whose_draft_fails_costs_the_others_nothing() -> None:
