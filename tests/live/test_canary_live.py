@@ -76,10 +76,10 @@ class Pair:
 
     def chat_request(self, content: str = PROMPT, **more: Any) -> bytes:
         messages = [{"role": "user", "content": content}]
-        body = {"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 3}
-        body = json.dumps(body | {"edgespec": {"usage": True}} | more).encode()
+        body: dict[str, object] = {"model": "tiny", "messages": messages, "max_tokens": 40, "seed": 3}
+        sent = json.dumps(body | {"edgespec": {"usage": True}} | more).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
-        return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        return f"{head}Connection: close\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent
 
     def linked(self) -> bool:
         (worker,) = json.loads(self.command("gateway", "workers", "list", "--json").stdout)["workers"]

@@ -102,7 +102,7 @@ def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Rig)
         max_tokens=16,
         extra_body={"edgespec": {"usage": True}},
     )
-    usage = answer.usage.model_extra["edgespec"]  # type: ignore[union-attr,index]
+    usage = answer.usage.model_extra["edgespec"]
     assert usage["frames"]["received"] == 0 and usage["why_off"]
 
 

@@ -34,7 +34,7 @@ async def record(
 ) -> list[Path]:
     """Answers one request after another with the recorder on; returns the files in that order."""
     kept = {"salt": True, "limit_bytes": 2**21, "keep": 1000, **settings}
-    recorder = Recorder(folder, KEY, **kept)  # type: ignore[arg-type]
+    recorder = Recorder(folder, KEY, **kept)
     worker = worker or LoopWorker(0.002, 0.8)
     with engines(recorders=[recorder]) as make:
         engine = make(worker, TableDraft(0.7), target)

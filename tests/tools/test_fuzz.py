@@ -87,7 +87,7 @@ def uncut_prices(patch: pytest.MonkeyPatch) -> None:
 
 def a_chooser_that_reads_its_candidates(patch: pytest.MonkeyPatch) -> None:
     def walk(flat: object, choose: Callable[[int], int], **options: object) -> accept.Walk:
-        taken = accept.walk(flat, choose, **options)  # type: ignore[arg-type]
+        taken = accept.walk(flat, choose, **options)
         taken.tokens[-1] = flat.tokens[-1]  # type: ignore[attr-defined]
         return taken
 

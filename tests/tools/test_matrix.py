@@ -35,7 +35,7 @@ def test_a_completion_counts_only_where_its_condition_was_applied() -> None:
 
 
 def test_one_different_text_is_found_and_named() -> None:
-    table = matrix.Matrix(NoStage(), command.parser().parse_args(["matrix"]))  # type: ignore[arg-type]
+    table = matrix.Matrix(NoStage(), command.parser().parse_args(["matrix"]))
     table.cases = [Case("sampled", name, {}) for name in ("a", "b")]
     for condition in CONDITIONS:
         table.found[condition] = {"a": answer("same"), "b": answer("same" if condition != "killed" else "other")}

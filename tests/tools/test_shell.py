@@ -24,6 +24,7 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
     """What a command prints."""
 
     def run(program: str, *words: str) -> str:
+        status: str | int
         try:
             status = PROGRAMS[program](words)
         except SystemExit as end:  # of --help

@@ -9,6 +9,7 @@ import pytest
 
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests import generation
+from cloud_gateway.core.verify.accept import walk
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.network import Pipe, wire_bytes
 from edgespec.lab.sim.process import child, draft
@@ -24,7 +25,7 @@ CHAIN, TREE = WorkerSpec(branching=1, sequences=1), WorkerSpec("bestfirst", 4, 0
 
 
 def arm(policy: str, worker: WorkerSpec | None = None, **options: object) -> Arm:
-    return Arm(policy, policy, worker, **options)  # type: ignore[arg-type]
+    return Arm(policy, policy, worker, **options)
 
 
 def cell(arm: Arm, rtt_ms: float = 0.0, *, runs: int = 4, tokens: int = 60, kind: Iid = KIND, **net: float) -> Cell:
@@ -41,10 +42,10 @@ def test_every_policy_emits_the_targets_tokens_and_repeats_itself(policy: str, r
 
 
 def test_a_gateway_that_emits_a_wrong_token_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = generation.walk
+    real = walk
 
     def lying(flat: object, choose: object, **more: object) -> object:
-        taken = real(flat, choose, **more)  # type: ignore[arg-type]
+        taken = real(flat, choose, **more)
         taken.tokens[-1] += 1
         return taken
 

@@ -115,7 +115,7 @@ class AsPrinted(Arm):
 def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float, int, int]]]:
     """Seconds, rounds and gateway passes of two answers with the shipped policy and with Algorithm 1."""
     options = {"k": 2, "phi": phi, "depth": 2}
-    arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)  # type: ignore[arg-type]
+    arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)
     cells = [Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps_of(CONFIG), 100, 2) for arm in arms]
     return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]
 
@@ -144,7 +144,7 @@ def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
     monkeypatch.setattr(WanSpec, "_patience", lambda self, link: 60.0)
     steps = replace(steps_of(CONFIG), catch_up_s=catch_up_ms / 1000, unread=0)
     options = {"k": 2, "phi": phi, "depth": 2}
-    arms = Arm("ours", "wanspec", TREE, **options), AsTheWholePaper("paper", "wanspec", TREE, **options)  # type: ignore[arg-type]
+    arms = Arm("ours", "wanspec", TREE, **options), AsTheWholePaper("paper", "wanspec", TREE, **options)
     ours, paper = (
         [(r.seconds, r.rounds, r.local_passes, r.local_tokens) for r in simulate(cell)]
         for cell in (Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps, 60, 3) for arm in arms)

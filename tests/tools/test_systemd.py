@@ -70,8 +70,14 @@ def test_what_only_a_person_can_repair_is_not_tried_again(name: str) -> None:
         errors.KeyStoreError,
     )
     assert {error.exit_code for error in hopeless} <= never
-    passing = (errors.AddressError, errors.NoGatewayError, errors.LocalProtocolError, errors.RemoteProtocolError)
-    passing = (*passing, errors.EdgespecError, EngineFailedError)
+    passing = (
+        errors.AddressError,
+        errors.NoGatewayError,
+        errors.LocalProtocolError,
+        errors.RemoteProtocolError,
+        errors.EdgespecError,
+        EngineFailedError,
+    )
     assert never.isdisjoint({error.exit_code for error in passing})
 
 

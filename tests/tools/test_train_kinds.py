@@ -57,7 +57,7 @@ def test_an_eagle_head_is_measured_step_by_step(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(eagle, "Line", Counting)
     tokens = torch.tensor([7, 0, 1, 2, 4, -1, 3, 3, -1])
     text = Pairs(torch.zeros(9, WIDTH), tokens, torch.tensor([False] + [True] * 5 + [False] + [True] * 2))
-    assert eagle.measure(None, torch.zeros(1), text) == [  # type: ignore[arg-type]
+    assert eagle.measure(None, torch.zeros(1), text) == [
         {"step": 0, "places": 5, "right": 0.4},
         {"step": 1, "places": 2, "right": 0.5},
         {"step": 2, "places": 1, "right": 0.0},

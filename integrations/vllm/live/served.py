@@ -156,7 +156,7 @@ def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_
     return Run(arm, streams, turn, pace, after[0] - drafted, after[1] - accepted, dict(zip(prompts, texts)))
 
 
-def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], None]]) -> str:
+def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], object]]) -> str:
     """A completion's text, in whose middle something is killed and started again."""
     with ThreadPoolExecutor(1) as pool:
         completion = pool.submit(server.complete, prompt, max_tokens)
@@ -192,7 +192,7 @@ def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str],
         for turn, streams in itertools.product(range(options.turns), options.streams):
             for arm in ("plain", "no consent", "worker"):
                 add(plain if arm == "plain" else server, arm, prompts, streams, turn)
-        starts = {"worker": rig.start_worker, "gateway": rig.start_gateway}
+        starts: dict[str, Callable[[], object]] = {"worker": rig.start_worker, "gateway": rig.start_gateway}
         for name, start in starts.items():
             text = lose(server, prompts[0], options.max_tokens, [lambda: rig.stop(name, signal.SIGKILL), start])  # noqa: B023
             runs.append(Run(f"{name} killed", 1, 0, 0.0, 0, 0, {prompts[0]: text}))

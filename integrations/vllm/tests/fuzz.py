@@ -57,7 +57,7 @@ def message(rng: random.Random, requests: Sequence[Any]) -> bytes:
         tokens = [*one.all_token_ids[start:], *values(rng)]
     else:
         tokens = values(rng)
-    body = rng.choice(
+    body: list[Any] = rng.choice(
         (
             ["want", number, start],
             ["leave", number],

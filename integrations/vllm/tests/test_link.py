@@ -75,7 +75,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.workers, self.now = Workers(), 0.0
         self.ledger = Kept()
-        self.streams = Streams(self.workers, lambda: self.now, self.ledger)  # type: ignore[arg-type]
+        self.streams = Streams(self.workers, lambda: self.now, self.ledger)
         self.server = BoardServer(folder / "board.sock", self.streams, VOCAB)
         self.board = Board(Line(str(folder / "board.sock")), 0, VOCAB, DRAFTS)
 

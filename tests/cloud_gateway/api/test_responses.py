@@ -52,7 +52,7 @@ async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> N
 async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": "look. " + CALL}
     text, call = (await client.responses.create(**asked)).output
-    assert text.type == "message" and text.content[0].text == "user: look. "  # type: ignore[union-attr]
+    assert text.type == "message" and text.content[0].text == "user: look. "
     assert call.type == "function_call" and (call.name, call.arguments) == ("weather", '{"city": "Oslo"}')
     async with client.responses.stream(**asked) as stream:
         kinds = [event.type async for event in stream]
@@ -61,7 +61,7 @@ async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI)
     assert kinds.count("response.output_item.done") == 2 and "response.function_call_arguments.done" in kinds
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
     former = [{"role": "user", "content": "x"}, call.model_dump(exclude_none=True), result]
-    echoed = await client.responses.create(model="echo", input=former)  # type: ignore[arg-type]
+    echoed = await client.responses.create(model="echo", input=former)
     assert echoed.output_text.endswith("tool: rain")
 
 
@@ -102,7 +102,7 @@ async def test_load_tools_may_ask_for_a_length_if_the_operator_allows_it(tmp_pat
         status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, "min_tokens": 61})
         assert (status, body["error"]["param"]) == (400, "min_tokens"), body
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key) as client:
-            chunks = [one async for one in await client.chat.completions.create(**asked)]  # type: ignore[call-overload]
+            chunks = [one async for one in await client.chat.completions.create(**asked)]
         counts = [chunk.usage.completion_tokens for chunk in chunks]
         assert counts == sorted(counts) and counts[-1] > counts[0] == 3
 

@@ -96,9 +96,14 @@ def test_what_is_no_call_stays_text(text: str) -> None:
 
 def test_forced_arguments_have_the_named_properties_only() -> None:
     inner = {"type": "object", "properties": {"b": {"type": "string"}}}
+    definitions = {
+        "D": inner,
+        "E": {**inner, "additionalProperties": {"type": "integer"}},
+        "F": {"enum": [inner]},
+    }
     parameters = {
         "properties": {"properties": inner, "list": {"items": {"$ref": "#/$defs/D"}}, "free": {"type": "object"}},
-        "$defs": {"D": inner, "E": {**inner, "additionalProperties": {"type": "integer"}}, "F": {"enum": [inner]}},
+        "$defs": definitions,
         "required": ["list"],
     }
     found = forced(parameters)
@@ -106,7 +111,7 @@ def test_forced_arguments_have_the_named_properties_only() -> None:
     assert found["additionalProperties"] is False and found["properties"]["properties"] == closed
     assert found["properties"]["free"] == {"type": "object"}
     assert forced({"type": "object", "properties": {}})["additionalProperties"] is False, "a call without arguments"
-    assert found["$defs"] == {"D": closed, "E": parameters["$defs"]["E"], "F": {"enum": [inner]}}
+    assert found["$defs"] == {"D": closed, "E": definitions["E"], "F": {"enum": [inner]}}
     for left in ({"allOf": [inner]}, {"anyOf": [{"required": ["c"]}], **inner}, {**inner, "required": ["c"]}, {}):
         assert "additionalProperties" not in forced({"properties": {"x": left}})["properties"]["x"]
     deep: dict[str, Any] = {}
@@ -120,4 +125,4 @@ def forced(parameters: dict[str, Any]) -> dict[str, Any]:
     tool = Tool("function", Function("f", parameters=parameters))
     wanted = offered([tool], "required").grammar(None)
     assert wanted is not None
-    return wanted.schema["a0"]  # type: ignore[no-any-return]
+    return wanted.schema["a0"]

@@ -29,7 +29,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.fixture
 async def gateway(tmp_path: Path, settings: object) -> AsyncIterator[Keyed]:
-    async with keyed_gateway(tmp_path, settings) as running:  # type: ignore[arg-type]
+    async with keyed_gateway(tmp_path, settings) as running:
         yield running
 
 

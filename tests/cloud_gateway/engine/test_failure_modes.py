@@ -52,7 +52,7 @@ class Drifted(HashModel):
     """A draft whose vocabulary has the same size and other words: each token has moved by one."""
 
     def logits(self, tokens: object) -> Logits:
-        moved: Logits = super().logits(tokens)[[*range(1, self.vocab_size), 0]]  # type: ignore[arg-type]
+        moved: Logits = super().logits(tokens)[[*range(1, self.vocab_size), 0]]
         return moved
 
 
@@ -77,7 +77,7 @@ async def backlog(queued_answers: int) -> tuple[float, list[list[int]]]:
 
     def slow(*arguments: object) -> object:
         engine.target.sleep(PASS_S)  # type: ignore[attr-defined]
-        return real(*arguments)  # type: ignore[arg-type]
+        return real(*arguments)
 
     draft.draft = slow  # type: ignore[method-assign, assignment]
     with engines() as make:

@@ -22,7 +22,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
 def request(count: int = 60, prompt: list[int] = PROMPT, **more: object) -> GenerationRequest:
-    return GenerationRequest(prompt, count, ignore_eos=True, **more)  # type: ignore[arg-type]
+    return GenerationRequest(prompt, count, ignore_eos=True, **more)
 
 
 def twin(count: int, prompt: list[int] = PROMPT) -> list[int]:

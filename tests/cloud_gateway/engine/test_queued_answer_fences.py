@@ -169,7 +169,7 @@ class Asking:
 
 
 def test_a_full_queue_refuses_a_key_that_waits_and_no_other() -> None:
-    waiting = Waiting[Asking](2)  # type: ignore[type-var]
+    waiting = Waiting[Asking](2)
     waiting.add(Asking("alice"))
     waiting.add(Asking("alice"))
 

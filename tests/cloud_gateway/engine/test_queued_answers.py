@@ -237,7 +237,7 @@ class NoRoom(TableDraft):
     def open(self, request: object, tokens: object, scope: bytes = b"") -> None:
         if request < 0:  # type: ignore[operator]
             raise ModelError("no room")
-        super().open(request, tokens, scope)  # type: ignore[arg-type]
+        super().open(request, tokens, scope)
 
 
 async def test_a_draft_without_room_costs_the_queue_its_answers_and_nothing_else() -> None:

@@ -77,8 +77,8 @@ def test_every_label_with_which_we_end_a_link_may_be_logged() -> None:
             kind = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
             if kind in kinds:
                 label = next(iter(node.args), None)  # type: ignore[attr-defined]
-                if isinstance(label, ast.Constant):
-                    used.add(f"shape-{label.value}" if kind == "shape_error" else str(label.value))
+                if isinstance(label, ast.Constant) and isinstance(label.value, str):
+                    used.add(f"shape-{label.value}" if kind == "shape_error" else label.value)
     used |= {f"shape-{kind}" for kind in m.Shape}
     assert len(used) > 20
     assert used <= REASONS

@@ -45,7 +45,10 @@ def steering(name: str, tokens: list[int]) -> list[int]:
 def chat(name: str, *said: str) -> list[dict[str, Any]]:
     """A chat with a text in every field that the family's template uses."""
     family, (system, user, assistant, result, question) = FAMILIES[name], said
-    messages = [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": user},
+        {"role": "assistant", "content": assistant},
+    ]
     if family.tools:
         call = {"id": "abc123xyz", "type": "function", "function": {"name": "look", "arguments": {"at": user}}}
         messages += [
@@ -259,7 +262,7 @@ def test_a_template_still_cuts_off_what_was_thought(name: str) -> None:
 
 def test_thoughts_of_the_last_answer_keep_the_templates_own_tokens() -> None:
     call = {"id": "", "type": "function", "function": {"name": "look", "arguments": {}}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "<think>\nhm\n</think>\n\nI look.", "tool_calls": [call]},
         {"role": "tool", "content": "blue"},

@@ -61,7 +61,7 @@ class Timed(TableTarget):
         self.now, self.step_s, self.row_s = 0.0, step_s, row_s
         self.seen: set[int] = set()
 
-    def verify(self, batch: Sequence[Work]) -> list:  # type: ignore[type-arg,override]
+    def verify(self, batch: Sequence[Work]) -> list:
         rows = sum(len(work.tree) for work in batch)
         self.now += (self.step_s + self.row_s * rows) * (1 if rows in self.seen else 10)
         self.seen.add(rows)

@@ -40,7 +40,7 @@ def test_the_table_covers_each_event_that_a_state_can_meet() -> None:
     ],
 )
 def test_the_policy_says_why_not(mode: str, hours: tuple, day_s: float, values: dict, says: str | None) -> None:
-    assert OwnerPolicy(mode, hours, LIMITS).objection(day_s, values) == says  # type: ignore[arg-type]
+    assert OwnerPolicy(mode, hours, LIMITS).objection(day_s, values) == says
 
 
 def test_it_steps_aside_at_once_and_comes_back_after_the_idle_time() -> None:

@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +17,7 @@ from edgespec.lab.wan import Proxy, main
 
 
 @pytest.fixture
-def echo() -> tuple[str, int]:
+def echo() -> Iterator[tuple[str, int]]:
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
@@ -93,7 +94,7 @@ def test_a_held_direction_delivers_nothing_until_it_heals(echo: tuple[str, int])
     sock.sendall(b"a")
     assert sock.recv(1) == b"a"
     for direction in ("up", "down"):
-        proxy.hold(direction)  # type: ignore[arg-type]
+        proxy.hold(direction)
         sock.sendall(b"b")
         sock.settimeout(0.1)
         with pytest.raises(TimeoutError):

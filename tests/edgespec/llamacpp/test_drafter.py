@@ -69,7 +69,8 @@ def test_a_step_for_all_fails_as_one_and_keeps_what_each_had(drafter: Drafter, s
 def test_no_ancestor_is_evaluated_twice(drafter: Drafter, slow: SlowDrafter) -> None:
     drafter.open("r", PROMPT)
     drafter.step("r", [()], 2)
-    for step, paths in enumerate([[(3,), (4,)], [(3, 5), (3, 6), (4, 7)], [(3, 5, 8), (3, 6, 8), (3, 6, 9)]]):
+    levels: list[list[tuple[int, ...]]] = [[(3,), (4,)], [(3, 5), (3, 6), (4, 7)], [(3, 5, 8), (3, 6, 8), (3, 6, 9)]]
+    for step, paths in enumerate(levels):
         before = drafter.rows
         for path, proposal in zip(paths, drafter.step("r", paths, 3), strict=True):
             slow.check([*PROMPT, *path], proposal, TOLERANCE)

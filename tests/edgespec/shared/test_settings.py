@@ -66,7 +66,7 @@ def test_a_right_file_loads_and_what_it_leaves_out_has_its_default(tmp_path: Pat
     assert settings == Root(link=Link(port=1, loss=1.0, cores=(0, 1), policy="wanspec"))
     assert isinstance(settings.link.loss, float)
     with pytest.raises(AttributeError):
-        settings.link.port = 2  # type: ignore[misc]
+        settings.link.port = 2
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def start(model: Path) -> Iterator[Callable[..., Desk]]:
         desk = Desk()
         drafter = Drafter(model, context=2048, sequences=4, prefill_batch=128)
         outlet = Outlet(desk.send, desk.broken.put)
-        desk.daemon = Daemon(drafter, Starts(rule), outlet, reading=Reading(64), _wake=desk.wake, **options)  # type: ignore[arg-type]
+        desk.daemon = Daemon(drafter, Starts(rule), outlet, reading=Reading(64), _wake=desk.wake, **options)
         thread = threading.Thread(target=desk.daemon.run)
         thread.start()
         running.append((desk, thread))
@@ -176,7 +176,7 @@ def test_what_is_kept_of_a_prompt_serves_only_requests_of_its_scope(start: Calla
     desk = start()
     drafter, shared = desk.daemon.drafter, []
     opens = drafter.open
-    drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign,assign,func-returns-value]
+    drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign]
     scopes = [b"alice", b"bob", b"alice", b"", b""]
     for number, scope in enumerate(scopes, 1):
         desk.daemon.take(Open(number, 1, len(PROMPT), PROMPT, Sampling(), scope))
@@ -255,9 +255,9 @@ def serves_on(desk: Desk, number: int) -> None:
         desk.daemon.take(message)
     wanted = {number, number + 100}
     while wanted:
-        message = desk.sent.get(timeout=20)
-        if isinstance(message, Tree) and (message.request != number or message.prefix_len > len(PROMPT)):
-            wanted.discard(message.request)
+        tree = desk.sent.get(timeout=20)
+        if isinstance(tree, Tree) and (tree.request != number or tree.prefix_len > len(PROMPT)):
+            wanted.discard(tree.request)
 
 
 class Poisoned:
@@ -307,7 +307,7 @@ def test_nothing_is_kept_of_a_prompt_whose_reading_failed(start: Callable[..., D
     desk = start()
     drafter, shared = desk.daemon.drafter, []
     opens = drafter.open
-    drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign,assign,func-returns-value]
+    drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign]
     Poisoned(desk, MemoryError, times=1)
     prompt = [*[7] * 300, CANARY]
     for number in (1, 2, 3):

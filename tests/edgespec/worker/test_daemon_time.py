@@ -25,10 +25,10 @@ def opened(request: int = 1, prompt: list[int] = PROMPT) -> Open:
 
 def by_hand(model: Path, **options: object) -> tuple[Daemon, list[Tree | StepTimes | Decline]]:
     """A daemon without a thread, to be stepped; each row that its model evaluates takes 1/256 s."""
-    drafter, sent = Drafter(model, context=2048, sequences=4, prefill_batch=256), []  # type: ignore[var-annotated]
+    drafter, sent = Drafter(model, context=2048, sequences=4, prefill_batch=256), []
     rule = BestFirstRule(sequences=4, max_depth=16)
     outlet, clock = Outlet(sent.extend, sent.append), lambda: drafter.rows / 256
-    daemon = Daemon(drafter, Starts(rule), outlet, clock=clock, **options)  # type: ignore[arg-type]
+    daemon = Daemon(drafter, Starts(rule), outlet, clock=clock, **options)
     return daemon, sent
 
 
@@ -85,7 +85,7 @@ def test_nodes_share_a_frame_while_a_pass_of_the_gateway_runs(model: Path) -> No
         daemon.writable()
     before = len(sent)
     assert before == 4, "no pass was stated yet"
-    token = sent[0].tokens[0]  # type: ignore[union-attr]
+    token = sent[0].tokens[0]
     digest = prefix_hash([*PROMPT, token])
     daemon.take(Commit(1, 1, len(PROMPT), [token], digest, 1_000_000, 1_000_000, 3))
     for _ in range(8):
@@ -108,7 +108,7 @@ def test_frames_beyond_the_rate_wait_and_their_nodes_share_the_next(model: Path)
     daemon.clock = lambda: 10.0
     daemon._send_due(math.inf)
     tree = CandidateTree(PROMPT)
-    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in sent)  # type: ignore[arg-type, union-attr]
+    assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in sent)
     assert len(sent) == 4 and len(tree.tree) == len(daemon._requests[1].tree), "nothing is lost"
     daemon.drafter.shutdown()
 
@@ -123,7 +123,7 @@ def test_it_writes_an_answer_for_the_queue_and_counts_none_of_it(model: Path) ->
         daemon._send_due(math.inf)
         daemon.writable()
         while sent:
-            answer.merge(sent.pop(), "w")  # type: ignore[arg-type]
+            answer.merge(sent.pop(), "w")
         if (commit := answer.advance()) is not None:
             daemon.take(commit)
     daemon.take(answer.close("written"))

@@ -154,7 +154,7 @@ async def test_a_worker_of_another_tokenizer_drafts_by_what_it_fetched(tmp_path:
     model = make_tiny_gguf(tmp_path / "tiny.gguf")
     store, found = KeyStore(tmp_path / "state"), gguf_vocabulary(target)
     offered = {"tokenizer": found.digest, "tokenizer_file": packed(gguf_metadata(target))}
-    async with serving(tmp_path, paired=[listed(store)], **offered) as gateway:  # type: ignore[arg-type]
+    async with serving(tmp_path, paired=[listed(store)], **offered) as gateway:
         PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
         daemon = DaemonSection(name="w", state_dir=str(tmp_path / "state"))
         settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon, owner=ALWAYS)

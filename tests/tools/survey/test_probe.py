@@ -17,7 +17,7 @@ PROMPT = "Count from one to nine."
 
 
 async def ask(base_url: str, key: str = "", timeout_s: float = 10.0, **endpoint: object) -> Sample:
-    section = EndpointSection(name="e", base_url=base_url, model="m", **endpoint)  # type: ignore[arg-type]
+    section = EndpointSection(name="e", base_url=base_url, model="m", **endpoint)
     return await Prober(section, RequestSection(prompt=PROMPT, timeout_s=timeout_s), "here", key).sample(
         1_700_000_000.0
     )
@@ -26,7 +26,7 @@ async def ask(base_url: str, key: str = "", timeout_s: float = 10.0, **endpoint:
 async def ask_one(reply: Reply, **options: object) -> Sample:
     server = ChatEndpoint(lambda: reply)
     async with serving(server):
-        return await ask(server.base_url, **options)  # type: ignore[arg-type]
+        return await ask(server.base_url, **options)
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.06, 0.15])

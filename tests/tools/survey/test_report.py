@@ -18,7 +18,7 @@ DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC).timestamp()
 
 def sample(at_h: float, ttft_ms: float | None = 100.0, endpoint: str = "a", **fields: object) -> Sample:
     given_ = {"connect_ms": 10.0, "region": "", "outcome": "ok", "model": "m", "source": "s", **fields}
-    return Sample(v=1, at=DAY + 3600 * at_h, endpoint=endpoint, ttft_ms=ttft_ms, **given_)  # type: ignore[arg-type]
+    return Sample(v=1, at=DAY + 3600 * at_h, endpoint=endpoint, ttft_ms=ttft_ms, **given_)
 
 
 def quantile(values: list[float], q: float) -> float:

@@ -10,7 +10,7 @@ from tools.survey.sample import Sample, SampleFile, SurveyFileError, read
 
 
 def sample(at: float = 1.0, **fields: object) -> Sample:
-    return Sample(v=1, at=at, source="here", endpoint="e", model="m", outcome="ok", **fields)  # type: ignore[arg-type]
+    return Sample(v=1, at=at, source="here", endpoint="e", model="m", outcome="ok", **fields)
 
 
 @pytest.mark.parametrize("kept", [1, 7, 20, -1])

@@ -27,7 +27,7 @@ def settings_for(*servers: ChatEndpoint, key: str = "", timeout_s: float = 5.0, 
     return SurveySettings(schedule=ScheduleSection(**times), request=request, endpoints=endpoints)
 
 
-async def survey(settings: SurveySettings, path: Path, watch: Callable[..., None] = print):
+async def survey(settings: SurveySettings, path: Path, watch: Callable[..., None] = print) -> Any:
     with SampleFile(path) as file:
         return await Survey(settings, file).run(watch)
 

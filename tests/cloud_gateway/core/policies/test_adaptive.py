@@ -240,7 +240,7 @@ def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> Non
 def modes(*, paused: bool) -> list[str]:
     """Of the guard, over twelve rounds of one token as fast as plain decoding, a second of reading before each."""
     adaptive, tree, reading_s = Adaptive(), CandidateTree([3]), 0.0
-    found = []
+    found: list[str] = []
     for number in range(12):
         now = number * (TT + 1.0)
         costs = replace(NO_LOCAL, paused_s=reading_s if paused else 0.0)
@@ -279,7 +279,7 @@ def test_balanced_makes_a_third_of_colocated_decodings_passes() -> None:
 
 def unsure(phi: float | str, entropy: float) -> Adaptive:
     """A policy whose worker streams, after a walk that ended at an open leaf with this entropy."""
-    policy, tree = Adaptive(PolicySettings(prefer="offload", phi=phi)), CandidateTree([1, 2])  # type: ignore[arg-type]
+    policy, tree = Adaptive(PolicySettings(prefer="offload", phi=phi)), CandidateTree([1, 2])
     decide(policy, tree, 0.1)
     policy.received(Merged(fresh=1, reached=2), TT)
     tree.advance([7, 8])

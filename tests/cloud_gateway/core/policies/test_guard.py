@@ -186,7 +186,7 @@ WORST = {
 @pytest.mark.parametrize("local", [True, False])
 def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
     """Five answers of 80 tokens, each against the better of plain and co-located decoding."""
-    place = Place(**{"curve": "q4_0", "match": 0.75, "rtt_ms": 20.0, **WORST[case]})  # type: ignore[arg-type]
+    place = Place(**{"curve": "q4_0", "match": 0.75, "rtt_ms": 20.0, **WORST[case]})
     steps, net = steps_at(place, load("sweep")), LinkModel(place.rtt_ms / 1000)
 
     def seconds(arm: Arm) -> list[float]:

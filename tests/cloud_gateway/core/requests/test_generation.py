@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -62,24 +62,27 @@ def rows(generation: Generation, flat: FlatTree) -> Rows:
     return Rows(HASH, generation.tree.prefix.tokens, flat)
 
 
-def verify(generation: Generation, now: float = 1.0, nodes: Sequence[object] | None = None) -> list[object]:
+Output = TypeVar("Output")
+
+
+def verify(generation: Generation, now: float = 1.0, nodes: Sequence[object] | None = None) -> list[Any]:
     """One round over these candidates, or all."""
-    chosen = generation.select(list(generation.tree.tree.nodes.values()) if nodes is None else nodes)  # type: ignore[arg-type]
+    chosen = generation.select(list(generation.tree.tree.nodes.values()) if nodes is None else nodes)
     flat = generation.flatten(chosen)
     return list(generation.handle(events.Verified(flat, rows(generation, flat)), now))
 
 
-def of(outputs: Sequence[object], kind: type) -> list[object]:
+def of(outputs: Sequence[object], kind: type[Output]) -> list[Output]:
     return [output for output in outputs if isinstance(output, kind)]
 
 
 def test_a_commit_states_the_rounds_period_its_pass_and_its_depth() -> None:
     generation = decoding("plain")  # it verifies whenever it is asked
     generation.decide(LINK, COSTS, 0.9)
-    (first,) = (output.body for output in of(verify(generation, 1.0), events.Send))  # type: ignore[attr-defined]
+    (first,) = (output.body for output in of(verify(generation, 1.0), events.Send))
     generation.handle(events.FrameArrived("w", frame(generation)), 1.01)
     generation.decide(LINK, COSTS, 1.02)
-    (second,) = (output.body for output in of(verify(generation, 1.15), events.Send))  # type: ignore[attr-defined]
+    (second,) = (output.body for output in of(verify(generation, 1.15), events.Send))
     assert (first.period_us, first.pass_us, first.depth) == (0, 100_000, 0)
     assert (second.period_us, second.pass_us, second.depth) == (150_000, 130_000, 2)
 
@@ -99,7 +102,7 @@ def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pyte
     monkeypatch.setattr(
         type(generation.policy),
         "decide",
-        lambda self, tree, link, costs, now: seen.append((now, costs.paused_s)) or decide(self, tree, link, costs, now),  # type: ignore[func-returns-value]
+        lambda self, tree, link, costs, now: seen.append((now, costs.paused_s)) or decide(self, tree, link, costs, now),
     )
     generation.decide(LINK, replace(COSTS, paused_s=2.0), 0.95)
     verify(generation, 1.0)
@@ -113,7 +116,7 @@ def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pyte
     action = generation.decide(LINK, replace(COSTS, paused_s=30.0), 61.1)
     assert seen == [pytest.approx((0.95, 2.0)), pytest.approx((1.1, 2.0))]
     assert not isinstance(action, Wait) or 61.1 <= action.until <= 62
-    (commit,) = (output.body for output in of(verify(generation, 61.1), events.Send))  # type: ignore[attr-defined]
+    (commit,) = (output.body for output in of(verify(generation, 61.1), events.Send))
     assert commit.period_us == pytest.approx(100_000, abs=2)
     assert generation.usage.times.queued_s == pytest.approx(38.95)
     assert generation.usage.times.total_s == pytest.approx(1.1)
@@ -157,7 +160,7 @@ def audit(right: bool, constraint: ForcesFive | None = None) -> tuple[float, int
     generation.handle(events.FrameArrived("w", frame(generation, right=right)), 0.1)
     verify(generation)
     (released,) = of(generation.handle(events.WorkerChanged("w", "gone"), 2.0), events.Released)
-    return round(released.given.claimed, 6), released.given.accepted  # type: ignore[attr-defined]
+    return round(released.given.claimed, 6), released.given.accepted
 
 
 def test_a_worker_is_judged_by_the_candidates_among_which_the_target_chose() -> None:
@@ -206,7 +209,7 @@ def test_a_cancelled_request_ends_with_its_round_and_emits_nothing() -> None:
     assert generation.handle(events.Ended("left"), 0.1) == ()
     outputs = verify(generation)
     assert of(outputs, events.Finished) == [events.Finished("cancelled")]
-    assert [chosen.event for chosen in of(outputs, events.Chosen)] == [None]  # type: ignore[attr-defined]
+    assert [chosen.event for chosen in of(outputs, events.Chosen)] == [None]
 
 
 def test_the_policy_receives_a_round_before_anything_later() -> None:

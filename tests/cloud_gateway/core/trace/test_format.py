@@ -21,7 +21,7 @@ from tests.cloud_gateway.core.requests.test_generation import decoding
 
 KEY = SigningKey(b"k" * 32)
 HEADER = Header("0.1", 1, 7, PolicySettings(phi=0.1), 12, 40, 4096, True, False, [31], ["ab"], "stop", True)
-COSTS = Costs(None, 0.004, local_points=((1, 1e-3),))  # type: ignore[arg-type]
+COSTS = Costs(None, 0.004, local_points=((1, 1e-3),))
 LINK = LinkView(1 / 3, 0.02, 0.003, True)
 EVENTS: list[trace.AnyEvent] = [
     events.Admitted(11),

@@ -32,7 +32,7 @@ def shipped(name: str) -> Trace:
 
 
 def changed(recorded: Trace, **change: object) -> Policy:
-    settings = msgspec.structs.replace(recorded.header.settings, **change)  # type: ignore[arg-type]
+    settings = msgspec.structs.replace(recorded.header.settings, **change)
     return make(settings)
 
 

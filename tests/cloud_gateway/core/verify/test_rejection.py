@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def exact_output(p: np.ndarray, q: np.ndarray, width: int) -> np.ndarray:
     The slow twin of `draw` and `token` together, from the algorithm in the module's text.
     """
     result = np.zeros(len(p))
-    for siblings in itertools.permutations(np.flatnonzero(q > 0), min(width, np.count_nonzero(q))):
+    for siblings in itertools.permutations(np.flatnonzero(q > 0).tolist(), min(width, int(np.count_nonzero(q)))):
         probability, left = 1.0, q / q.sum()
         rest = p.copy()
         tested = q / q.sum()
@@ -101,8 +102,8 @@ def test_a_sample_by_inversion_never_lands_on_probability_zero() -> None:
     class Extreme(np.random.Generator):
         value = 0.0
 
-        def random(self, size: object = None) -> np.ndarray:  # type: ignore[override]
-            return np.full(size, self.value)  # type: ignore[arg-type]
+        def random(self, size: Any = None) -> np.ndarray:  # type: ignore[override]
+            return np.full(size, self.value)
 
     rng = Extreme(np.random.PCG64(1))
     p = np.array([[0.0, 0.3, 0.0, 0.7, 0.0]])
@@ -115,7 +116,7 @@ def test_probabilities_from_elsewhere_are_refused() -> None:
     r, p = rejection(), P[None, :]
     for foreign in (Proposal([1], [0.1], 0.5), (Q[None, :], np.array([[1]])), Q[None, :]):
         with pytest.raises(TypeError, match="drew itself"):
-            r.token(p, foreign)  # type: ignore[arg-type]
+            r.token(p, foreign)
 
 
 # --- a request ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ UNSURE = Proposal(tokens=[7, 8, 9], costs=[0.7, 0.9, 2.0], entropy=1.2)
 
 
 def drafting(**rule: float) -> Drafting:
-    machine = Drafting(request=1, epoch=1, prompt_len=3, rule=DraftRule(**rule))  # type: ignore[arg-type]
+    machine = Drafting(request=1, epoch=1, prompt_len=3, rule=DraftRule(**rule))
     machine.commit(0, [1, 2, 3])
     return machine
 

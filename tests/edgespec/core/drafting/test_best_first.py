@@ -23,7 +23,7 @@ def proposal(*chances: float, first: int = 100, entropy: float = 1.0) -> Proposa
 
 
 def drafting(**rule: float) -> BestFirst:
-    machine = BestFirst(1, 1, len(PROMPT), BestFirstRule(**rule), calibrator=Calibrator(rate=0.0))  # type: ignore[arg-type]
+    machine = BestFirst(1, 1, len(PROMPT), BestFirstRule(**rule), calibrator=Calibrator(rate=0.0))
     machine.commit(0, PROMPT)
     return machine
 

@@ -31,7 +31,7 @@ def parts(*machines: BestFirst) -> list[tuple[BestFirst, list[Node]]]:
 
 
 def counts(*machines: BestFirst, most: int = 44, **how: object) -> dict[int, int]:
-    return {one.request: len(leaves) for one, leaves in shared(parts(*machines), most, **how)}  # type: ignore[arg-type]
+    return {one.request: len(leaves) for one, leaves in shared(parts(*machines), most, **how)}
 
 
 @pytest.mark.parametrize("leaf_s", [0.0, 0.1, 0.3, 1.0])

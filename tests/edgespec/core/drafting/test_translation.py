@@ -178,7 +178,7 @@ def test_a_draft_reads_its_own_beginning_of_a_text_once() -> None:
     pair = pair_of("gpt2", "sentencepiece")
     (own,) = pair.draft.controls
     (end,) = pair.target.controls
-    pair.draft.begin = (own,)  # type: ignore[misc]
+    pair.draft.begin = (own,)
     try:
         words = pair.target.encode(b"one two ")
         for prompt in (words, [end, *words]):
@@ -186,7 +186,7 @@ def test_a_draft_reads_its_own_beginning_of_a_text_once() -> None:
             assert text.commit(prompt) == [own, *pair.draft.encode(b"one two")]
             assert text.commit(pair.target.encode(b"three ")) == pair.draft.encode(b" three")
     finally:
-        del pair.draft.begin  # type: ignore[misc]
+        del pair.draft.begin
 
 
 def test_a_missing_control_token_is_spelt_out_a_mark_of_a_beginning_not() -> None:

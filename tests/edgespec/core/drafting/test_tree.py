@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ def paths_of(tree: SpeculationTree) -> dict[tuple[int, ...], Node]:
         st.one_of(st.tuples(st.integers(0, 50), tokens, st.floats(0, 5)), st.lists(tokens, min_size=1, max_size=3))
     )
 )
-def test_exactly_the_paths_that_continue_the_committed_tokens_are_kept(steps) -> None:
+def test_exactly_the_paths_that_continue_the_committed_tokens_are_kept(steps: list[Any]) -> None:
     tree, twin = SpeculationTree(9), PathSet()
     for step in steps:
         if isinstance(step, tuple):

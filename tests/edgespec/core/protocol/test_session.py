@@ -234,7 +234,8 @@ class Walk(RuleBasedStateMachine):
     def begin(self, wild: bool) -> None:
         """Only a wild walk has frames that no correct peer sends; they end it soon."""
         self.now, self.seq, self.wild = 0.0, 0, wild
-        self.peer, self.machine = worker(), gateway()
+        self.peer: WorkerSession | GatewaySession = worker()
+        self.machine: WorkerSession | GatewaySession = gateway()
         self.expected = self.start
 
     def feed(self, data: bytes, *messages: Any) -> None:

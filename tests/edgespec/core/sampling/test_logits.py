@@ -124,7 +124,7 @@ def test_candidates_and_dense_logits_are_one_distribution(seed: int, rule: Sampl
 
 
 def kept(logits: list[float], **rule: float) -> list[int]:
-    processed = process(np.array(logits, np.float32), Sampling(**{"temperature": 1.0, **rule}))  # type: ignore[arg-type]
+    processed = process(np.array(logits, np.float32), Sampling(**{"temperature": 1.0, **rule}))
     return np.flatnonzero(processed > -INF).tolist()
 
 

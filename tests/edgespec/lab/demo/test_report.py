@@ -148,7 +148,7 @@ class FakeRig:
 def bench(*, neighbour: bool = True) -> tuple[Bench, FakeRig]:
     beside = FakeNeighbour()
     rig = FakeRig(beside)
-    return Bench(rig, beside if neighbour else None), rig  # type: ignore[arg-type]
+    return Bench(rig, beside if neighbour else None), rig
 
 
 def test_only_arms_without_a_worker_have_a_neighbour() -> None:

@@ -15,7 +15,7 @@ from edgespec.worker.peers.service import PeerService
 from tests.support.peers import HOME
 
 if TYPE_CHECKING:
-    from edgespec.shared.limited_port import LimitedConnection
+    from edgespec.worker.peers.tunnel import Channel
 
 OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
 
@@ -29,7 +29,7 @@ async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> Non
         assert place.port is not None
         place.peers.add(OTHER, b"", "desk-2", "", 1)
         assert (await place._row(place.peers.all()[0]))["there"] is False
-        place.port.tunnels[OTHER] = cast("LimitedConnection", None)
+        place.port.tunnels[OTHER] = cast("Channel", None)
         shown = await place.show()
     finally:
         place.port.tunnels.clear()

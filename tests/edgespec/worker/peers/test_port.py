@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from websockets.asyncio.client import connect
@@ -168,7 +169,7 @@ async def test_a_relay_that_falls_silent_is_left(tmp_path: Path, monkeypatch: py
         assert await exchanged(end, b"there") == b"there"
         loop = asyncio.get_running_loop()
         for channel in relay.port.tunnels.values():
-            channel.writer.transport.pause_reading()
+            cast(asyncio.Transport, channel.writer.transport).pause_reading()
             monkeypatch.setattr(channel, "send", lambda data: asyncio.sleep(3600))
         began = loop.time()
         async with asyncio.timeout(20):

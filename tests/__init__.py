@@ -1,0 +1,1 @@
+"""Tests of edgespec, cloud_gateway and tools, in the order of their folders."""
