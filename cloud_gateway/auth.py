@@ -64,8 +64,8 @@ NOBODY = Key(id="0" * ID_LENGTH, name="", created=0, salt="00", hash="0" * 64, r
 class KeyRing:
     """The API keys in one file of the key folder, read again whenever the file changes.
 
-    Several processes may use it at once. All methods raise KeyStoreError where the file cannot be read or written, is
-    damaged, or is open to other users.
+    Several processes may use it at once. All methods raise KeyStoreError if the file cannot be read or written, is
+    damaged, is gone after it was there, or is open to other users.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,7 @@ class KeyRing:
             lambda data: msgspec.json.decode(data, type=_File).keys,
             lambda keys: msgspec.json.encode(_File(keys=keys)),
             lambda key: key.id,
-            "",
+            "make new keys",
         )
         self.used: dict[str, int] = {}
         """When this process last accepted each key, by id; not stored."""

@@ -17,7 +17,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from cloud_gateway.auth import Key
-from edgespec.core.errors import ClientError, EdgespecError
+from edgespec.core.errors import ClientError, EdgespecError, KeyStoreError
 from edgespec.shared.log_text import LimitedLog, places
 
 log = logging.getLogger(__name__)
@@ -61,9 +61,21 @@ def internal(error: BaseException | str) -> ClientError:
     return ClientError(sentence, status=500, code="internal_error")
 
 
+def keys_unreadable(error: KeyStoreError) -> ClientError:
+    """503: whether an API key is valid cannot be said. The log names the file and what to do about it."""
+    lines.line(logging.ERROR, "keys", f"requests get 503, since API keys cannot be checked: {error}")
+    sentence = (
+        "The gateway cannot read its list of API keys at present, so it cannot check yours; send the request again "
+        "shortly, and tell its operator if this lasts: the gateway's log says what to do."
+    )
+    return unavailable(sentence, code="keys_unreadable")
+
+
 def as_client_error(error: Exception, request: web.Request) -> ClientError:
     if isinstance(error, ClientError):
         return error
+    if isinstance(error, KeyStoreError):
+        return keys_unreadable(error)
     if isinstance(error, web.RequestPayloadError):
         return ClientError("The request body ended early, or its chunks are not valid.", code="malformed_http")
     if isinstance(error, web.HTTPException):

@@ -67,7 +67,8 @@ class WorkerInfo(LinkedWorker):
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
     paused_because: str | None = None
     probation_ends: asyncio.TimerHandle | None = None
-    """Until then it gets no requests, because its links kept ending (cloud_gateway/core/limits/conduct.py)."""
+    """Until then it gets no requests (cloud_gateway/core/limits/conduct.py)."""
+    probation_because: str = ""
     scopes: dict[int, bytes] = field(default_factory=dict)
     """The cache scopes of its open requests, which differ between API keys (cloud_gateway/core/limits/conduct.py)."""
     blamed_for: bytes | None = None
@@ -75,7 +76,7 @@ class WorkerInfo(LinkedWorker):
 
     @property
     def probation(self) -> bool:
-        """Whether it gets no requests yet, because its links kept ending."""
+        """Whether it gets no requests yet, for the reason of `probation_because`."""
         return self.probation_ends is not None
 
     def sampled(self, rtt_s: float) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from websockets.asyncio.server import ServerConnection
 
-from cloud_gateway.core.limits.conduct import Conduct, Probation
+from cloud_gateway.core.limits.conduct import CONTEST_PROBATION_S, Conduct, Contest, Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Inbox, WorkerGone, WorkerReady
 from cloud_gateway.engine.offloading import Workers
@@ -115,6 +115,7 @@ class Links(Workers):
         self._workers: dict[str, WorkerInfo] = {}
         """By id; changed on the event loop."""
         self._probation = Probation()
+        self._contest = Contest()
         self.conduct, self._quarantined = conduct or Conduct(), quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LimitedPort(
@@ -145,6 +146,9 @@ class Links(Workers):
                     self._reject(ws.peer, ws.flooded.reason, str(ws.flooded))
             else:
                 await self._serve_link(ws)
+        except KeyStoreError as damaged:  # the worker is to try again: whether it is paired cannot be said
+            self._unreadable(damaged)
+            await ws.close(CloseCode.OURS, "internal")
         except Exception as error:  # noqa: BLE001  a fault of ours must end this connection only
             text = f"{ws.peer}: connection ended by a fault of this gateway"
             self._lines.line(logging.ERROR, ("fault", type(error)), text, error)
@@ -266,15 +270,48 @@ class Links(Workers):
         self._recheck(worker)
         former = self._workers.get(worker.id)
         if former is not None:
-            text = f"a newer session of the same key came from {worker.address}"
-            error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
-            self._hang_up(former, Bye("superseded"), error)
+            self._take_over(former, worker)
         self._begin_probation(worker)
         self._workers[worker.id] = worker
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
         self.inbox.post(WorkerReady(worker.id))
         asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
+
+    def _take_over(self, former: WorkerInfo, newer: WorkerInfo) -> None:
+        text = f"a newer session of the same key came from {newer.address}"
+        error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
+        self._hang_up(former, Bye("superseded"), error)
+        now = asyncio.get_running_loop().time()
+        self._contest.taken_over(newer.id, newer.address.removeprefix("peer "), now)
+        if self._contest.addresses(newer.id, now):
+            self._lines.warning(("contested", newer.id), self._contested(newer.id, str(newer), now))
+
+    def _contested(self, worker: str, shown: str, now: float) -> str:
+        """What is wrong with the key of this worker, whose fault it is and what to do; `shown`: its name and id."""
+        hosts = ", ".join(self._contest.addresses(worker, now)[:4])
+        return (
+            f"{shown}: several processes link with its key, from {hosts}, and end each other's links. Its state folder "
+            "was copied, for example with the image of a machine, or it runs twice. It gets requests again "
+            f"{CONTEST_PROBATION_S:.0f} s after only one of them links: stop the others, or remove the folder `keys` "
+            "from their state folders and pair each again (`cloud-gateway pair`)."
+        )
+
+    def problems(self) -> list[str]:
+        """What the operator has to put right, a sentence or more each: a list that cannot be read, copied keys."""
+        now = asyncio.get_running_loop().time()
+        found = []
+        for worker in self._contest.contested(now):
+            shown = str(self._workers.get(worker, f"worker ({worker})"))
+            found.append(self._contested(worker, shown, now))
+        try:
+            self.paired.all()
+        except KeyStoreError as damaged:
+            found.append(f"The list of workers cannot be read, so no worker can link: {damaged}")
+        return found
+
+    def _unreadable(self, damaged: KeyStoreError) -> None:
+        self._lines.line(logging.ERROR, "list", f"the standing of workers cannot be read: {damaged}")
 
     def _rotate(self, old: bytes, new: bytes) -> None:
         """Stores a worker's new key, on the event loop, so that no handshake comes between; ends the old one's link."""
@@ -287,14 +324,15 @@ class Links(Workers):
             error = RemoteProtocolError("superseded", "its key was rotated", close_code=CloseCode.SUPERSEDED)
             self._hang_up(info, Bye("superseded"), error)
         self._probation.renamed(former, to)
+        self._contest.renamed(former, to)
 
     def _recheck(self, worker: WorkerInfo) -> None:
         """Once a second: ends the link of a worker that has expired, or that another process revoked."""
         key = worker.hello.worker_key
         try:
             error = standing_error(self.paired.lookup(key), key)
-        except KeyStoreError as damaged:
-            self._lines.line(logging.ERROR, "list", f"the standing of workers cannot be read: {damaged}")
+        except KeyStoreError as damaged:  # no reason to end a link that was accepted
+            self._unreadable(damaged)
             return
         if error is not None:
             self._hang_up(worker, Bye(error.reason), error)
@@ -313,7 +351,8 @@ class Links(Workers):
         if worker.probation_ends is not None:
             worker.probation_ends.cancel()  # it would hold the connection's buffers for up to ten minutes
         now = asyncio.get_running_loop().time()
-        self._probation.ended(worker.id, now, by_its_fault=why in FAULTS)
+        if why != "superseded":
+            self._probation.ended(worker.id, now, by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self.inbox.post(WorkerGone(worker.id, why))
         if why in FAULTS:
@@ -323,10 +362,14 @@ class Links(Workers):
         """A worker whose links keep ending gets no requests at first: each end stalls those that it drafts for."""
         loop = asyncio.get_running_loop()
         seconds = self._probation.length_s(worker.id, loop.time())
+        worker.probation_because = "on probation, its links kept ending"
+        if self._contest.addresses(worker.id, loop.time()):
+            seconds = max(seconds, CONTEST_PROBATION_S)
+            worker.probation_because = "several processes link with its key"
         if seconds:
             worker.probation_ends = loop.call_later(seconds, self._end_probation, worker)
             worker.pause(worker.paused_because)
-            text = f"{worker} gets no requests for {seconds:.0f} s: its links keep ending"
+            text = f"{worker} gets no requests for {seconds:.0f} s: {worker.probation_because}"
             self._lines.line(logging.WARNING, ("probation", worker.id), text)
 
     def _end_probation(self, worker: WorkerInfo) -> None:

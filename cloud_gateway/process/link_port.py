@@ -26,7 +26,7 @@ from cloud_gateway.core.limits.conduct import Conduct
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links, link_admission
 from cloud_gateway.process.config import LinkSection, LocalDraftSection
-from edgespec.core.errors import AddressError
+from edgespec.core.errors import AddressError, KeyStoreError
 from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.core.protocol.messages import VERSION
@@ -55,6 +55,7 @@ class LinkPort:
         """None until the port is open."""
         self.advertiser: Advertiser | None = None
         self.number = 0
+        self._quarantined = 0
 
     def make_links(
         self,
@@ -92,6 +93,12 @@ class LinkPort:
             self.advertiser = Advertiser(self.name, self.key.public, self.tls.spki_hash, *where)
             self.advertiser.start()
             closing.push_async_callback(self.advertiser.close)
+
+    def quarantined(self) -> int:
+        """How many workers are quarantined; as many as before while their list cannot be read."""
+        with contextlib.suppress(KeyStoreError):
+            self._quarantined = self.paired.quarantined()
+        return self._quarantined
 
     @property
     def url(self) -> str:

@@ -40,7 +40,7 @@ from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import pin
-from edgespec.shared.files import write_private
+from edgespec.shared.files import held, write_private
 from edgespec.shared.installed import another
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
@@ -128,6 +128,7 @@ class Gateway:
     async def _open(self, closing: AsyncExitStack) -> Plan:
         """Opens what should fail before minutes of loading: addresses in use, a second gateway on the same state."""
         settings = self.settings
+        closing.enter_context(held(folders.state_dir("gateway", settings.daemon.state_dir), "gateway"))
         handlers = self.commands.handlers() | {"status": self.status}
         control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), handlers)
         await control.start()
@@ -201,7 +202,7 @@ class Gateway:
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
         self.models = models
-        self.metrics.registry.register(Watch(engine, links.workers, self.port.paired.quarantined, links.traffic))
+        self.metrics.registry.register(Watch(engine, links.workers, self.port.quarantined, links.traffic))
         own = await self._start_own_worker(closing)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
 
@@ -250,7 +251,8 @@ class Gateway:
             "policy": self.settings.policy.name,
             "workers_linked": len(linked),
             "workers_paused": sum(worker.paused for worker in linked),
-            "workers_quarantined": self.port.paired.quarantined(),
+            "workers_quarantined": self.port.quarantined(),
+            "problems": [*links.problems(), *self._key_problems()],
             "requests_active": engine.active,
             "requests_queued": engine.queued,
             "requests": stats.requests,
@@ -262,6 +264,13 @@ class Gateway:
             "frames": dict(stats.frames.counts),
             "refused": dict(links.rejected),
         }
+
+    def _key_problems(self) -> list[str]:
+        try:
+            self.keys.all()
+        except KeyStoreError as damaged:
+            return [f"The list of API keys cannot be read, so every request gets 503: {damaged}"]
+        return []
 
     def addresses(self) -> dict[str, str]:
         """URLs of the ports that are open."""

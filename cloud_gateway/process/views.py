@@ -70,7 +70,7 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | N
 
 def _paused(link: WorkerInfo) -> str | None:
     """Why a linked worker gets no requests."""
-    return "on probation, its links kept ending" if link.probation else link.paused_because
+    return link.probation_because if link.probation else link.paused_because
 
 
 NAME = 11
@@ -140,6 +140,7 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "metrics", f"{status['metrics']}/metrics"
     yield "policy", status["policy"]
     yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused", "quarantined"))
+    yield from (("problem", text) for text in status.get("problems", ()))
     asked = f"{status['requests_active']} active, {status['requests_queued']} queued"
     yield "requests", f"{asked}, {status['requests']} since the start"
     rounds = status["rounds"]

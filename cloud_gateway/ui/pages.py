@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.metrics import is_local
 from cloud_gateway.ui.view import STATIC, Spelling, View, played
-from edgespec.core.errors import ClientError, TraceError
+from edgespec.core.errors import ClientError, KeyStoreError, TraceError
 
 KEPT_BYTES = 2 * 2**20
 """Of one key's events, of which a pass takes about 1 KB: some minutes, for a page that connects again."""
@@ -220,13 +221,16 @@ class Pages:
         if kept:
             number = min(int(last[:15]) + 1, feed.next)
         await stream.send({"kind": "hello", "now": CLOCK(), "operator": feed.key.operator, "kept": kept})
-        shown, quiet = None, CLOCK()
+        shown: list[dict[str, Any]] | None = None
+        rows: list[dict[str, Any]] = []
+        quiet = CLOCK()
         while True:
             found = await feed.after(number, CHECK_S)
             if found:
                 number, quiet = found[-1][0] + 1, CLOCK()
                 await stream.numbered(self._epoch, found)
-            rows = [{name: row[name] for name in OPERATOR_SEES} for row in workers()] if feed.key.operator else []
+            with suppress(KeyStoreError):  # the list of workers is away: the page keeps the former rows
+                rows = [{name: row[name] for name in OPERATOR_SEES} for row in workers()] if feed.key.operator else []
             if rows != shown:
                 shown, quiet = rows, CLOCK()
                 await stream.send({"kind": "workers", "rows": rows})
@@ -235,6 +239,8 @@ class Pages:
                 await stream.idle()
             try:
                 await asyncio.to_thread(self._keys.check, request.headers.get(hdrs.AUTHORIZATION), booked=False)
+            except KeyStoreError:
+                continue  # the list of keys is away: no reason to end a stream whose key was valid
             except ClientError as error:
                 return await stream.end(b'data: {"kind":"refused","why":' + msgspec.json.encode(str(error)) + b"}\n\n")
 

@@ -9,7 +9,7 @@ EdgespecError                     exit  fault (75, ours, where no other is given
 ├── AddressError                    71  operator   an address cannot be bound or reached
 ├── NoGatewayError                  69  operator   no gateway was found or none answers
 ├── MissingPackageError             69  operator   a package of an extra is not installed
-├── PairingError                    77  operator   wrong, expired or burnt code; unpaired or revoked key
+├── PairingError                    77  operator   wrong, expired or burnt code; revoked key
 ├── KeyStoreError                   73  operator   keys cannot be read or written
 ├── ClientError                     64  client     an API request that cannot be served as asked
 ├── LibraryError                    70  operator   llama.cpp crashes, hangs or computes wrongly on this machine

@@ -15,7 +15,7 @@ Public, by module:
 - `control_client`: all
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
-- `files`: `locked`, `private_folder`, `RecordFile`, `write_private`
+- `files`: `held`, `locked`, `private_folder`, `RecordFile`, `write_private`
 - `folders`: all
 - `hf_vocabulary`: `hf_vocabulary`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`

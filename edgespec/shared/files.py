@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from edgespec.core.errors import UNDECODABLE, KeyStoreError
+from edgespec.core.errors import UNDECODABLE, AddressError, KeyStoreError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -30,9 +30,19 @@ def private_folder(folder: Path) -> None:
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
-        info = folder.stat()
     except OSError as error:
         raise _cannot("make", folder, error) from None
+    check_folder(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Checks that a folder, if there is one, is this user's alone; creates nothing. Raises KeyStoreError."""
+    try:
+        info = folder.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot("open", folder, error) from None
     if not stat.S_ISDIR(info.st_mode):
         raise KeyStoreError(f"{folder} is not a folder; move it out of the way.")
     _require_private(folder, info, 0o700)
@@ -100,6 +110,32 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)  # ends the lock
 
 
+@contextlib.contextmanager
+def held(folder: Path, what: str) -> Iterator[None]:
+    """Keeps a second program of the same kind off this state folder, until the context is left.
+
+    The lock is on the folder itself (flock(2)), so it does not end if files in it are deleted, as that of a lock file
+    does; and it ends with the process. `what`: the program, for the text. Raises AddressError if another one has it.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _cannot("lock", folder, error) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AddressError(
+                f"A {what} is running already on the state folder {folder}: stop it, or change `daemon.state_dir`. If "
+                f"`status` does not find it, its control socket was deleted: end it by its process id."
+            ) from None
+        except OSError as error:
+            raise _cannot("lock", folder, error) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _require_private(path: Path, info: os.stat_result, mode: int) -> None:
     if info.st_uid != os.geteuid():
         raise KeyStoreError(f"{path} belongs to the user with id {info.st_uid}; run this command as that user.")
@@ -134,7 +170,12 @@ class RecordFile(Generic[Key, Record]):
     """The records of one JSON file that several processes read and change, by key. It is replaced under the lock, and
     read again when another process has replaced it.
 
-    Every method raises KeyStoreError if it is damaged, unreadable or not private.
+    A file that this object has read once and that is gone later counts as damaged, not as empty: its folder may be
+    unmounted, or moved away while a backup is restored, and an empty list would unpair every machine. A file that was
+    never there is an empty list. Nothing is written while the file is gone: a new folder in its place would be in the
+    way of the returning one.
+
+    Every method raises KeyStoreError if the file is gone, damaged, unreadable or not private.
     """
 
     def __init__(
@@ -145,37 +186,53 @@ class RecordFile(Generic[Key, Record]):
         key: Callable[[Record], Key],
         remedy: str,
     ) -> None:
-        """`decode` and `encode`: the whole file, as JSON; `remedy`: what to do about a damaged one."""
+        """`decode` and `encode`: the whole file, as JSON; `remedy`: what follows if it is begun again, as a clause."""
         self.path = path
-        self._decode, self._encode, self._key, self._remedy = decode, encode, key, remedy
+        self._decode = decode
+        self._encode = encode
+        self._key = key
+        self._remedy = remedy
         self._records: dict[Key, Record] = {}
         self._stamp: tuple[int, ...] | None = ()
+        self._was_there = False
 
     def by_key(self) -> dict[Key, Record]:
         """Every record by its key, in the order in which they were added."""
         stamp = self._stamp_on_disk()
         if stamp != self._stamp:
-            self._records, self._stamp = self._read(), stamp
+            self._records = self._read()
+            self._stamp = stamp
         return self._records
 
     def change(self, change: Callable[[dict[Key, Record]], Changed]) -> Changed:
         """Reads, changes and writes the records under the lock; returns what `change` does."""
+        if self._was_there:
+            self._read()  # raises before anything is made, if the file is gone
         private_folder(self.path.parent)
         with locked(self.path.parent):
             records = self._read()
             changed = change(records)
             write_private(self.path, msgspec.json.format(self._encode(list(records.values())), indent=2) + b"\n")
-            self._records, self._stamp = records, ()  # read again: another process may write before a look at it
+            self._records = records
+            self._stamp = ()  # read again: another process may write before a look at it
+            self._was_there = True
         return changed
 
     def _read(self) -> dict[Key, Record]:
         data = read_private(self.path)
+        if data is None and self._was_there:
+            raise KeyStoreError(
+                f"{self.path} is gone, and was there before: mount or restore its folder. A restart without it begins "
+                f"with an empty list; then {self._remedy}."
+            )
         try:
-            return {self._key(one): one for one in self._decode(data)} if data is not None else {}
+            records = [] if data is None else self._decode(data)
         except UNDECODABLE as error:
             raise KeyStoreError(
-                f"{self.path} is damaged ({error}); restore it from a backup, or remove it{self._remedy}."
+                f"{self.path} is damaged ({error}); restore it from a backup, or remove it, restart and {self._remedy}."
             ) from None
+        self._was_there = data is not None
+        return {self._key(record): record for record in records}
 
     def _stamp_on_disk(self) -> tuple[int, ...] | None:
         try:

@@ -16,6 +16,7 @@ Commands in a shell see no credentials, so the daemon notes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,8 @@ class KeyStore:
         self.folder = state_dir / "keys"
         given = os.environ.get("CREDENTIALS_DIRECTORY", "")
         self._credentials = Path(given) if given else None
+        with contextlib.suppress(OSError):  # the next line says what is wrong
+            state_dir.mkdir(mode=0o700, parents=True)  # a gateway locks it, which other users are not to do
         private_folder(self.folder)
 
     def identity(self) -> SigningKey:

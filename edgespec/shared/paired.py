@@ -18,7 +18,7 @@ from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.protocol.handshake import MAX_ROTATIONS, Pin
 from edgespec.core.protocol.messages import Bytes32, Version
 from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
-from edgespec.shared.files import RecordFile, private_folder
+from edgespec.shared.files import RecordFile, check_folder
 
 DAY_S = 86400
 UnixTime = Annotated[int, Meta(ge=0)]
@@ -46,14 +46,15 @@ class _Stored(Struct, Generic[Record], forbid_unknown_fields=True):
 
 
 class PairedMachines(Generic[Record]):
-    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a damaged file."""
+    """Records by public key in one file of the key folder. Every method raises KeyStoreError for a damaged file,
+    and for one that is gone (`RecordFile`)."""
 
     FILE: ClassVar[str]
     RECORD: ClassVar[type[Struct]]
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: `KeyStore.folder`."""
-        private_folder(folder)
+        """`folder`: `KeyStore.folder`, which the first change makes."""
+        check_folder(folder)
         stored: type[_Stored[Record]] = _Stored[self.RECORD]  # type: ignore[name-defined]
         decode = msgspec.json.Decoder(stored).decode
         self._file: RecordFile[bytes, Record] = RecordFile(
@@ -61,7 +62,7 @@ class PairedMachines(Generic[Record]):
             lambda data: decode(data).records,
             lambda records: msgspec.json.encode({"format": 1, "records": records}),
             lambda record: record.key,
-            " and pair again",
+            "pair again",
         )
         self.all()
 

@@ -155,7 +155,11 @@ class GatewayAddresses:
         """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
         self._ways = through_peers
         self.key = key
-        self._gateways, self._configured, self._browser = gateways, configured, browser
+        self._gateways = gateways
+        self._configured = configured
+        self._browser = browser
+        self._stored = ""
+        """The address that the list had when it was last read."""
 
     async def now(self) -> Sequence[Address]:
         """The current addresses: those from mDNS after the known ones, since anybody on the network can announce any
@@ -164,9 +168,16 @@ class GatewayAddresses:
         known = [self._last_good(), self._configured]
         found = self._browser.found(key_id(self.key)) if self._browser is not None else []
         announced = [address for one in found for address in one.addresses]
-        ways = list(await self._ways.now()) if self._ways is not None else []
+        ways = await self._through_peers()
         direct = list(dict.fromkeys([*filter(None, map(stored_address, known)), *announced]))
         return [*direct[: MAX_ADDRESSES - min(len(ways), RELAYED)], *ways, *direct[MAX_ADDRESSES:]]
+
+    async def _through_peers(self) -> list[Relayed]:
+        try:
+            return list(await self._ways.now()) if self._ways is not None else []
+        except KeyStoreError as error:  # the worker runs on without relays until the list of peers is readable
+            log.warning("%s", error)
+            return []
 
     def failed(self, address: Address) -> None:
         """Records that the gateway was not reached there, or that a link through a peer has ended."""
@@ -194,7 +205,8 @@ class GatewayAddresses:
     def _last_good(self) -> str:
         try:
             gateway = self._gateways.get(self.key)
-        except KeyStoreError as error:  # damaged while the worker runs, which keeps its pin
+        except KeyStoreError as error:  # damaged or gone while the worker runs, which keeps its pin and the address
             log.warning("%s", error)
-            return ""
-        return gateway.address if gateway is not None else ""
+            return self._stored
+        self._stored = gateway.address if gateway is not None else ""
+        return self._stored

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from edgespec.core.errors import AddressError, EdgespecError, NoGatewayError, RemoteProtocolError
-from edgespec.core.protocol.handshake import Pin, WorkerIdentity
+from edgespec.core.protocol.handshake import Notice, Pin, WorkerIdentity
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.step_time import step_curve
 from edgespec.shared import control_client as control
@@ -82,11 +82,19 @@ def paused(status: Mapping[str, Any]) -> Finding:
     return Finding("pause", f"the worker is paused: {status['paused']}", "`edgespec resume`", ASIDE)
 
 
+NOTICED: Mapping[str, str] = {
+    "quarantined": "the gateway has quarantined this worker",
+    "unpaired": "the gateway's list does not name this worker",
+    "superseded": "another process links with this worker's key, and the two end each other's links",
+}
+"""What is wrong, by the reason of a notice (core/protocol/handshake.py); its text is the remedy."""
+
+
 def linked(status: Mapping[str, Any]) -> Finding:
+    if status.get("refused"):
+        return Finding("link", NOTICED[status["refused_because"]], status["refused"], 77)
     if status["linked"]:
         return Finding("link", f"linked to {status['gateway']}")
-    if status.get("refused"):
-        return Finding("link", "the gateway has quarantined this worker", status["refused"], 77)
     do = "see the checks of addresses below; `edgespec run` logs each attempt"
     return Finding("link", f"the worker runs, but has no link to {status['gateway']}", do, 69)
 
@@ -217,6 +225,7 @@ class _Once(Handler):
 async def handshake(me: WorkerIdentity, pin: Pin, addresses: Sequence[Address]) -> Finding:
     """One link: pairing, protocol version and vocabulary, as the gateway judges them."""
     handler = _Once()
+    notices: list[Notice] = []
 
     async def one_round(wait_s: float) -> None:
         raise NoGatewayError("The gateway ends the link before it is authenticated.")
@@ -224,7 +233,9 @@ async def handshake(me: WorkerIdentity, pin: Pin, addresses: Sequence[Address]) 
     async def where() -> Sequence[Address]:
         return addresses
 
-    link = asyncio.ensure_future(keep_linked(where, me, pin, handler, rng=random.Random(), sleep=one_round))
+    link = asyncio.ensure_future(
+        keep_linked(where, me, pin, handler, rng=random.Random(), sleep=one_round, noticed=notices.append)
+    )
     up = asyncio.ensure_future(handler.up.wait())
     await asyncio.wait([link, up], timeout=LINK_S, return_when=asyncio.FIRST_COMPLETED)
     try:
@@ -241,6 +252,8 @@ async def handshake(me: WorkerIdentity, pin: Pin, addresses: Sequence[Address]) 
         )
         return Finding("handshake", str(error), do, error.exit_code)
     except EdgespecError as error:
+        if notices:
+            return Finding("handshake", NOTICED[notices[0].reason], notices[0].text, 77)
         return Finding("handshake", str(error), DO.get(error.exit_code, "see the gateway's log"), error.exit_code)
     finally:
         for task in (link, up):

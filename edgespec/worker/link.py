@@ -22,10 +22,11 @@ from edgespec.core.errors import AddressError, EdgespecError, RemoteProtocolErro
 from edgespec.core.protocol.handshake import (
     NONCE_BYTES,
     CloseCode,
+    Notice,
     Pin,
     WorkerIdentity,
     final_error,
-    quarantine_notice,
+    notice_of,
     shown,
 )
 from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Piece, Refuse, Share, ToWorker, WorkerBody
@@ -129,8 +130,8 @@ class _Attempt:
 
     def __init__(self, address: Address, race: Race, handler: Handler, clock: Callable[[], float]) -> None:
         self.address = address
-        self.notice = ""
-        """What the gateway has against this worker, where that does not end its attempts."""
+        self.notice: Notice | None = None
+        """What the gateway has against this worker, if that does not end its attempts."""
         self.link: Link | None = None
         self.linked_s = 0.0
         self.restart_s: float | None = None
@@ -146,7 +147,7 @@ class _Attempt:
         """Runs the attempt; raises only final errors."""
         self._me, self._pin, self._task = me, pin, asyncio.current_task()
         self.why = await self._try(timers)
-        log.warning("link to %s: %s", self.address, self.notice or self.why)
+        log.warning("link to %s: %s", self.address, self.notice.text if self.notice is not None else self.why)
         if self._final is not None:
             raise self._final
 
@@ -211,8 +212,9 @@ class _Attempt:
             case Refuse():
                 self._final = final_error(event.reason, event.message)
             case Bye():
-                me, reason = key_id(self._me.key.public), shown(event.reason)
-                self.notice = quarantine_notice(me) if reason == "quarantined" else ""
+                me = key_id(self._me.key.public)
+                reason = shown(event.reason)
+                self.notice = notice_of(reason, me)
                 self._final = final_error(event.reason, f"The gateway ended the link of this worker, {me} ({reason}).")
 
 
@@ -227,16 +229,16 @@ async def keep_linked(
     clock: Callable[[], float] | None = None,
     timers: Timers = DEFAULT_TIMERS,
     failed: Callable[[Address], None] = lambda address: None,
-    noticed: Callable[[str], None] = lambda text: None,
+    noticed: Callable[[Notice], None] = lambda notice: None,
 ) -> NoReturn:
     """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
 
     Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
     TLS key; `failed` is called for those where the gateway was not, and for a way through a peer whenever a link over
-    it ends; `noticed` is called with what the gateway has against this worker where it may be linked again later.
+    it ends; `noticed` is called with what the gateway has against this worker if it may be linked again later.
     `clock` (seconds, monotonic) measures how long a link lasted. A gateway that has rotated its identity is followed:
     `Handler.on_up` then gets a link with another pin than the given one, for the caller to store. Raises final errors:
-    PairingError (unpaired, revoked), TokenizerMismatch, RemoteProtocolError (`version`), and whatever `addresses`
+    PairingError (revoked, expired), TokenizerMismatch, RemoteProtocolError (`version`), and whatever `addresses`
     raises.
     """
     redial, clock = Redial(rng.uniform), clock or asyncio.get_running_loop().time
@@ -250,13 +252,15 @@ async def keep_linked(
         await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
         for attempt in attempts:
             is_relayed = isinstance(attempt.address, Relayed)
-            if attempt.notice:
+            if attempt.notice is not None:
                 noticed(attempt.notice)
             if attempt.link is not None:
                 pin = replace(attempt.link.pin, proven_at=time.time())
                 redial.ended(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
                 if attempt.restart_s is not None:
                     redial.restarts(clock(), attempt.linked_s, attempt.restart_s)
+                if attempt.notice is not None and attempt.notice.reason == "superseded":
+                    redial.contested()
             if attempt.why and (attempt.link is None or is_relayed):
                 failed(attempt.address)
         tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])

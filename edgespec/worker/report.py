@@ -80,7 +80,8 @@ def _gateway(status: Mapping[str, Any]) -> str:
         refused = f": {status['refused']}" if status["refused"] else ""
         return f"{status['gateway']}, not linked{refused}"
     relay = f" through the peer {status['through']}" if status["through"] else ""
-    return f"{status['gateway']} at {status['address']}{relay}, round trip {status['rtt_ms']:.1f} ms"
+    linked = f"{status['gateway']} at {status['address']}{relay}, round trip {status['rtt_ms']:.1f} ms"
+    return f"{linked}. {status['refused']}" if status["refused"] else linked
 
 
 def _drafting(status: Mapping[str, Any]) -> str:

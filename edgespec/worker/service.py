@@ -37,6 +37,7 @@ from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, load_translation, translated
+from edgespec.worker.notices import Notices
 from edgespec.worker.peers.optional import Peers
 from edgespec.worker.presence.sources import Source
 from edgespec.worker.presence.watch import Watch, sources
@@ -67,10 +68,10 @@ class Service(Handler):
         """
         self.settings, self._began = settings, time.monotonic()
         state = folders.state_dir("worker", settings.daemon.state_dir)
+        self._gateways = PairedGateways(state / "keys")  # before a folder is made: it may only be away
+        self.gateway = paired_gateway(self._gateways)
         store = KeyStore(state)
         store.note_credentials()
-        self._gateways = PairedGateways(store.folder)
-        self.gateway = paired_gateway(self._gateways)
         draft = settings.draft
         self._load = load or load_drafter
         started = partial(self._load_and_time, doing)
@@ -92,8 +93,7 @@ class Service(Handler):
         self._link: Link | None = None
         self._fetched = b""
         """The target's tokenizer as the gateway sent it; empty until then."""
-        self._notice = ""
-        """What the gateway had against this worker when it last refused a link."""
+        self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
         self._peers = Peers(PairedPeers(store.folder), settings.peers.listen, partial(self._peering, state))
@@ -109,13 +109,14 @@ class Service(Handler):
         from edgespec.shared.server_keys import ServerKeyStore
         from edgespec.worker.peers.service import PeerService
 
+        self._gateways.all()  # raises if the key folder is gone: a new one would be made, with another identity
         store = ServerKeyStore(state)
         of, linked = self.settings, lambda: self._link is not None and not isinstance(self._link.address, Relayed)
         gateway = lambda: self.gateway.key  # noqa: E731  it may be rotated
         return PeerService(store, worker_name(of), of.peers, of.relay, gateway, of.gateway.address, linked)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Drafts until `stop` is set. Raises final errors (revoked, unpaired, another tokenizer)."""
+        """Drafts until `stop` is set. Raises final errors (revoked, expired, another tokenizer)."""
         self._loop = asyncio.get_running_loop()
         self._failed = self._loop.create_future()
         thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
@@ -148,11 +149,13 @@ class Service(Handler):
             one.result()
 
     async def _keep_linked(self) -> None:
-        where, rng, noticed = self._addresses, random.SystemRandom(), partial(setattr, self, "_notice")
+        where = self._addresses
+        rng = random.SystemRandom()
         while True:
-            me, pin = self.identity, self.gateway.pin
+            me = self.identity
+            pin = self.gateway.pin
             try:
-                await keep_linked(where.now, me, pin, self, rng=rng, failed=where.failed, noticed=noticed)
+                await keep_linked(where.now, me, pin, self, rng=rng, failed=where.failed, noticed=self._notices.add)
             except TokenizerMismatch as refused:
                 await self._fetch_tokenizer(refused)
 
@@ -189,7 +192,8 @@ class Service(Handler):
     # --- the link's handler ----------------------------------------------------------------------------------------
 
     def on_up(self, link: Link) -> None:
-        self._link, self._notice = link, ""
+        self._link = link
+        self._notices.linked()
         self._reached(link)
         self.daemon.starts.rule = replace(self._rule, branching=min(link.branching, self._rule.branching))
         self.daemon.writable()
@@ -321,7 +325,7 @@ class Service(Handler):
             "address": str(self._link.address) if self._link is not None else None,
             "through": self._link.address.peer if self._link and isinstance(self._link.address, Relayed) else None,
             "rtt_ms": round(self.daemon.outlet.rtt_s * 1e3, 1) if self._link is not None else None,
-            "refused": self._notice or None,
+            **self._notices.current(),
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,
             "requests": stats.requests,

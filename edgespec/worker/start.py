@@ -37,7 +37,7 @@ def make_service(settings: WorkerSettings, starting: Starting) -> Service:
 async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make = make_service) -> None:
     """Drafts until SIGTERM, SIGINT or SIGHUP, or until the input ends where one is given; nothing is read from it.
 
-    Raises final errors (revoked, unpaired, another tokenizer), and what `make` raises, which runs in a thread.
+    Raises final errors (revoked, expired, another tokenizer), and what `make` raises, which runs in a thread.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(logs.loop_failed)

@@ -123,12 +123,23 @@ def test_a_file_open_to_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_file_nobody_gets_in(tmp_path: Path) -> None:
+    with pytest.raises(ClientError):
+        KeyRing(tmp_path / "keys").check(bearer("es-00000000-secret"))
+
+
+@pytest.mark.claim("a-list-that-is-away-unpairs-nobody")
+def test_a_file_of_keys_that_is_gone_is_no_empty_list(tmp_path: Path) -> None:
+    """Neither lets anybody in, but only the second one says that a key is wrong."""
     ring = KeyRing(tmp_path / "keys")
     _, key = ring.create("lab")
     assert ring.check(bearer(key))
-    ring.file.path.unlink()
-    with pytest.raises(ClientError):
-        ring.check(bearer(key))
+    ring.file.path.rename(tmp_path / "away")
+    for use in (lambda: ring.check(bearer(key)), lambda: ring.create("other")):
+        with pytest.raises(KeyStoreError, match="is gone, and was there before"):
+            use()
+    assert not ring.file.path.exists()
+    (tmp_path / "away").rename(ring.file.path)
+    assert ring.check(bearer(key))
 
 
 def test_a_state_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

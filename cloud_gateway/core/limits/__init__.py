@@ -3,7 +3,7 @@
 Public, by module:
 
 - `cells`: `Cells`, `Room`
-- `conduct`: `Conduct`, `Probation`
+- `conduct`: `Conduct`, `Contest`, `CONTEST_PROBATION_S`, `Probation`
 - `quota`: `ClientBounds`, `KeyLimits`, `QUEUE_LIMIT`, `Quotas`, `Visit`
 - `turns`: `Turns`
 """

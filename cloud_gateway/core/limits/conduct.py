@@ -1,4 +1,5 @@
-"""Which workers are to be quarantined: worthless drafts, or protocol faults again and again; pure, `now` is passed in.
+"""Which workers are to be quarantined: worthless drafts, or protocol faults again and again; which keys several
+processes have; and probation. Pure, `now` is passed in.
 
 A quarantine lasts until the operator ends it, so nobody but the worker may cause it. API clients choose the prompts,
 and a prompt can make any draft wrong, or find a bug in a worker. Therefore everything that a prompt can influence is
@@ -9,7 +10,7 @@ Probation acts sooner, on each link's end, and passes by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 WINDOW_S = 3600.0
@@ -97,6 +98,46 @@ def _enter(books: Books[T], key: Hashable, note: T) -> None:
 def _sum(book: deque[tuple[float, float, float]], since: float) -> tuple[float, float]:
     recent = [(claimed, accepted) for then, claimed, accepted in book if then > since]
     return sum(claimed for claimed, _ in recent), sum(accepted for _, accepted in recent)
+
+
+CONTEST_S = 60.0
+"""Time within which links of one key that end each other are counted."""
+MIN_TAKEOVERS = 3
+"""From so many within that time several processes have the key. One takeover is normal: a machine that lost its network
+links again before its former link is given up."""
+MAX_TAKEOVERS = 16
+"""Latest ones of a worker that are kept."""
+CONTEST_PROBATION_S = 15.0
+"""For a link while its key is contested. It passes soon after the other processes have stopped, and a link that is not
+taken over lasts as long: workers dial again within this time after a takeover (`redial.CONTESTED_S`)."""
+
+
+class Contest:
+    """Links of one key that were ended by newer ones of the same key, by the worker's id.
+
+    The same key on several machines is the fault of the person who copied a state folder, not of the worker. So it
+    gets no points of `Probation`, which would keep it out for minutes after the copies have stopped.
+    """
+
+    def __init__(self) -> None:
+        self._takeovers: dict[str, deque[tuple[float, str]]] = {}
+
+    def taken_over(self, worker: str, address: str, now: float) -> None:
+        """A link of this worker was ended by a newer one, which came from this address."""
+        self._takeovers.setdefault(worker, deque(maxlen=MAX_TAKEOVERS)).append((now, address))
+
+    def renamed(self, worker: str, to: str) -> None:
+        """It has another id from now on; links of the old key no longer count."""
+        self._takeovers.pop(worker, None)
+
+    def addresses(self, worker: str, now: float) -> Sequence[str]:
+        """Addresses from which several processes link with this worker's key at present; empty if there is only one."""
+        recent = [address for then, address in self._takeovers.get(worker, ()) if then > now - CONTEST_S]
+        return list(dict.fromkeys(recent)) if len(recent) >= MIN_TAKEOVERS else []
+
+    def contested(self, now: float) -> list[str]:
+        """Ids of the workers whose keys several processes have."""
+        return [worker for worker in self._takeovers if self.addresses(worker, now)]
 
 
 END, FAULT = 0.5, 2.0

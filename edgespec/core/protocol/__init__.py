@@ -5,7 +5,7 @@ Public, by module:
 - `digests`: `canonical`, `fill_gaps`, `Prefix`, `prefix_hash`, `tokenizer_digest`
 - `gateway_session`: `GatewaySession`, `standing_error`
 - `handshake`: `CloseCode`, `final_error`, `gateway_rotation`, `GatewayIdentity`, `GatewayRotation`,
-  `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `NO_TOKENIZER`, `NONCE_BYTES`, `Pin`, `quarantine_notice`,
+  `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `NO_TOKENIZER`, `NONCE_BYTES`, `Notice`, `notice_of`, `Pin`,
   `rotation`, `Rotations`, `shown`, `Standing`, `successor`, `up_to`, `WorkerIdentity`
 - `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `decoded`,

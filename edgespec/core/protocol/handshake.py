@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -148,9 +148,13 @@ def verify_refusal(refuse: Refuse, hello: bytes, gateway_key: bytes) -> None:
 
 
 def final_error(reason: str, text: str) -> EdgespecError | None:
-    """The error that ends the worker process after a signed `Refuse` or `Bye`; None where it should reconnect."""
+    """The error that ends the worker process after a signed `Refuse` or `Bye`; None if it should reconnect.
+
+    Only what the gateway has a record of is final: `revoked` and `expired` stand in its list beside the key. `unpaired`
+    is the absence of a record. A list that is restored from a backup, or whose disk returns, ends that by itself.
+    """
     match reason:
-        case "unpaired" | "revoked":
+        case "revoked":
             return PairingError(f"{text} Pair this worker again: `cloud-gateway pair` there, `edgespec pair` here.")
         case "expired":
             return PairingError(
@@ -163,13 +167,38 @@ def final_error(reason: str, text: str) -> EdgespecError | None:
     return None
 
 
-def quarantine_notice(worker: str) -> str:
-    """What a worker shows its admin after a signed `quarantined`; `worker`: its id. It goes on reconnecting."""
-    return (
-        f"The gateway has quarantined this worker, {worker}: far fewer of its draft tokens were accepted than it "
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Why the gateway ended a link by a signed `Bye`, for the worker's admin; the worker goes on reconnecting."""
+
+    reason: str
+    text: str
+    """What is wrong, whose fault it is, and what to do."""
+
+
+NOTICES: Mapping[str, str] = {
+    "quarantined": (
+        "The gateway has quarantined this worker, {worker}: far fewer of its draft tokens were accepted than it "
         "claims, or it broke the protocol again and again. Check its draft model and version with `edgespec doctor`, "
-        f"then ask the gateway's operator for `cloud-gateway workers release {worker}`; it is linked again after that."
-    )
+        "then ask the gateway's operator for `cloud-gateway workers release {worker}`; it is linked again after that."
+    ),
+    "unpaired": (
+        "The gateway's list does not name this worker, {worker}. The worker goes on trying, since the operator may "
+        "restore the list. If it stays so, pair this worker again: `cloud-gateway pair` there, `edgespec pair` here."
+    ),
+    "superseded": (
+        "Another process has linked with the key of this worker, {worker}: the worker runs twice, or its state folder "
+        "was copied, for example with the image of a machine. The gateway gives neither of them requests while both "
+        "link. Stop the other one, or remove the folder `keys` from the state folder of one of the two machines and "
+        "pair that machine again: `cloud-gateway pair` there, `edgespec pair` here."
+    ),
+}
+"""By the reason of the `Bye`; `worker`: its id."""
+
+
+def notice_of(reason: str, worker: str) -> Notice | None:
+    """What a worker with this id shows its admin after a signed `Bye`; None if there is nothing to do about it."""
+    return Notice(reason, NOTICES[reason].format(worker=worker)) if reason in NOTICES else None
 
 
 def shown(reason: str) -> str:

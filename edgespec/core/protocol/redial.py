@@ -25,6 +25,9 @@ MIN_LINKED_S = 5.0
 """Of a link whose end counts as a restart: a gateway that ends its links at once is not dialled every few seconds."""
 RESTART_S = 120.0, 1800.0
 """Shortest and longest time for which a restart is waited for, around twice what the gateway states."""
+CONTESTED_S = 15.0
+"""Longest wait after another process linked with this worker's key: with `LONGEST_S` a worker would stay out for a
+minute and a half after the other one has stopped. Forty copies then dial five times a second."""
 _BACK = re.compile(r"stopping, back in (\d{1,6}) s")
 
 
@@ -60,6 +63,10 @@ class Redial:
         if linked_s >= MIN_LINKED_S:
             self._restarts_until = now + for_s
             self._ceiling_s = max(self._ceiling_s, SPREAD_S[1])
+
+    def contested(self) -> None:
+        """A link was ended by one of another process with the same key."""
+        self._ceiling_s = min(self._ceiling_s, CONTESTED_S)
 
     def wait_s(self, now: float) -> float:
         """How long to wait before the next attempt."""

@@ -11,11 +11,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from cloud_gateway.api import ROUTES, make_app
+from cloud_gateway.api import ROUTES, errors, make_app
 from cloud_gateway.api.completions import ChatForm
 from cloud_gateway.api.responses import ResponsesBody
 from cloud_gateway.api.routes import document
 from cloud_gateway.api.schema import ChatBody, CompletionBody
+from edgespec.shared.log_text import LimitedLog
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tools.doubles.limits import request_limits
 from tools.fuzz import openapi_cases
@@ -78,11 +79,29 @@ async def test_a_body_that_does_not_arrive_is_given_up(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_damaged_keys_let_nobody_in_and_show_no_path(echo: Echo) -> None:
-    echo.keys.file.path.write_text("{")
-    status, body, _ = await post(echo, CHAT)
-    assert status == 500
-    assert str(echo.keys.file.path) not in json.dumps(body)
+@pytest.mark.claim("a-list-that-is-away-unpairs-nobody")
+@pytest.mark.parametrize("fault", ["damaged", "gone"])
+async def test_unreadable_keys_let_nobody_in_and_give_503(
+    fault: str, echo: Echo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether a key is valid cannot be said: 401 would make a client throw its key away."""
+    monkeypatch.setattr(errors, "lines", LimitedLog(errors.requests_log))  # a line a minute, whatever ran before
+    path = echo.keys.file.path
+    content = path.read_bytes()
+    path.unlink()
+    if fault == "damaged":
+        path.write_text("{")
+        path.chmod(0o600)
+
+    status, body, headers = await post(echo, CHAT)
+    assert (status, body["error"]["code"]) == (503, "keys_unreadable")
+    assert "its operator" in body["error"]["message"] and int(headers["Retry-After"]) > 0
+    assert str(path) not in json.dumps(body)
+    assert str(path) in caplog.text and "restore" in caplog.text
+
+    path.write_bytes(content)
+    path.chmod(0o600)
+    assert (await post(echo, CHAT))[0] == 200
 
 
 HOSTS = ("localhost", "evil.example", "127.0.0.1", "[::1]", "", "x/health", "health", "127.0.0.1:1/health?")

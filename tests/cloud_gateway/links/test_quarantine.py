@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from cloud_gateway.core.limits.conduct import MAX_FAULTS
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
-from edgespec.core.protocol.handshake import CloseCode
+from edgespec.core.protocol.handshake import CloseCode, Notice
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
 from edgespec.worker.link import keep_linked
@@ -43,7 +43,7 @@ async def test_a_worthless_worker_is_refused_until_it_is_released(
     tmp_path: Path, paired: PairedWorkers, port: int
 ) -> None:
     paired.add(ME.key.public, "lab-7")
-    daemon, notices, found = Daemon(), list[str](), list[tuple[str, ...]]()
+    daemon, notices, found = Daemon(), list[Notice](), list[tuple[str, ...]]()
     async with serving(tmp_path, listed=paired, quarantined=lambda *what: found.append(what), port=port) as before:
         task = asyncio.create_task(linking(before, daemon, notices))
         await until(before.links.workers)
@@ -53,14 +53,14 @@ async def test_a_worthless_worker_is_refused_until_it_is_released(
     restarted = serving(tmp_path, listed=PairedWorkers(tmp_path / "keys"), port=port)
     async with restarted as after:
         await until(lambda: after.links.rejected["quarantined"] > 1 and notices)
-        assert f"cloud-gateway workers release {ID}" in notices[0]
+        assert f"cloud-gateway workers release {ID}" in notices[0].text and notices[0].reason == "quarantined"
         assert not after.links.workers() and daemon.of("up") == [()]
         paired.release("lab-7")  # by another process
         await until(after.links.workers)
         task.cancel()
 
 
-async def linking(gateway: GatewayUnderTest, daemon: Daemon, notices: list[str]) -> None:
+async def linking(gateway: GatewayUnderTest, daemon: Daemon, notices: list[Notice]) -> None:
     async def addresses() -> Sequence[Address]:
         return [gateway.address]
 

@@ -79,6 +79,7 @@ def test_a_list_of_an_earlier_version_is_read_and_stays_readable_to_it(paired: P
         "last_seen": 2, "groups": ["default"],
     }  # fmt: skip
     path = tmp_path / "keys" / "workers.json"
+    path.parent.mkdir(mode=0o700)
     path.write_bytes(json.encode({"format": 1, "records": [earlier]}))
     path.chmod(0o600)
     (record,) = paired.all()

@@ -22,6 +22,7 @@ from edgespec.core.protocol.handshake import (
     Standing,
     WorkerIdentity,
     final_error,
+    notice_of,
     session_id,
     transcript,
 )
@@ -127,11 +128,17 @@ def test_a_recorded_proof_is_worth_nothing_in_the_next_session() -> None:
 
 @pytest.mark.parametrize(
     ("standing", "code", "final"),
-    [("unpaired", 4401, PairingError), ("revoked", 4403, PairingError), ("version", 4426, RemoteProtocolError)],
+    [
+        ("unpaired", 4401, None),
+        ("revoked", 4403, PairingError),
+        ("expired", 4410, PairingError),
+        ("version", 4426, RemoteProtocolError),
+    ],
 )
-def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(
-    standing: Standing, code: int, final: type[EdgespecError]
+def test_a_worker_that_may_not_link_gets_a_signed_bye(
+    standing: Standing, code: int, final: type[EdgespecError] | None
 ) -> None:
+    """It stops for what the gateway has a record of, and goes on trying if there is none."""
     w, g = worker(), gateway(standing)
     deliver(w, g)
     deliver(g, w)
@@ -139,7 +146,11 @@ def test_a_worker_that_is_not_paired_gets_a_signed_bye_and_stops(
     assert (raised.reason, raised.close_code) == (standing, code)
     (bye,) = deliver(g, w)
     assert bye == m.Bye(standing) and w.state is State.CLOSED
-    assert isinstance(final_error(bye.reason, "The gateway ended the link."), final)
+    ended = final_error(bye.reason, "The gateway ended the link.")
+    assert ended is None if final is None else isinstance(ended, final)
+    notice = notice_of(bye.reason, "7ba1073c5e2f9d40")
+    assert (notice is not None) == (final is None)
+    assert notice is None or ("7ba1073c5e2f9d40" in notice.text and "`edgespec pair`" in notice.text)
 
 
 @pytest.mark.claim("who-is-paired-cannot-be-asked-with-a-public-key")
