@@ -20,7 +20,7 @@ from cloud_gateway.core.policies.policy import (
     shared,
 )
 from cloud_gateway.core.requests.accounting import Spent, Stats
-from cloud_gateway.core.requests.events import Drafted, Failed, Status
+from cloud_gateway.core.requests.events import Drafted, Event, Failed, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
@@ -40,6 +40,8 @@ class LocalDrafting:
     verify_s: StepCurve
     stats: Stats
     clock: Callable[[], float]
+    step: Callable[[Active, Event], None]
+    """Hands a request an event (`Requests.step`)."""
     spread: Spread = field(default_factory=Spread)
     """How far this draft and the target disagree, learned from all requests."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class LocalDrafting:
     def refuse(self, active: Active, why: str) -> None:
         """The request goes without the local draft."""
         if not active.ended:
-            active.generation.handle(Failed("draft", why), self.clock())
+            self.step(active, Failed("draft", why))
 
     def close(self, active: Active) -> None:
         if self.model is not None and active.local:
@@ -169,8 +171,7 @@ class LocalDrafting:
             active.generation.spent(Spent("draft", took * len(own) / rows, made), began + took)
         if caught.error is None:
             for (active, _), own, proposals in zip(group, leaves, found, strict=True):
-                with Contained(self._lost, active):
-                    active.generation.handle(Drafted(own, proposals), self.clock())
+                self.step(active, Drafted(own, proposals))
         elif len(group) == 1:  # the request may have outgrown the draft's memory
             self._lost(group[0][0], caught.error)
         else:

@@ -100,16 +100,15 @@ class Engine:
         self.recorders, self.on_failure, self.on_idle = recorders, on_failure, on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
-        drafting = LocalDrafting(local, self._verify_s, Stats(), clock, heads=heads or {})
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
         self.requests = Requests(
-            target, drafting, workers or Workers(), audit or NoAudit(), settings.policy.workers_per_request,
-            self._outbox.add, self._finish,
+            target, local, heads or {}, self._verify_s, clock, workers or Workers(), audit or NoAudit(),
+            settings.policy.workers_per_request, self._outbox.add, self._finish,
         )  # fmt: skip
         self.offloading = self.requests.offloading
-        self.queued_answers = QueuedAnswers(self.offloading, drafting, settings.sources, target.eos)
+        self.queued_answers = QueuedAnswers(self.offloading, self.requests.local, settings.sources, target.eos)
         queue = Waiting[Active](settings.queue_limit)
         self.slots = Slots(self.requests, queue, self.queued_answers, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))

@@ -6,6 +6,10 @@ its tokens cannot be chosen, it ends with an error. A worker whose data was bein
 pass of the target touches several requests: they are retried one at a time, by plain decoding in fresh slots, so that
 the one that makes passes fail ends alone.
 
+Every event goes through `step`. One that follows from an effect, as the assignment of a worker follows from the wish
+for one, waits until all effects of the present event were carried out: no step runs inside a step. Calling the machine
+at once was tried first; a request's state then changed under the effect that had asked for it.
+
 A retry changes no token: what was emitted stays, nothing of a failed pass was, and the draws of `rejection` that
 belong to tokens not yet chosen are kept, so that each is still drawn once.
 """
@@ -13,9 +17,13 @@ belong to tokens not yet chosen are kept, so that each is still drawn once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
+from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Verify
+from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.events import (
     Admitted,
     Chosen,
@@ -37,6 +45,7 @@ from cloud_gateway.core.requests.request import Finish
 from cloud_gateway.engine.exchange import Active, Audit
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import Offloading, Workers
+from cloud_gateway.models.drafts import DraftModel, HeadsModel
 from cloud_gateway.models.target_model import Target, Work
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
@@ -50,13 +59,31 @@ WORKER_DATA = frozenset({"merging a frame", "deciding", "laying out its tree"})
 """Stages that handle what the request's worker sent."""
 
 
+class Step(NamedTuple):
+    """One event that a request is to take in."""
+
+    active: Active
+    event: Event
+    now: float
+    """When it happened, in seconds of the engine's clock."""
+    stage: str
+    """What the gateway does meanwhile, for the log and the client if it fails."""
+    fatal: bool
+    """Whether the request cannot go on if it fails."""
+    recovers: bool
+    """Whether it follows from a fault: if it fails too, the request ends at once, so that recovery cannot recurse."""
+
+
 class Requests:
-    """Every event of a request goes through `step`. Lives on the engine's thread."""
+    """The requests in slots, and the one place where they take in events. Lives on the engine's thread."""
 
     def __init__(
         self,
         target: Target,
-        local: LocalDrafting,
+        draft: DraftModel | None,
+        heads: Mapping[str, HeadsModel],
+        verify_s: StepCurve,
+        clock: Callable[[], float],
         workers: Workers,
         audit: Audit,
         workers_per_request: int,
@@ -65,11 +92,17 @@ class Requests:
     ) -> None:
         """`post` hands a call to the event loop, in order; `finish` frees what a request holds that is over, and ends
         its stream."""
-        self.target, self.local, self.stats, self.clock = target, local, local.stats, local.clock
+        self.target = target
+        self.clock = clock
+        self.stats = Stats()
+        self.local = LocalDrafting(draft, verify_s, self.stats, clock, self.step, heads=heads)
         self.active: dict[int, Active] = {}
         """Requests in slots."""
         self.offloading = Offloading(workers, self.active, post, self.step, workers_per_request, audit)
-        self._post, self._finish = post, finish
+        self._post = post
+        self._finish = finish
+        self._waiting: deque[Step] = deque()
+        self._stepping = False
         self._failed: set[int] = set()
         self._unexplained = 0
 
@@ -88,12 +121,44 @@ class Requests:
     def step(
         self, active: Active, event: Event, stage: str = "", *, fatal: bool = False, now: float | None = None
     ) -> None:
-        """Takes one step; a fault stays with the request (`isolated`)."""
+        """Hands the request an event and carries out what follows; within another step, after that one. A fault stays
+        with the request (`isolated`). `now`: when it happened, if that is not the present."""
+        stage = stage or f"handling {type(event).__name__}"
+        self._take(Step(active, event, self.clock() if now is None else now, stage, fatal, recovers=False))
+
+    def _recover(self, active: Active, event: Event) -> None:
+        """Hands the request what follows from a fault."""
+        self._take(Step(active, event, self.clock(), "recovering", fatal=True, recovers=True))
+
+    def _take(self, step: Step) -> None:
+        self._waiting.append(step)
+        if self._stepping:
+            return
+
+        self._stepping = True
+        try:
+            while self._waiting:
+                self._run(self._waiting.popleft())
+        finally:
+            self._stepping = False
+
+    def _run(self, step: Step) -> None:
+        active = step.active
         effects: Sequence[Effect] = ()
-        worker = event.worker if isinstance(event, FrameArrived) else None
-        with self.isolated(active, stage or f"handling {type(event).__name__}", fatal=fatal, worker=worker):
-            effects = active.generation.handle(event, self.clock() if now is None else now)
-        self.carry_out(active, effects)
+        with self._containing(step):
+            effects = active.generation.handle(step.event, step.now)
+        for effect in effects:
+            if isinstance(effect, FrameTaken) and effect.error is None and not effect.unknown_prefix:
+                continue  # the most frequent one
+            with self.isolated(active, "carrying out a step"):
+                self._apply(active, effect)
+
+    def _containing(self, step: Step) -> Contained:
+        """A context that keeps a fault of this step to its request."""
+        if step.recovers:
+            return Contained(self._not_recovered, step.active)
+        worker = step.event.worker if isinstance(step.event, FrameArrived) else None
+        return self.isolated(step.active, step.stage, fatal=step.fatal, worker=worker)
 
     def frame_arrived(self, event: FrameArrived, at: float) -> bool:
         """Hands a frame to its request; whether that has a slot."""
@@ -101,14 +166,6 @@ class Requests:
         if active is not None:
             self.step(active, event, "merging a frame", now=at)
         return active is not None
-
-    def carry_out(self, active: Active, effects: Sequence[Effect]) -> None:
-        """All that followed from one event, in its order; a fault stays with the request."""
-        for effect in effects:
-            if isinstance(effect, FrameTaken) and effect.error is None and not effect.unknown_prefix:
-                continue  # the most frequent one
-            with self.isolated(active, "carrying out a step"):
-                self._apply(active, effect)
 
     def _apply(self, active: Active, effect: Effect) -> None:
         match effect:
@@ -203,10 +260,10 @@ class Requests:
             self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
         else:
             why = f"a fault of the gateway while {stage}"
-            self._take(active, Failed("speculation", why, blamed[0] if blamed else None))
-        for one in blamed:
+            self._recover(active, Failed("speculation", why, blamed[0] if blamed else None))
+        for name in blamed:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
-            self.offloading.punish(one, RemoteProtocolError("fault", text), active.id)
+            self.offloading.punish(name, RemoteProtocolError("fault", text), active.id)
 
     # --- failed passes of the target -----------------------------------------------------------------------------
 
@@ -219,7 +276,7 @@ class Requests:
         if alone:
             self._failed.add(actives[0].id)
         for active in actives:
-            self._take(active, Failed("own-pass" if alone else "pass", what))
+            self._recover(active, Failed("own-pass" if alone else "pass", what))
 
     def turn_failed(self, actives: Sequence[Active], error: Exception) -> None:
         """Something failed that belongs to no request: all are retried, and it counts as if the target had failed."""
@@ -230,7 +287,7 @@ class Requests:
             if active.generation.retries.count >= MAX_RETRIES:
                 self._end(active, f"A fault of this gateway ended the answer ({what}); please try again.")
             else:
-                self._take(active, Failed("pass", what))
+                self._recover(active, Failed("pass", what))
 
     def open(self, active: Active) -> bool:
         """Gives the request a slot for all its tokens so far; whether there was one."""
@@ -253,13 +310,10 @@ class Requests:
 
     def _end(self, active: Active, error: str) -> None:
         if not active.ended:
-            self._take(active, Ended("error", error))
+            self._recover(active, Ended("error", error))
 
-    def _take(self, active: Active, event: Event) -> None:
-        """A step that repairs; a fault in it ends the request without more ado, so that repairs do not go round."""
-        with Contained() as contained:
-            self.carry_out(active, active.generation.handle(event, self.clock()))
-        if contained.error is not None:
-            what = describe_fault(contained.error)
-            log.error("request %d: a fault while recovering: %s", active.id, what)
-            self._finish(active, "error", f"A fault of this gateway ended the answer ({what}).")
+    def _not_recovered(self, active: Active, error: Exception) -> None:
+        """A fault while a request recovers from another one ends it."""
+        what = describe_fault(error)
+        log.error("request %d: a fault while recovering: %s", active.id, what)
+        self._finish(active, "error", f"A fault of this gateway ended the answer ({what}).")

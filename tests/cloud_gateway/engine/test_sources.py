@@ -66,7 +66,7 @@ def test_each_source_is_timed_by_itself() -> None:
     generation = decoding("plain", worker=None)
     generation.sources = make(PolicySettings(sources=("lookup", "answers")), generation.request.tokens)
     ticks = [10.0, 11.0, 14.0, 20.0]
-    drafting = LocalDrafting(None, StepCurve({1: 0.03}), Stats(), iter(ticks).__next__)
+    drafting = LocalDrafting(None, StepCurve({1: 0.03}), Stats(), iter(ticks).__next__, lambda *_: None)
     active = Active(generation, Stream(lambda: None), 64)
     for _ in range(2):
         drafting.ask_sources(active)
