@@ -81,6 +81,12 @@ def check_structure(data: bytes, context: int) -> None:
             raise ClientError(sentence, code="request_too_complex")
 
 
+def check_items(items: int, model: ServedModel, param: str) -> None:
+    """Raises ClientError 400 for more messages or items than the context has tokens: each takes at least one."""
+    if items > model.context:
+        raise too_long(f"{items} items of at least one token each", model, param)
+
+
 def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
     """The number of completions that the body requests. Raises ClientError 400."""
     prompts: Sequence[Any] = body.prompts if isinstance(body, CompletionBody) else [None]

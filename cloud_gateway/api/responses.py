@@ -121,6 +121,7 @@ class ResponsesBody(Common, kw_only=True):
         return body
 
     def _messages(self) -> list[ChatMessage]:
+        """The items as messages of a chat; calls that follow each other belong to one message of the assistant."""
         messages = [ChatMessage("system", self.instructions)] if self.instructions else []
         items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         for index, item in enumerate(items):
@@ -128,17 +129,26 @@ class ResponsesBody(Common, kw_only=True):
                 case "message":
                     messages.append(ChatMessage(item.role or "", _content(item.content)))
                 case "function_call":
-                    function = {"name": item.name, "arguments": item.arguments}
-                    call = msgspec.Raw(msgspec.json.encode({"id": item.call_id, "function": function}))
-                    if not messages or messages[-1].role != "assistant":
-                        messages.append(ChatMessage("assistant", None, []))
-                    messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
+                    _add_call(messages, item)
                 case "function_call_output":
                     messages.append(ChatMessage("tool", _content(item.output), tool_call_id=item.call_id))
                 case _:
                     why = "only messages, function calls and their outputs are supported"
                     raise refusal(f"input[{index}].type", why, "unsupported_parameter")
         return messages
+
+
+def _add_call(messages: list[ChatMessage], item: Item) -> None:
+    """Puts a former call into the assistant's last message, in constant time: a body may hold thousands of calls."""
+    if not messages or messages[-1].role != "assistant":
+        messages.append(ChatMessage("assistant"))
+    message = messages[-1]
+    if message.tool_calls is None:
+        message.tool_calls = []
+
+    function = {"name": item.name, "arguments": item.arguments}
+    call = msgspec.json.encode({"id": item.call_id, "function": function})
+    message.tool_calls.append(msgspec.Raw(call))
 
 
 def _content(content: str | list[Part] | None) -> str | list[Part] | None:

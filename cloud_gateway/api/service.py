@@ -8,35 +8,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
 
+from cloud_gateway.api import bodies
+from cloud_gateway.api.bodies import SMALL_BYTES, Encoder, Served
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
-from cloud_gateway.api.generation import (
-    Limits,
-    ServedModel,
-    TurnedThread,
-    check_served,
-    check_size,
-    check_structure,
-    generations,
-)
+from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
 from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
 from cloud_gateway.api.responses import ResponseForm, ResponsesBody
-from cloud_gateway.api.schema import (
-    ChatBody,
-    Common,
-    CompletionBody,
-    StreamOptions,
-    as_completion,
-    chat_messages,
-    decode,
-    wanted_of,
-)
-from cloud_gateway.api.tools import CallText
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, StreamOptions
+from cloud_gateway.api.tools import CallText, Wanted
 from cloud_gateway.auth import CacheScopes, Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
 from cloud_gateway.core.requests.request import Extension
@@ -58,15 +44,12 @@ KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
 State = Literal["loading", "serving", "draining"]
+T = TypeVar("T")
 
 
-class Text(Protocol):
+class Text(Encoder, Protocol):
     """Text to tokens and back (cloud_gateway/models/text.py)."""
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[int]: ...
-    def encode(self, text: str) -> list[int]: ...
     def spell(self, token: int) -> bytes: ...
     def detokeniser(self) -> Detokeniser: ...
 
@@ -179,10 +162,8 @@ class Api:
         visit = self.quotas.enter(key.id)
         try:
             data = await self._read(request, visit)
-            check_structure(data, backend.model.context)
-            body = as_completion(data, backend.model.id)
-            check_size(body, backend.model, self.limits)
-            (tokens,), _ = await self._encoding.run(key.id, lambda: _prepared(body, backend))
+            body = await self._checked(data, key, bodies.to_tokenise)
+            (tokens,), _ = await self._encoding.run(key.id, partial(_tokenised, body, backend))
         finally:
             visit.end(0)
         return _json(Tokens(len(tokens), backend.model.context, tokens))
@@ -197,34 +178,36 @@ class Api:
 
     async def _complete(self, request: web.Request, kind: type[Common]) -> web.StreamResponse:
         """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work."""
-        context, key = self._ready().model.context, request[KEY]
-        visit, answers = self.quotas.enter(key.id), list[Answer]()
+        self._ready()
+        key = request[KEY]
+        visit = self.quotas.enter(key.id)
+        answers = list[Answer]()
         try:
             data = await self._read(request, visit)
-            check_structure(data, context)
-            asked = decode(data, kind)
-            body = asked.as_chat() if isinstance(asked, ResponsesBody) else asked
-            self._check_options(body)
-            backend = self._named(body.model)
-            visit.expect_answers(check_size(body, backend.model, self.limits))
-            constraints = await self._constraints(key, body, backend)
-            prompts, tools = await self._encoding.run(key.id, lambda: _prepared(body, backend))
+            asked = await self._checked(data, key, lambda data, served: bodies.asked(data, kind, served))
+            visit.expect_answers(asked.completions)
+
+            backend = self._ready()
+            body = asked.body
+            constraints = await self._constraints(key, asked.wanted, backend)
+            prompts, tools = await self._encoding.run(key.id, partial(_tokenised, body, backend))
             visit.release_bytes()
+
             answers += self._submit(body, backend, prompts, tools, constraints, request, visit)
-            form = FORMS[kind](backend.model, asked)
+            form = FORMS[kind](backend.model, asked.received)
             return await self._respond(request, body, form, sum(map(len, prompts)), answers)
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
 
-    def _check_options(self, body: Common) -> None:
-        """Raises ClientError 400 for an option that the operator has not allowed; load tools have their own names."""
-        self.limits.api.check(body.edgespec)
-        if body.endless or body.min_tokens or (body.stream_options and body.stream_options.continuous_usage_stats):
-            self.limits.api.check(Extension(ignore_eos=True))
+    async def _checked(self, data: bytes, key: Key, check: Callable[[bytes, Served], T]) -> T:
+        """What `check` makes of a body. A long one would hold the event loop, and with it every stream."""
+        backend = self._ready()
+        work = partial(check, data, Served(backend.model, self._names(backend), self.limits))
+        return work() if len(data) <= SMALL_BYTES else await self._encoding.run(key.id, work)
 
-    async def _constraints(self, key: Key, body: Common, backend: Backend) -> Constraints | None:
+    async def _constraints(self, key: Key, wanted: Wanted | None, backend: Backend) -> Constraints | None:
         """The grammar that the completion must satisfy, compiled. Raises ClientError 400."""
-        wanted, grammars = wanted_of(body), backend.grammars
+        grammars = backend.grammars
         if wanted is None:
             return None
         if grammars is None:
@@ -343,9 +326,7 @@ class Api:
 
     def _named(self, model: str) -> Backend:
         backend = self._ready()
-        if model not in self._names(backend):
-            sentence = f"The model '{model[:100]}' does not exist here; this gateway serves '{backend.model.id}'."
-            raise ClientError(sentence, status=404, param="model", code="model_not_found")
+        bodies.check_name(model, self._names(backend))
         return backend
 
 
@@ -353,24 +334,5 @@ def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 
-def _prepared(body: Common, backend: Backend) -> tuple[list[list[int]], list[str]]:
-    """The prompts as tokens, and the tools that the model may call. Raises ClientError 400."""
-    if isinstance(body, CompletionBody):
-        return _prompts(body, backend), []
-    assert isinstance(body, ChatBody)
-    offer = body.offer
-    prompt = backend.text.render_chat(chat_messages(body.messages), offer.rendered)
-    return [prompt], [function.name for function in offer.callable]
-
-
-def _prompts(body: CompletionBody, backend: Backend) -> list[list[int]]:
-    """The prompts of a text completion as tokens: one string or token list, or a list of either."""
-    prompts = []
-    for item in body.prompts:
-        if isinstance(item, int):
-            raise refusal("prompt", "token ids and other prompts cannot be mixed in one list")
-        tokens = backend.text.encode(item) if isinstance(item, str) else item
-        if max(tokens, default=0) >= backend.model.vocab_size:
-            raise refusal("prompt", f"a token is outside the model's vocabulary of {backend.model.vocab_size}")
-        prompts.append(tokens)
-    return prompts
+def _tokenised(body: Common, backend: Backend) -> tuple[list[list[int]], list[str]]:
+    return bodies.tokenised(body, backend.text, backend.model.vocab_size)

@@ -292,11 +292,16 @@ class ControlTokens:
 
     def encode(self, text: str, written: Sequence[Span]) -> list[int]:
         """The tokens of a chat whose control tokens are at these places and nowhere else."""
-        pieces, at = [], 0
+        pieces: list[str] = []
+        at = 0
         for start, end, token in written:
             pieces += [text[at:start], self._names[token]]
             at = end
-        tokens: list[int] = self._tokenizer.encode("".join([*pieces, text[at:]]), add_special_tokens=False).ids
+        pieces.append(text[at:])
+
+        # A batch of one, since `encode` holds the GIL to its end: no stream would go on beside a long chat.
+        (encoded,) = self._tokenizer.encode_batch(["".join(pieces)], add_special_tokens=False)
+        tokens: list[int] = encoded.ids
         return tokens
 
     def among(self, tokens: Sequence[int]) -> list[int]:
