@@ -6,9 +6,9 @@ its tokens cannot be chosen, it ends with an error. A worker whose data was bein
 pass of the target touches several requests: they are retried one at a time, by plain decoding in fresh slots, so that
 the one that makes passes fail ends alone.
 
-Every event goes through `step`. One that follows from an effect, as the assignment of a worker follows from the wish
-for one, waits until all effects of the present event were carried out: no step runs inside a step. Calling the machine
-at once was tried first; a request's state then changed under the effect that had asked for it.
+Every event goes through `step`. One that follows from an effect, as a worker's assignment does, waits until all effects
+of the present event were carried out: no step runs inside a step. Calling the machine at once was tried first; a
+request's state then changed under the effect that had asked for it.
 
 A retry changes no token: what was emitted stays, nothing of a failed pass was, and the draws of `rejection` that
 belong to tokens not yet chosen are kept, so that each is still drawn once.
