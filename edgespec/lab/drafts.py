@@ -3,7 +3,7 @@
 `copy_layers` copies every other tensor byte for byte and all metadata, so the tokenizer too; only the number of layers,
 their names and metadata lists with one entry per layer change. Another format is written by llama.cpp. Quantising twice
 hurts: after the Q4_1 file's own tokens, a Q4_0 copy of it is right 0.78 of the time, a Q8_0 copy 0.96, so give it the
-least quantised source there is (dev/decisions/021-drafts.md compares formats).
+least quantised source there is (dev/decisions/000-first-thirty.md, 021 compares formats).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ Result = TypeVar("Result")
 
 LOWEST_NICE = 19
 """Not SCHED_IDLE: a thread of that class that is preempted while it holds Python's lock stops the event loop for longer
-(dev/decisions/026-owner-first.md)."""
+(dev/decisions/000-first-thirty.md, 026)."""
 
 
 def lower_thread() -> None:

@@ -2,7 +2,7 @@
 
 Every level that is evaluated on the target's own path saves one draft step, wherever it lies. So the leaves most likely
 to be on that path are evaluated first, and a node's children are sent as soon as they are likely enough, up to four
-rather than two. Preferring shallow or deep leaves was worse (dev/decisions/009-draft-order.md).
+rather than two. Preferring shallow or deep leaves was worse (dev/decisions/000-first-thirty.md, 009).
 """
 
 from __future__ import annotations

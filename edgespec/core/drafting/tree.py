@@ -149,8 +149,8 @@ class SpeculationTree:
 
 
 FOREIGN = 2.0
-"""Nats by which a leaf of another worker's branch counts as less probable (dev/decisions/017-several-workers.md). So a
-worker also drafts likely leaves of others: when the target enters a branch, only its owner is ahead there."""
+"""Nats by which a leaf of another worker's branch counts as less probable (dev/decisions/000-first-thirty.md, 017). A
+worker also drafts likely leaves of others, since only the owner of a branch is ahead when the target enters it."""
 
 
 @dataclass(frozen=True, slots=True)
