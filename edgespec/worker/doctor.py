@@ -154,6 +154,7 @@ CONNECT_S = 3.0
 """A TCP connection on a campus takes milliseconds; a packet that is lost twice, 3 s (RFC 6298)."""
 MDNS_S = 3.0
 """An announcement answers a query within 120 ms (RFC 6762, section 6), unless packets are lost."""
+NO_PROGRAM = "the machine is there, but no program listens on this port"
 LINK_S = 15.0
 """Time for the handshake; the gateway's own limit is shorter."""
 
@@ -169,7 +170,7 @@ async def address(where: Address, pin: Pin) -> Finding:
         return Finding(check, "nothing answers, not even with a refusal: a firewall may drop the packets", do, 69)
     except ConnectionRefusedError:
         do = "start the gateway, or correct host and port (`gateway.address` in worker.toml)"
-        return Finding(check, "the machine is there, but no program listens on this port", do, 69)
+        return Finding(check, NO_PROGRAM, do, 69)
     except socket.gaierror:
         return Finding(check, "this name has no address", "correct the name, or use the machine's IP address", 69)
     except ssl.SSLError:
@@ -193,8 +194,12 @@ def pinned(check: str, pin: Pin, connection: ssl.SSLObject) -> Finding:
     return Finding(check, "the paired gateway answers; it has rotated its identity, which the next link stores")
 
 
-async def multicast(browser: Browser, needed: bool, wait_s: float = MDNS_S) -> Finding:
-    """Whether mDNS shows the wanted gateway; `needed`: no other address is available."""
+async def multicast(browser: Browser, needed: bool, down: bool = False, wait_s: float = MDNS_S) -> Finding:
+    """Whether mDNS shows the wanted gateway; `needed`: no other address is available.
+
+    `down`: the gateway's machine refused a connection. Its firewall passes packets then, and no advice about one would
+    help: a gateway that does not run announces nothing.
+    """
     await browser.start()
     try:
         await browser.until(lambda: bool(browser.found()), wait_s)
@@ -203,6 +208,9 @@ async def multicast(browser: Browser, needed: bool, wait_s: float = MDNS_S) -> F
         await browser.close()
     if found:
         return Finding("mDNS", f"shows the gateway at {found[0].addresses[0]}")
+    if down:
+        says = "nobody announces the paired gateway, and its machine says that no program listens at its address"
+        return Finding("mDNS", says, "start the gateway; it announces itself then", 69 if needed else 0)
     says = f"mDNS does not work here ({problem})" if problem else "mDNS works, but nobody announces the paired gateway"
     do = (
         f"{'' if problem else 'see whether the gateway runs; if it does, '}allow UDP port 5353 and multicast "
@@ -297,14 +305,16 @@ async def examine(configured: Callable[[], WorkerSettings]) -> AsyncIterator[Fin
         yield speed(step_ms / 1e3 if step_ms is not None else None, status["drafting_s"])
     where = await GatewayAddresses(gateways, gateway.key, settings.gateway.address, None).now()
     reached: list[Address] = []
+    is_down = False
     for one in where:
         finding = await address(one, gateway.pin)
         if not finding.exit_code:
             reached.append(one)
+        is_down = is_down or finding.says == NO_PROGRAM
         yield finding
     if settings.gateway.discover:
         browser = Browser(wanted=key_id(gateway.key), networks=settings.gateway.networks)
-        yield await multicast(browser, needed=not reached)
+        yield await multicast(browser, needed=not reached, down=is_down)
     elif not where:
         yield Finding("address", "no address is set, and mDNS is off", "set `gateway.address` in worker.toml", 78)
     if status is None:

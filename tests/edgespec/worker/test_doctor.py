@@ -13,7 +13,7 @@ import pytest
 
 from edgespec import __main__ as command
 from edgespec.core.presence import REASONS
-from edgespec.core.protocol.handshake import Pin
+from edgespec.core.protocol.handshake import Pin, notice_of
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
@@ -124,6 +124,37 @@ async def test_silent_mdns_is_a_fault_only_where_it_is_needed() -> None:
     assert (await doctor.multicast(Browser(["none"]), needed=False, wait_s=0.05)).exit_code == 0
 
 
+async def test_no_firewall_is_blamed_while_the_gateway_is_down(tmp_path: Path) -> None:
+    """The whole examination of a worker whose gateway's machine refuses connections."""
+    with reserved() as port:
+        store = KeyStore(tmp_path / "state")
+        PairedGateways(store.folder).add(GATEWAY_KEY.public, bytes(32), "gw", f"127.0.0.1:{port}", 1)
+        settings = load(config(tmp_path, "/nowhere.gguf", discover=True))
+        found = [finding async for finding in examine(lambda: settings)]
+    advice = {finding.check: finding.do for finding in found}
+    assert "start the gateway" in advice[f"address 127.0.0.1:{port}"]
+    assert advice["mDNS"] == "start the gateway; it announces itself then"
+    assert not any("firewall" in do or "5353" in do for do in advice.values())
+
+
+@pytest.mark.claim("copies-of-a-workers-key-keep-it-out-only-while-they-link")
+@pytest.mark.parametrize("reason", ["quarantined", "unpaired", "superseded"])
+def test_a_notice_of_the_gateway_is_a_fault_with_its_remedy(reason: str) -> None:
+    notice = notice_of(reason, "7ba1073c5e2f9d40")
+    assert notice is not None
+    found = doctor.linked(WELL | {"refused": notice.text, "refused_because": reason, "linked": reason == "superseded"})
+    assert found.exit_code == 77 and found.do == notice.text and found.says == doctor.NOTICED[reason]
+    assert doctor.linked(WELL).exit_code == 0
+
+
+async def test_the_handshake_of_a_worker_that_is_not_listed_says_so(tmp_path: Path) -> None:
+    me = worker_identity()
+    async with serving(tmp_path) as gateway:
+        gateway.standing[me.key.public] = "unpaired"
+        found = await doctor.handshake(me, gateway.pin, [gateway.address])
+    assert found.exit_code == 77 and "does not name this worker" in found.says and "edgespec pair" in found.do
+
+
 async def test_the_gateways_judgement_is_found(tmp_path: Path) -> None:
     me = worker_identity()
     async with serving(tmp_path) as gateway:
@@ -136,9 +167,9 @@ async def test_the_gateways_judgement_is_found(tmp_path: Path) -> None:
         assert revoked.exit_code == 77 and "edgespec pair" in revoked.do
 
 
-def config(tmp_path: Path, model: str = "auto:quantised") -> Path:
+def config(tmp_path: Path, model: str = "auto:quantised", discover: bool = False) -> Path:
     path = tmp_path / "worker.toml"
-    tables = f'[draft]\nmodel = "{model}"\nthreads = 1\n[gateway]\ndiscover = false\n'
+    tables = f'[draft]\nmodel = "{model}"\nthreads = 1\n[gateway]\ndiscover = {str(discover).lower()}\n'
     path.write_text(f'{tables}[daemon]\nstate_dir = "{tmp_path}/state"\n')
     return path
 
