@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,17 +11,21 @@ from pathlib import Path
 
 from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import Code
+from edgespec.core.protocol.peer_handshake import CallerHandshake, Purpose
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared.address import Address
+from edgespec.shared.address import PEER_PROTOCOL, Address
 from edgespec.shared.paired import PairedPeer, PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
+from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.pair import pair
 from edgespec.worker.peers.port import PeerPort
 from edgespec.worker.peers.service import desk
-from edgespec.worker.peers.tunnel import Caller
+from edgespec.worker.peers.tunnel import Caller, Channel
+from tests.support.until import until
 
+GATEWAY = b"g" * 32
 HOME = PeersSection(listen=True, host="127.0.0.1", port=0, discover=False)
 
 
@@ -81,3 +86,45 @@ async def echo() -> AsyncIterator[Address]:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
         server.close()
+
+
+@asynccontextmanager
+async def two(tmp_path: Path, relay: RelaySection | None = None) -> AsyncIterator[tuple[Peer, Peer]]:
+    """A caller and a relay, not paired yet."""
+    async with peer(tmp_path / "caller") as one, peer(tmp_path / "relay", relay) as other:
+        yield one, other
+
+
+@asynccontextmanager
+async def relaying(tmp_path: Path) -> AsyncIterator[tuple[Peer, Peer]]:
+    """A caller, and a relay to a machine that returns what it gets."""
+    async with two(tmp_path) as (caller, relay), echo() as behind:
+        relay.gateways[GATEWAY] = [behind]
+        yield caller, relay
+
+
+@asynccontextmanager
+async def by_hand(relay: Peer, host: str = "127.0.0.1") -> AsyncIterator[Channel]:
+    context = client_context()
+    context.set_alpn_protocols([PEER_PROTOCOL])
+    where = relay.address
+    streams = await asyncio.open_connection(
+        where.host, where.port, ssl=context, server_hostname="", local_addr=(host, 0)
+    )
+    try:
+        yield Channel(*streams)
+    finally:
+        streams[1].transport.abort()
+
+
+def calling(channel: Channel, caller: Peer, relay: Peer) -> CallerHandshake:
+    spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
+    return CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
+
+
+async def shaken(channel: Channel, caller: Peer, relay: Peer, what: Purpose = "relay") -> None:
+    handshake = calling(channel, caller, relay)
+    await channel.send_message(handshake.hello)
+    await channel.send_message(handshake.challenged(await channel.next_message(), what, GATEWAY))
+    handshake.answered(await channel.next_message())
+    await until(lambda: relay.port.tunnels or what == "presence")

@@ -7,8 +7,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
@@ -22,37 +21,19 @@ from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import PairingFailed, Reason
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import VERSION
-from edgespec.core.protocol.peer_handshake import MAX_CHUNK_BYTES, CallerHandshake, PeerUnavailable, Purpose
+from edgespec.core.protocol.peer_handshake import MAX_CHUNK_BYTES, PeerUnavailable
 from edgespec.shared.address import PAIR_PATH, PEER_PROTOCOL, Address
-from edgespec.shared.tls import client_context, peer_spki_hash
+from edgespec.shared.tls import client_context
 from edgespec.worker.config import RelaySection
 from edgespec.worker.pair import pair
 from edgespec.worker.peers import port as peer_port
 from edgespec.worker.peers import tunnel
-from edgespec.worker.peers.tunnel import Channel
 from tests.support.floods import closed, count_frames, frame, pour
 from tests.support.links import make_certificate
 from tests.support.pairing import Operator
-from tests.support.peers import Peer, echo, peer
+from tests.support.peers import GATEWAY, by_hand, echo, peer, relaying, shaken, two
 from tests.support.sockets import dial
 from tests.support.until import until
-
-GATEWAY = b"g" * 32
-
-
-@asynccontextmanager
-async def two(tmp_path: Path, relay: RelaySection | None = None) -> AsyncIterator[tuple[Peer, Peer]]:
-    """A caller and a relay, not paired yet."""
-    async with peer(tmp_path / "caller") as one, peer(tmp_path / "relay", relay) as other:
-        yield one, other
-
-
-@asynccontextmanager
-async def relaying(tmp_path: Path) -> AsyncIterator[tuple[Peer, Peer]]:
-    """A caller, and a relay to a machine that returns what it gets."""
-    async with two(tmp_path) as (caller, relay), echo() as behind:
-        relay.gateways[GATEWAY] = [behind]
-        yield caller, relay
 
 
 async def exchanged(end: socket.socket, data: bytes) -> bytes:
@@ -215,33 +196,6 @@ async def test_other_paths_are_refused(tmp_path: Path) -> None:
     async with two(tmp_path) as (_, relay):
         with pytest.raises(InvalidStatus, match="404"):
             await connect(relay.address.url("/link"), ssl=client_context(), proxy=None)
-
-
-@asynccontextmanager
-async def by_hand(relay: Peer, host: str = "127.0.0.1") -> AsyncIterator[Channel]:
-    context = client_context()
-    context.set_alpn_protocols([PEER_PROTOCOL])
-    where = relay.address
-    streams = await asyncio.open_connection(
-        where.host, where.port, ssl=context, server_hostname="", local_addr=(host, 0)
-    )
-    try:
-        yield Channel(*streams)
-    finally:
-        streams[1].transport.abort()
-
-
-def calling(channel: Channel, caller: Peer, relay: Peer) -> CallerHandshake:
-    spki = peer_spki_hash(channel.writer.get_extra_info("ssl_object"))
-    return CallerHandshake(caller.key, relay.key.public, "relay", spki, os.urandom(32))
-
-
-async def shaken(channel: Channel, caller: Peer, relay: Peer, what: Purpose = "relay") -> None:
-    handshake = calling(channel, caller, relay)
-    await channel.send_message(handshake.hello)
-    await channel.send_message(handshake.challenged(await channel.next_message(), what, GATEWAY))
-    handshake.answered(await channel.next_message())
-    await until(lambda: relay.port.tunnels or what == "presence")
 
 
 @pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
