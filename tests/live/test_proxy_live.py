@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
 import subprocess
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from edgespec.lab.rig import Processes, free_port
 from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway
+from tests.support.programs import require
 
 pytestmark = pytest.mark.live
 RECIPES = Path(__file__).parents[2] / "integrations" / "proxy"
@@ -62,8 +62,7 @@ async def proxied(
     name: str, echo: Echo, folder: Path, other: Echo | None = None
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A client's session with the proxy before the API, or with Caddy before two."""
-    if shutil.which(name) is None:
-        pytest.skip(f"{name} is missing (Debian: {name})")
+    require(name)
     port = free_port()
     if other is None:
         command, ready = PROXIES[name](folder, port, echo.listener.port), "/v1/models"

@@ -25,11 +25,16 @@ from edgespec.shared.models import model_dir
 from edgespec.shared.vocabfiles import gguf_metadata
 from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
 from tests.support.permuted import permute_tokens
+from tests.support.programs import require_model
 
 pytestmark = pytest.mark.live
 COUNT = int(os.environ.get("EDGESPEC_PROMPTS", "1"))
 """Prompts of the demo, each greedy and sampled."""
 TOKENS = 48
+SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GEMMA = "gemma-3-270m-q4_k_m.gguf"
+FETCH = {SMOLLM: "edgespec models fetch auto:quantised", GEMMA: "edgespec models fetch auto:gemma"}
+"""The command that fetches each model."""
 
 
 def asked(rig: Rig, **options: Any) -> tuple[list[Any], float]:
@@ -59,12 +64,11 @@ def killed_while_drafting(rig: Rig) -> tuple[str, list[list[int]]]:
     return text, tokens
 
 
-@pytest.mark.parametrize("file", ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"])
+@pytest.mark.parametrize("file", FETCH)
 @settings(max_examples=CASES)
 @given(text=TEXTS)
 def test_real_tokenizers_cut_segments_as_the_whole_text(file: str, text: str) -> None:
-    if not (path := model_dir() / file).exists():
-        pytest.skip(f"{path} is not there: dev/decisions/140-translation.md says how it is made")
+    path = require_model(model_dir() / file, FETCH[file])
     tokenizer, borders = cut_by(path)
     whole = text.encode(errors="ignore")
     assert [token for segment in borders.parted(whole) for token in tokenizer.encode(segment)] == tokenizer.encode(
@@ -79,8 +83,7 @@ def test_real_tokenizers_cut_segments_as_the_whole_text(file: str, text: str) ->
     )
 )
 def test_short_texts_are_merged_as_llama_cpp_does(parts: list[str]) -> None:
-    if not (path := model_dir() / "gemma-3-270m-q4_k_m.gguf").exists():
-        pytest.skip(f"{path} is not there: dev/decisions/140-translation.md says how it is made")
+    path = require_model(model_dir() / GEMMA, FETCH[GEMMA])
     text = "".join(parts).encode(errors="ignore")
     tokenizer, own = cut_by(path)[0], without_merges(path)
     assert tokenizer.encode(text) == own.encode(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,7 @@ from edgespec.__main__ import main
 from edgespec.lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(not shutil.which("chromium"), reason="the browser is missing: apt-get install chromium"),
-]
+pytestmark = pytest.mark.live
 TRACE = Path(__file__).parents[1] / "traces" / "worker-lost.trace"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&amp;"
 COUNTER = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import shutil
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from edgespec.lab.rig import Processes
+from tests.support.programs import require
 
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, "End": 35, "Home": 36}
 FLAGS = (
@@ -110,8 +110,7 @@ class Browser:
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """Starts it; ends it at the end of the block."""
-    program = shutil.which("chromium")
-    assert program, "Chromium is missing: apt-get install chromium"
+    program = require("chromium")
     with Processes(folder, environment={"HOME": str(folder)}) as processes:
         profile = folder / "profile"
         processes.start("chromium", [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"])

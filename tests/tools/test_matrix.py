@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloud_gateway.core.policies.settings import PolicySettings
 from tools.lossless import __main__ as command
 from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS, Answer, Case
@@ -44,3 +45,22 @@ def test_one_different_text_is_found_and_named() -> None:
     report = table.report()
     assert not report["identical"] and [one["case"] for one in report["differences"]] == ["b"]
     assert report["differences"][0]["found"] == [("other", "length")]
+
+
+def test_the_default_policy_is_the_gateways_and_a_list_runs_each() -> None:
+    parsed = command.parser().parse_args(["matrix"])
+    assert parsed.policy == [PolicySettings().name] == ["adaptive"]
+
+    parsed = command.parser().parse_args(["matrix", "--policy", "adaptive", "wanspec"])
+    requested = []
+    for policy in parsed.policy:
+        cases = matrix.sampled(0, "prompt", matrix.with_policy(parsed, policy))
+        requested += [case.body["edgespec"]["policy"] for case in cases]
+    assert requested == ["adaptive"] * 2 + ["wanspec"] * 2
+
+
+def test_a_policy_with_another_text_is_named() -> None:
+    reports = {"adaptive": {"texts": {"0": "same"}}, "wanspec": {"texts": {"0": "same"}}}
+    assert matrix.differing_policies(reports) == []
+    reports["wanspec"] = {"texts": {"0": "other"}}
+    assert matrix.differing_policies(reports) == ["wanspec"]

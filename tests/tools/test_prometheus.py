@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.metrics import Metrics, Watch
+from tests.support.programs import require
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "prometheus"
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
@@ -41,9 +41,9 @@ def test_every_metric_that_operators_are_given_exists(name: str) -> None:
 
 
 def promtool(*arguments: str | Path) -> str:
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is missing (Debian: prometheus)")
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=FOLDER)
+    done = subprocess.run(
+        [require("promtool"), *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=FOLDER
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

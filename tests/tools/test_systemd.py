@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from cloud_gateway.process.serve import EngineFailedError
 from edgespec.core import errors
+from tests.support.programs import require
 from tests.support.tiny_gguf import make_tiny_gguf
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -31,9 +31,7 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    tool = shutil.which("systemd-analyze")
-    if tool is None:
-        pytest.fail("systemd-analyze is missing: install the Debian package systemd (apt-get install systemd)")
+    tool = require("systemd-analyze")
     return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
 
 

@@ -1,8 +1,9 @@
 """Is the text the same with any drafter, whatever happens to it?
 
 A real gateway, real workers behind a delayed TLS link, real models. Each request is answered under five conditions
-(conditions.py): no worker, one, two, one killed (-9) half-way through, one that sends random trees. Exit code 0 only
-where all texts are the same and each condition was applied to at least half of the requests.
+(conditions.py): no worker, one, two, one killed (-9) half-way through, one that sends random trees. All of that is done
+with each policy. Exit code 0 only if all texts are the same and each condition was applied to at least half of the
+requests.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.lab.demo.scene import PROMPTS, read_prompts
 from edgespec.lab.rig import Rig
 from edgespec.shared import models
@@ -88,7 +90,7 @@ def _body(prompt: str, args: argparse.Namespace, temperature: float, seed: int) 
         "temperature": temperature,
         "top_p": 0.95,
         "seed": seed,
-        "edgespec": {"usage": True, "policy": args.policy, "phi": args.phi},
+        "edgespec": {"usage": True, "policy": args.policy[0], "phi": args.phi},
     }
 
 
@@ -255,7 +257,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=("torch", "llamacpp"), default="torch", help="llamacpp is exact with --dtype float32 only"
     )
-    parser.add_argument("--policy", choices=sorted(POLICIES), default="wanspec")
+    parser.add_argument(
+        "--policy",
+        choices=sorted(POLICIES),
+        nargs="+",
+        default=[PolicySettings().name],
+        metavar="NAME",
+        help="each with all conditions; the texts of all are compared (default: the gateway's)",
+    )
     parser.add_argument("--phi", type=options.number(float, 0, 100), default=3.0)
     parser.add_argument(
         "--rtt-ms", type=options.number(float, 0, 10_000), default=20.0, help="round trip of the link in milliseconds"
@@ -267,13 +276,33 @@ def run(args: argparse.Namespace) -> int:
     """All conditions. Raises ModelError, RigError, ConfigError."""
     console, began = Console(stderr=True), time.monotonic()
     columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    report: dict[str, Any] = {}
+    reports: dict[str, dict[str, Any]] = {}
     prompts = read_prompts(args.prompts, args.limit, seed=1)
     with tempfile.TemporaryDirectory(prefix="edgespec-matrix-") as folder, make_stage(Path(folder), args) as stage:
         set_up(stage, console)
         with Progress(*columns, console=console) as progress:
-            for report in Matrix(stage, args).run(prompts, progress):
-                report["seconds"] = round(time.monotonic() - began, 1)
-                verbs.write_json(args.json, report)
-    show(report, Console())
-    return 0 if report["identical"] and report["exercised"] else 1
+            for policy in args.policy:
+                for report in Matrix(stage, with_policy(args, policy)).run(prompts, progress):
+                    reports[policy] = report | {"seconds": round(time.monotonic() - began, 1)}
+                    verbs.write_json(args.json, {"policies": reports})
+    printed = Console()
+    for policy, report in reports.items():
+        printed.print(f"policy {policy}")
+        show(report, printed)
+
+    different = differing_policies(reports)
+    for policy in different:
+        printed.print(f"[red]policy {policy} gives other texts than policy {args.policy[0]}[/]")
+    held = all(report["identical"] and report["exercised"] for report in reports.values())
+    return 0 if held and not different else 1
+
+
+def with_policy(args: argparse.Namespace, policy: str) -> argparse.Namespace:
+    """The options of a run with one policy."""
+    return argparse.Namespace(**(vars(args) | {"policy": [policy]}))
+
+
+def differing_policies(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The policies whose texts without a worker are not those of the first policy."""
+    expected = next(iter(reports.values()))["texts"]
+    return [policy for policy, report in reports.items() if report["texts"] != expected]

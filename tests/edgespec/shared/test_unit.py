@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from cloud_gateway import __main__ as gateway
 from edgespec import __main__ as worker
 from edgespec.core.errors import ConfigError
 from edgespec.shared.unit import GATEWAY, WORKER, Unit, quoted
+from tests.support.programs import require
 
 Main = Callable[[list[str]], int]
 BOTH = pytest.mark.parametrize(("main", "unit"), [(worker.main, WORKER), (gateway.main, GATEWAY)])
@@ -143,9 +143,7 @@ def test_a_wrong_configuration_is_not_installed(
 
 def verified(unit: Path, *arguments: str) -> tuple[int, str]:
     """Exit status and complaints of systemd's own reading of a unit."""
-    tool = shutil.which("systemd-analyze")
-    if tool is None:
-        pytest.fail("systemd-analyze is missing: install the Debian package systemd (apt-get install systemd)")
+    tool = require("systemd-analyze")
     command = [tool, *arguments, "verify", "--man=no", str(unit)]
     environment = os.environ | {"XDG_RUNTIME_DIR": str(unit.parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

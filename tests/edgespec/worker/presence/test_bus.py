@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from dbus_fast.aio import MessageBus
 
 from edgespec.worker.presence.bus import Metered, Sessions
 from edgespec.worker.presence.sources import Unavailable
+from tests.support.programs import require
 from tests.support.until import until
 
 LOGIND, NETWORK = "org.freedesktop.login1", "org.freedesktop.NetworkManager"
@@ -68,9 +68,7 @@ class Bus:
 
 @pytest.fixture
 async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
-    program = shutil.which("dbus-daemon")
-    if program is None:
-        pytest.skip("dbus-daemon is not installed")
+    program = require("dbus-daemon")
     (tmp_path / "bus.conf").write_text(CONFIG.format(path=tmp_path / "bus"))
     monkeypatch.setattr("edgespec.worker.presence.bus.CALL_S", 20.0)
     daemon = await asyncio.create_subprocess_exec(
