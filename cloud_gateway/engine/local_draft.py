@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,6 +32,39 @@ from edgespec.shared.contained import Contained, describe_fault
 log = logging.getLogger("cloud_gateway.engine.local_draft")
 
 
+class _Price(NamedTuple):
+    """What a step costs each of the requests that share it."""
+
+    at: tuple[int, int]
+    """The draft's passes when it was computed, since each pass changes the measured times, and the requests."""
+    step_s: float
+    points: Points
+
+
+class _Cost(NamedTuple):
+    """What some work of the draft model took."""
+
+    passes: int
+    seconds: float
+    ended: float
+    """A moment of the engine's clock, in seconds."""
+
+
+class _Timed:
+    """Measures work of the draft model."""
+
+    def __init__(self, model: DraftModel, clock: Callable[[], float]) -> None:
+        self._model = model
+        self._clock = clock
+        self._passes = model.passes
+        self._began = clock()
+
+    def cost(self) -> _Cost:
+        """Passes and time since the beginning."""
+        ended = self._clock()
+        return _Cost(self._model.passes - self._passes, ended - self._began, ended)
+
+
 @dataclass(slots=True)
 class LocalDrafting:
     """The local draft model, or its absence, as the engine uses it."""
@@ -46,8 +79,8 @@ class LocalDrafting:
     """How far this draft and the target disagree, learned from all requests."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
     """Heads over the target's hidden states, by the name of their source."""
-    _shares: tuple[tuple[int, int], tuple[float, Points]] = field(default=((-1, 0), (0.0, ())))
-    """What a step costs each of them, and when that was computed: passes so far, and those that share."""
+    _price: _Price | None = field(default=None, init=False)
+    """The latest one, since a turn asks for the same price for every request."""
 
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
@@ -98,7 +131,8 @@ class LocalDrafting:
 
     def ask_sources(self, active: Active) -> None:
         """Asks the request's sources for candidates, where tokens were committed, and books the time of each."""
-        generation, began = active.generation, self.clock()
+        generation = active.generation
+        began = self.clock()
         for source in generation.ask_sources():
             now = self.clock()
             generation.spent(Spent("source", now - began, name=source), now)
@@ -128,18 +162,21 @@ class LocalDrafting:
     def prefill(self, active: Active, chunk: int, kind: Literal["reading", "draft"] = "reading") -> None:
         """One chunk of a prompt, or later of what was committed meanwhile."""
         assert self.model is not None
-        began, passes = self.clock(), self.model.passes
+        timed = _Timed(self.model, self.clock)
         with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
-        made, took = self.model.passes - passes, self.clock() - began
-        self.count(made, took)
-        active.generation.spent(Spent(kind, took, made), began + took)
+        cost = timed.cost()
+        self.count(cost.passes, cost.seconds)
+        active.generation.spent(Spent(kind, cost.seconds, cost.passes), cost.ended)
 
     def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
-        """The batches of catch-up (WANSpec section 4.5), then one draft pass over the leaves of all that draft."""
-        if (model := self.model) is None:
+        """Runs the batches of catch-up (WANSpec section 4.5), then one draft pass over the leaves of all that draft."""
+        model = self.model
+        if model is None:
             return
-        group, rows = list[tuple[Active, Draft]](), 0
+
+        group: list[tuple[Active, Draft]] = []
+        rows = 0
         for active, action in actions:
             if isinstance(action, CatchUp):
                 batch = catch_up_batch(self.verify_s, model.token_s)
@@ -148,35 +185,38 @@ class LocalDrafting:
             count = min(len(action.leaves), model.leaves)
             if rows + count > model.together:
                 self._draft(model, group)
-                group, rows = [], 0
+                group = []
+                rows = 0
             group.append((active, action))
             rows += count
         if group:
             self._draft(model, group)
 
     def _draft(self, model: DraftModel, group: Sequence[tuple[Active, Draft]]) -> None:
-        """One pass; where it fails each has one of its own, so that only those that fail alone lose the draft."""
-        asked, leaves = list[Asked](), list[Sequence[Node]]()
-        for active, action in group:
-            tree, rank = active.generation.tree, active.generation.verification.rank
-            leaves.append(action.leaves[: model.leaves])  # the likeliest come first
-            asked.append(Asked(active.id, [leaf.path(tree.root) for leaf in leaves[-1]], action.width, rank))
-        began, passes = self.clock(), model.passes
+        """Runs one pass for the group. If it fails, each has a pass of its own, so that only those that fail alone lose
+        the draft."""
+        leaves_of = [action.leaves[: model.leaves] for _, action in group]  # the likeliest come first
+        asked = [_asked(active, leaves, action) for (active, action), leaves in zip(group, leaves_of, strict=True)]
+
+        timed = _Timed(model, self.clock)
         with Contained() as caught:
-            found = model.draft(asked)
-        made, took = model.passes - passes, self.clock() - began
-        self.count(made, took)
-        rows = sum(map(len, leaves))
-        for (active, _), own in zip(group, leaves, strict=True):
-            active.generation.spent(Spent("draft", took * len(own) / rows, made), began + took)
+            proposals_of = model.draft(asked)
+        cost = timed.cost()
+
+        self.count(cost.passes, cost.seconds)
+        rows = sum(len(leaves) for leaves in leaves_of)
+        for (active, _), leaves in zip(group, leaves_of, strict=True):
+            active.generation.spent(Spent("draft", cost.seconds * len(leaves) / rows, cost.passes), cost.ended)
+
         if caught.error is None:
-            for (active, _), own, proposals in zip(group, leaves, found, strict=True):
-                self.step(active, Drafted(own, proposals))
+            for (active, _), leaves, proposals in zip(group, leaves_of, proposals_of, strict=True):
+                self.step(active, Drafted(leaves, proposals))
         elif len(group) == 1:  # the request may have outgrown the draft's memory
-            self._lost(group[0][0], caught.error)
+            active, _ = group[0]
+            self._lost(active, caught.error)
         else:
-            for one in group:
-                self._draft(model, [one])
+            for member in group:
+                self._draft(model, [member])
 
     def costs(self, active: Active, drafters: int) -> Costs:
         """What a step costs each of so many requests that share it."""
@@ -186,10 +226,11 @@ class LocalDrafting:
         backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
-        if self._shares[0] != (now := (model.passes, drafters)):
-            self._shares = now, shared(model.step_s, model.points, drafters, model.leaves)
-        step_s, points = self._shares[1]
-        return draft_costs(self.verify_s, step_s, backlog, model.token_s, model.leaves, points)
+        priced_at = (model.passes, drafters)
+        if self._price is None or self._price.at != priced_at:
+            self._price = _Price(priced_at, *shared(model.step_s, model.points, drafters, model.leaves))
+        price = self._price
+        return draft_costs(self.verify_s, price.step_s, backlog, model.token_s, model.leaves, price.points)
 
     def _backlog(self, active: Active) -> int:
         """Committed tokens that the draft model has not evaluated."""
@@ -212,3 +253,10 @@ class LocalDrafting:
             log.error("request %d goes without the local draft after a fault: %s", active.id, describe_fault(error))
             self.refuse(active, "a fault of the gateway ended the local draft of this request")
         self.close(active)
+
+
+def _asked(active: Active, leaves: Sequence[Node], action: Draft) -> Asked:
+    """A request's part of a draft pass, below these leaves."""
+    generation = active.generation
+    paths = [leaf.path(generation.tree.root) for leaf in leaves]
+    return Asked(active.id, paths, action.width, generation.verification.rank)

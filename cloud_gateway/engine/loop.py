@@ -19,7 +19,7 @@ import numpy as np
 
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
-from cloud_gateway.core.policies.policy import Draft, Memory, Verify, kind_of
+from cloud_gateway.core.policies.policy import Draft, Learnt, Memory, Policy, Verify, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Account, FrameLedger, Spent, Stats
 from cloud_gateway.core.requests.events import Ended, FrameArrived
@@ -74,6 +74,21 @@ class EngineSettings:
     prefill_ms: float = PREFILL_MS
 
 
+class _TurnClock:
+    """Time of one turn that the models do not take."""
+
+    def __init__(self, stats: Stats, clock: Callable[[], float]) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._began = clock()
+        self._models_before_s = stats.target_s + stats.draft_s
+
+    def host_s(self) -> float:
+        """Seconds since the turn began, without passes of target and draft."""
+        models_s = self._stats.target_s + self._stats.draft_s - self._models_before_s
+        return self._clock() - self._began - models_s
+
+
 class Engine:
     """Runs requests over a target, an optional local draft and whatever workers are linked."""
 
@@ -96,8 +111,12 @@ class Engine:
         gave up: the target fails for every request (requests.py). `on_idle` is called on the engine's thread at least
         every IDLE_S while no request is in a slot or waits for one.
         """
-        self.target, self.settings, self.clock = target, settings, clock
-        self.recorders, self.on_failure, self.on_idle = recorders, on_failure, on_idle
+        self.target = target
+        self.settings = settings
+        self.clock = clock
+        self.recorders = recorders
+        self.on_failure = on_failure
+        self.on_idle = on_idle
         self._verify_s = StepCurve(curve or {1: UNKNOWN_STEP_S}, provisional=curve is None)
         self._memory = Memory()
         self._ids = itertools.count(1)
@@ -173,38 +192,57 @@ class Engine:
     def post(self, event: InboxEvent) -> None:
         """Queues an event for the next turn, with the present time; may be called on any thread."""
         self._inbox.append((event, self.clock()))
-        if not self._wake.is_set():  # where it is, a turn is still to come, and takes this in
+        if not self._wake.is_set():  # if it is, a turn is still to come that takes this in
             self._wake.set()
 
     def _make_active(self, request: GenerationRequest) -> Active:
         settings = request.speculation.over(self.settings.policy)
-        workers = self.offloading.workers.linked().values()
-        linked = [worker.label for worker in workers if worker.groups & request.groups]
-        learnt = self._memory.recall(linked, kind_of(request.sampling.temperature, settings.sources))
+        learnt = self._recall(request, settings)
         policy = registry.make(settings, learnt)
-        number, method = next(self._ids), method_of(request.sampling, settings.verification)
-        never = request.speculation.offload == "never"
-        offload = not never and policy.asks_workers
-        why_off = None if offload else "the request asked for it" if never else f"policy {policy.name}"
-        about = request.sampling, request.tokens, request.constraint
-        chosen = verification(*about, method, self.local.spread, np.random.default_rng)
-        generation = Generation(
-            number,
+        generation = self._generation(request, settings, policy, learnt)
+
+        listeners = [recorder.listener(generation, settings, self._verify_s) for recorder in self.recorders]
+        listening = [listener for listener in listeners if listener is not None]
+        if listening:
+            generation.listener = Listeners(listening)
+
+        stream = Stream(lambda: self.post(ClientLeft(active)))
+        active = Active(generation, stream, self.slots.room(generation))
+        return active
+
+    def _recall(self, request: GenerationRequest, settings: PolicySettings) -> Learnt | None:
+        """What the policy of an earlier request of this kind learnt, with a worker that may draft for this one."""
+        workers = self.offloading.workers.linked().values()
+        allowed = [worker.label for worker in workers if worker.groups & request.groups]
+        return self._memory.recall(allowed, kind_of(request.sampling.temperature, settings.sources))
+
+    def _generation(
+        self, request: GenerationRequest, settings: PolicySettings, policy: Policy, learnt: Learnt | None
+    ) -> Generation:
+        """The request's machine."""
+        if request.speculation.offload == "never":
+            why_off: str | None = "the request asked for it"
+        elif not policy.asks_workers:
+            why_off = f"policy {policy.name}"
+        else:
+            why_off = None
+
+        method = method_of(request.sampling, settings.verification)
+        chosen = verification(
+            request.sampling, request.tokens, request.constraint, method, self.local.spread, np.random.default_rng
+        )
+        usage = Usage(verification=method, why_off=why_off)
+        return Generation(
+            next(self._ids),
             request,
             policy,
             at_least(request.min_tokens, self.target.eos, chosen),
             Bounds(self.target.context, self.target.eos, settings.verify_nodes),
-            Account(self.clock(), Usage(verification=method, why_off=why_off), FrameLedger(self.stats.frames)),
-            offload=offload,
+            Account(self.clock(), usage, FrameLedger(self.stats.frames)),
+            offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(settings, request.tokens, learnt),
         )
-        found = [one.listener(generation, settings, self._verify_s) for one in self.recorders]
-        if those := [one for one in found if one is not None]:
-            generation.listener = Listeners(those)
-        stream = Stream(lambda: self.post(ClientLeft(active)))
-        active = Active(generation, stream, self.slots.room(generation))
-        return active
 
     # --- the engine's thread -------------------------------------------------------------------------------------
 
@@ -230,12 +268,16 @@ class Engine:
 
     def turn(self) -> float | None:  # main loop
         """One turn of the loop; returns when to wake, or None when there may be more to do at once."""
-        began, modelled = self.clock(), self.stats.target_s + self.stats.draft_s
+        clock = _TurnClock(self.stats, self.clock)
+
+        # 1. Who runs: events, slots, workers. They are sent what they need before the target computes.
         self._take_in()
         self.slots.turn()
         self.offloading.share()
         self.queued_answers.lead(self.slots.queue)
-        self._flush()  # a worker can read the prompt while the target does
+        self._flush()
+
+        # 2. What is computed: drafts, then a pass of the target for those that are ready.
         decisions = self.deciding.decide(self.clock(), self._wake.set)
         self.local.run(decisions.drafts)
         verifies = [] if self._holds(decisions) else decisions.verifies
@@ -243,13 +285,15 @@ class Engine:
             self.requests.verify(verifies)
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
+
+        # 3. What can wait for that: answers to prompts in the queue, and a chunk of a prompt.
         computed = bool(verifies or decisions.drafts)
         wake = min(decisions.wake, self.queued_answers.turn(self.slots.queue))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
-        models = self.stats.target_s + self.stats.draft_s - modelled
-        self._charge(verifies, self.clock() - began - models)
+
+        self._charge(verifies, clock.host_s())
         return None
 
     def _holds(self, decisions: Decisions) -> bool:
@@ -290,7 +334,7 @@ class Engine:
                 self.requests.step(active, Ended("left"))
 
     def _read(self, computed: bool, wake: float) -> float | None:
-        """One chunk of a prompt, where it is due; returns when to wake, or None after a chunk.
+        """Reads one chunk of a prompt if it is due; returns when to wake, or None after a chunk.
 
         `computed`: whether other requests drafted or verified in this turn.
         """

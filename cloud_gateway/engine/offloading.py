@@ -81,25 +81,43 @@ class Offloading:
 
     def assign(self, active: Active, useless: str | None = None) -> None:
         """Finds a worker for a request that may have one; `useless`: in the place of this one, if there is another."""
-        generation, groups = active.generation, active.request.groups
+        generation = active.generation
+        groups = active.request.groups
         if not (generation.may_offload if useless else generation.wants_worker):
             return
+
         linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
-        firsts = (other.generation.assignment for other in self.active.values())
-        load = Counter(one.worker for one in firsts if one is not None)
-        exclude = generation.assignments.excluded | generation.assignments.given.keys()
-        explore = not useless and self.merit.explores()
-        worker = choose(linked.values(), load, groups, self.merit, exclude=exclude, explore=explore)
+        load = self._load()
+        present = generation.assignments.given.keys()
+        worker = choose(
+            linked.values(),
+            load,
+            groups,
+            self.merit,
+            exclude=generation.assignments.excluded | present,
+            explore=not useless and self.merit.explores(),
+        )
         if worker is None:
             if not useless:
                 self.step(active, WorkerChanged("", "none", why_none(linked.values(), groups, load)))
             return
+
         if useless:
             self.step(active, WorkerChanged(useless, "useless"))
-        for other in list(self.active.values()):  # what it drafts beside another worker can do without it
-            if worker in [*other.generation.assignments.given][1:]:
-                self.step(other, WorkerChanged(worker, "needed"))
-        self._give(active, linked[worker], beside=bool(generation.assignments.given))
+        self._free(worker)
+        self._give(active, linked[worker], beside=bool(present - {useless}))
+
+    def _load(self) -> Counter[str]:
+        """Requests by the worker that drafts for them first."""
+        firsts = (active.generation.assignment for active in self.active.values())
+        return Counter(first.worker for first in firsts if first is not None)
+
+    def _free(self, worker: str) -> None:
+        """Takes a worker away from requests that it drafts for beside another one: they can do without it."""
+        for active in list(self.active.values()):
+            beside = list(active.generation.assignments.given)[1:]
+            if worker in beside:
+                self.step(active, WorkerChanged(worker, "needed"))
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
         self.let_go(worker.id, "needed elsewhere")
@@ -168,15 +186,18 @@ class Offloading:
 
     def released(self, active: Active, released: Released) -> None:
         """Reports what a worker has brought for a request."""
-        self._changed, one = True, released.given
-        self.merit.ended(one.name, active.request.key, one.rounds, one.frames, one.brought)
-        self.audit.released(active.request, one.worker, one.name, released.reason, one.frames)
-        self.post(lambda: self.workers.audited(one.worker, active.request.key, one.claimed, one.accepted))
+        self._changed = True
+        given = released.given
+        key = active.request.key
+        self.merit.ended(given.name, key, given.rounds, given.frames, given.brought)
+        self.audit.released(active.request, given.worker, given.name, released.reason, given.frames)
+        self.post(lambda: self.workers.audited(given.worker, key, given.claimed, given.accepted))
 
     def outgoing(self) -> Iterator[Callable[[], None]]:
         """What sends each worker its messages of this turn; for the event loop, before anything else of the turn."""
-        sent, self._outgoing = self._outgoing, {}
-        for worker, bodies in sent.items():
+        messages = self._outgoing
+        self._outgoing = {}
+        for worker, bodies in messages.items():
             yield partial(self.workers.send, worker, bodies)
 
     def note(self, taken: FrameTaken) -> None:

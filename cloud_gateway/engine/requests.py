@@ -241,9 +241,10 @@ class Requests:
         for (active, work), rows in results:
             active.mean_rows.sample(len(work.tree))
             self.step(active, Verified(work.tree, rows), "choosing its tokens", fatal=True)
-            lost, active.unkept = active.unkept, None
-            if lost is not None and not active.ended:
-                self.pass_failed([active], lost)
+            error = active.unkept
+            active.unkept = None
+            if error is not None and not active.ended:
+                self.pass_failed([active], error)
         self.stats.rounds += 1
 
     # --- faults of one request -----------------------------------------------------------------------------------
@@ -270,7 +271,8 @@ class Requests:
     def pass_failed(self, actives: Sequence[Active], error: Exception) -> None:
         """A pass over these requests failed; one that fails alone although it was retried ends with an error."""
         self.stats.failed_passes += 1
-        what, alone = describe_fault(error), len(actives) == 1
+        what = describe_fault(error)
+        alone = len(actives) == 1
         names = ", ".join(str(active.id) for active in actives)
         log.error("a pass of the target over request %s failed: %s", names, what)
         if alone:
@@ -300,9 +302,11 @@ class Requests:
 
     def close_slot(self, active: Active) -> None:
         """Frees the request's slot, if it has one."""
-        slot, active.slot = active.slot, -1
+        slot = active.slot
+        active.slot = -1
         if slot < 0:
             return
+
         with Contained() as contained:
             self.target.close(slot)
         if contained.error is not None:
