@@ -30,9 +30,10 @@ compares. [threats.md](threats.md) states what follows for people. A test that u
 
 
 def marks(root: Path) -> Marks:
-    """The markers `pytest.mark.claim("NAME")` in all tests below `root`/tests."""
+    """The markers `pytest.mark.claim("NAME")` in all tests below `root`/tests, and in those of the integrations."""
     found: defaultdict[str, Counter[Path]] = defaultdict(Counter)
-    for path in sorted((root / "tests").rglob("test_*.py")):
+    integrations = (root / "integrations").glob("*/tests/test_*.py")
+    for path in sorted([*(root / "tests").rglob("test_*.py"), *integrations]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.claim":
                 for argument in node.args:

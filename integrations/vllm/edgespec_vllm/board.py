@@ -23,6 +23,9 @@ BYTES_PER_TOKEN = 5
 """At most, on the wire."""
 SMALL = 1024
 """Bytes that any message without tokens takes at most."""
+MIN_STEP_NODES = 2048
+"""Nodes that messages of the link process may cost in one step of vLLM; PASS_NODES for each request with a worker if
+that is more. 2,048 nodes take about a millisecond."""
 
 
 class Terms(NamedTuple):
@@ -117,14 +120,18 @@ class Board:
         line.flush()
 
     def receive(self) -> None:
-        """Takes in what the link process has sent. A message that is none ends the connection."""
-        for payload in self.line.receive():
+        """Takes in what the link process has sent, as much as one step may cost. What is no message ends the
+        connection."""
+        room = max(MIN_STEP_NODES, messages.PASS_NODES * len(self._wanted))
+        while room > 0 and (payload := self.line.receive()) is not None:
             try:
-                self._take(messages.decode_from_link(payload))
+                message = messages.decode_from_link(payload)
             except msgspec.MsgspecError:
                 self.malformed += 1
                 self.line.fail("a malformed message")
                 return
+            room -= messages.nodes_of(message)
+            self._take(message)
 
     def chain(self, request: str) -> list[int]:
         """The most probable candidates after the committed tokens, at most `num_speculative_tokens`."""

@@ -2,6 +2,10 @@
 
 Bytes that the socket does not take yet are kept, up to `MAX_UNSENT_BYTES`; the caller asks for room first. When the
 link process is absent or has gone, the line tries again after a pause that grows from `RETRY_S`.
+
+What arrives is handed out message by message, and nothing is read while a message is left. So the caller decides how
+much work one step of vLLM does (`board.MIN_STEP_NODES`); what is left stays in the socket, and a link process that
+sends more than is taken is held up by it.
 """
 
 from __future__ import annotations
@@ -9,12 +13,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections import deque
 
 from edgespec_vllm.messages import BoardError, Frames
 
 MAX_UNSENT_BYTES = 256 * 1024
-MAX_READ_BYTES = 64 * 1024
-"""In one step of vLLM, so that a flood of chains costs about a millisecond."""
+MAX_READ_BYTES = 16 * 1024
+"""In one call of `recv`: with the messages that are not taken yet, all that is kept."""
 RETRY_S, MAX_RETRY_S = 0.5, 30.0
 
 
@@ -22,11 +27,14 @@ class Line:
     """The connection of one engine. `now`: seconds of a monotonic clock."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._socket = path, _none()
+        self._path = path
+        self._socket = _none()
         self.unsent = bytearray()
         """Bytes that the socket has not taken yet."""
         self._frames = Frames()
-        self._retry_at, self._pause_s = 0.0, RETRY_S
+        self._arrived: deque[bytes] = deque()
+        self._retry_at = 0.0
+        self._pause_s = RETRY_S
         self.up = False
         self.connected = 0
         """How often a connection was made."""
@@ -78,10 +86,13 @@ class Line:
                 return
             del self.unsent[:count]
 
-    def receive(self) -> list[bytes]:
-        """The messages that have arrived."""
-        if not self.up:
-            return []
+    def receive(self) -> bytes | None:
+        """The next message; None if there is none now. Reads the socket only when all messages are taken."""
+        if self.up and not self._arrived:
+            self._arrived.extend(self._read())
+        return self._arrived.popleft() if self._arrived else None
+
+    def _read(self) -> list[bytes]:
         try:
             data = self._socket.recv(MAX_READ_BYTES)
             if data:
@@ -95,10 +106,12 @@ class Line:
         return []
 
     def fail(self, why: str) -> None:
-        """Ends the connection."""
-        self.up, self.why = False, why
+        """Ends the connection; messages that were not taken are dropped."""
+        self.up = False
+        self.why = why
         self._socket.close()
         self.unsent.clear()
+        self._arrived.clear()
 
 
 def _none() -> socket.socket:

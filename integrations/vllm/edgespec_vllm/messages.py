@@ -16,6 +16,11 @@ MAX_TOKENS = 8192
 """Token ids in one message: at most 40 KB, since an id takes at most five bytes."""
 MAX_CHAIN = 192
 """Tokens of one chain: committed ones that it repeats, and a worker's 64 levels."""
+MESSAGE_NODES = 16
+"""Decoding a message takes about as long as visiting so many nodes of a tree."""
+PASS_NODES = 512
+"""Nodes that the chains of one request may cost vLLM in one pass, each message counted as MESSAGE_NODES more. A worker
+adds about thirty candidates for each committed token, in about ten chains of ten tokens: half of this bound."""
 
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -109,6 +114,11 @@ class Chain(Message, tag="chain", frozen=True):
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_CHAIN)]
     costs: Annotated[list[U32], Meta(min_length=1, max_length=MAX_CHAIN)]
     """Millinats of each, given those before it."""
+
+
+def nodes_of(message: FromLink) -> int:
+    """What taking in a message costs, in nodes of a tree."""
+    return MESSAGE_NODES + (len(message.tokens) if isinstance(message, Chain) else 0)
 
 
 FromEngine = Hello | Opened | Tokens | Closed

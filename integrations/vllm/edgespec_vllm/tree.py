@@ -2,6 +2,9 @@
 
 The link process sends chains. They meet in a tree, so that after a rejection a sibling continues at once, without a
 round trip. vLLM verifies chains only: of the tree it gets the most probable path.
+
+This runs within vLLM's step, on what a worker sent. So each call visits a number of nodes that the caller can bound:
+the tokens of the chain, and once after a commit those of the tree.
 """
 
 from __future__ import annotations
@@ -15,15 +18,26 @@ MAX_NODES = 512
 class Node:
     """A candidate token: the cost of choosing it after its parent, and what may follow it."""
 
-    __slots__ = ("children", "cost")
+    __slots__ = ("best", "children", "cost")
 
     def __init__(self, cost: int = 0) -> None:
         self.cost = cost
         self.children: dict[int, Node] = {}
+        self.best: tuple[int, Node] | None = None
+        """The child of the least cost and its token; of equal ones the first."""
+
+    def add(self, token: int, cost: int) -> Node:
+        """A child that is not there yet."""
+        child = Node(cost)
+        self.children[token] = child
+        if self.best is None or cost < self.best[1].cost:
+            self.best = (token, child)
+        return child
 
     def size(self) -> int:
         """Nodes below it."""
-        count, stack = 0, [self]
+        count = 0
+        stack = [self]
         while stack:
             below = stack.pop().children.values()
             count += len(below)
@@ -34,10 +48,17 @@ class Node:
 class Tree:
     """Candidates after the first `start` tokens of a sequence, which are committed."""
 
-    __slots__ = ("_nodes", "_root", "start")
+    __slots__ = ("_counted", "_nodes", "_root", "start", "visited")
 
     def __init__(self, start: int) -> None:
-        self.start, self._root, self._nodes = start, Node(), 0
+        self.start = start
+        self._root = Node()
+        self._nodes = 0
+        """At least as many as there are: those that commits have pruned are counted off only when it matters."""
+        self._counted = True
+        """Nothing was pruned since the nodes were counted."""
+        self.visited = 0
+        """Nodes that all calls have visited: their work without a clock."""
 
     def add(self, start: int, tokens: Sequence[int], costs: Sequence[int], committed: Sequence[int]) -> int:
         """Takes in a chain that begins at position `start`; returns how many of its tokens are new candidates.
@@ -45,17 +66,20 @@ class Tree:
         A chain that begins before the root must repeat the committed tokens. `costs`: millinats of each token.
         """
         behind = self.start - start
-        if behind < 0 or list(tokens[:behind]) != list(committed[start : self.start]):
+        if not 0 <= behind < len(tokens):  # before any comparison: `start` may be thousands of tokens back
             return 0
-        node, fresh = self._root, 0
+        self.visited += len(tokens)
+        if list(tokens[:behind]) != list(committed[start : self.start]):
+            return 0
+
+        node = self._root
+        fresh = 0
         for token, cost in zip(tokens[behind:], costs[behind:]):
             child = node.children.get(token)
             if child is None:
-                if self._nodes >= MAX_NODES:
-                    self._nodes = self._root.size()  # what commits have pruned is counted off only when it matters
-                    if self._nodes >= MAX_NODES:
-                        break
-                child = node.children[token] = Node(cost)
+                if self._full():
+                    break
+                child = node.add(token, cost)
                 self._nodes += 1
                 fresh += 1
             node = child
@@ -67,15 +91,26 @@ class Tree:
         for token in tokens:
             node = node.children.get(token) if node is not None else None
         self.start += len(tokens)
+        self._root = node or Node()
         if node is None:
             self._nodes = 0
-        self._root = node or Node()
+        self._counted = node is None
 
     def best(self, limit: int) -> list[int]:
         """The path that takes the most probable child each time, at most `limit` tokens."""
         path: list[int] = []
-        node = self._root
-        while node.children and len(path) < limit:
-            token, node = min(node.children.items(), key=lambda item: item[1].cost)
+        best = self._root.best
+        while best is not None and len(path) < limit:
+            token, node = best
             path.append(token)
+            best = node.best
+        self.visited += len(path)
         return path
+
+    def _full(self) -> bool:
+        """Whether there is no room for a node. The nodes are counted at most once after each commit."""
+        if self._nodes >= MAX_NODES and not self._counted:
+            self._nodes = self._root.size()
+            self._counted = True
+            self.visited += self._nodes
+        return self._nodes >= MAX_NODES

@@ -3,94 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from edgespec_vllm import messages
-from edgespec_vllm.board import Board, Terms
-from edgespec_vllm.line import Line
-from edgespec_vllm.link.server import BoardServer
-from edgespec_vllm.link.streams import Ledger, Streams
+from edgespec_vllm.board import Terms
 
 from cloud_gateway.core.requests.events import FrameArrived
-from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, WorkerGone, WorkerReady
 from edgespec.core.protocol.digests import prefix_hash
-from edgespec.core.protocol.messages import Close, Commit, Open, Tree
-from integrations.vllm.tests.boards import DRAFTS, VOCAB
-
-
-class Workers:
-    """The links as `Streams` uses them: keeps what each worker is sent."""
-
-    def __init__(self) -> None:
-        self.views: dict[str, LinkedWorker] = {}
-        self.sent: list[tuple[str, Any]] = []
-        self.punished: list[str] = []
-
-    def add(self, name: str, **fields: Any) -> None:
-        self.views[name] = LinkedWorker(name, 0.01, 0.02, fields.pop("step_s", 0.01), False, **fields)
-
-    def linked(self) -> dict[str, LinkedWorker]:
-        return self.views
-
-    def send(self, worker: str, bodies: Sequence[Any]) -> None:
-        self.sent += [(worker, body) for body in bodies]
-
-    def punish(self, worker: str, error: Exception, request: int) -> None:
-        self.punished.append(worker)
-
-    def diverged(self, worker: str) -> None:
-        self.sent.append((worker, "diverged"))
-
-    def taken(self) -> list[tuple[str, Any]]:
-        sent, self.sent = self.sent, []
-        return sent
-
-
-class Kept(Ledger):
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[Any, ...]] = []
-
-    def assigned(self, tag: str, worker: str, name: str) -> None:
-        self.found.append(("assigned", tag, worker, name))
-
-    def released(self, tag: str, worker: str, name: str, why: str, frames: int) -> None:
-        self.found.append(("released", tag, worker, why, frames))
-
-    def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:
-        self.found.append(("frame", tag, name, fresh, useful))
-
-    def verified(self, tag: str, name: str, drafted: int, accepted: int) -> None:
-        self.found.append(("verified", tag, name, drafted, accepted))
-
-
-class Scene:
-    """A link process with its board, and one engine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.workers, self.now = Workers(), 0.0
-        self.ledger = Kept()
-        self.streams = Streams(self.workers, lambda: self.now, self.ledger)
-        self.server = BoardServer(folder / "board.sock", self.streams, VOCAB)
-        self.board = Board(Line(str(folder / "board.sock")), 0, VOCAB, DRAFTS)
-
-    async def settle(self) -> None:
-        """Lets both ends exchange everything."""
-        for _ in range(6):
-            self.board.send(self.now)
-            self.board.receive()
-            await asyncio.sleep(0.005)
-
-    async def step(self, tokens: list[int], *more: int) -> None:
-        """The engine commits tokens."""
-        self.now += 0.05
-        tokens += more
-        await self.settle()
+from edgespec.core.protocol.messages import Close, Commit, Open
+from integrations.vllm.tests.boards import VOCAB
+from integrations.vllm.tests.links import PlainEngine, Scene, tree
 
 
 @pytest.fixture
@@ -101,11 +26,6 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     await scene.server.close()
 
 
-def tree(request: int, epoch: int, prefix: list[int], first: int, parents: list[int], tokens: list[int]) -> Tree:
-    costs = [100 + 900 * (token in tokens[:n]) for n, token in enumerate(tokens)]
-    return Tree(request, epoch, len(prefix), prefix_hash(prefix), first, parents, tokens, costs, [0] * len(tokens))
-
-
 async def test_a_worker_is_sent_the_request_and_its_tree_reaches_vllm(scene: Scene) -> None:
     scene.workers.add("w")
     tokens = [1, 2, 3]
@@ -113,7 +33,7 @@ async def test_a_worker_is_sent_the_request_and_its_tree_reaches_vllm(scene: Sce
     await scene.settle()
     [(_, opened)] = scene.workers.taken()
     assert isinstance(opened, Open)
-    assert (opened.tokens, opened.cache_scope, opened.sampling.temperature) == ([1, 2, 3], b"s", 0.5)
+    assert (opened.tokens, opened.sampling.temperature) == ([1, 2, 3], 0.5)
     frame = tree(opened.request, opened.epoch, tokens, 1, [0, 0, 1, 2], [7, 8, 9, 6])
     scene.streams.post(FrameArrived("w", frame))
     await scene.settle()
@@ -173,9 +93,10 @@ async def test_a_worker_serves_few_requests_and_the_next_ones_in_turn(scene: Sce
 
 @pytest.mark.parametrize(("step_s", "count"), [(0.03, 1), (0.012, 2), (0.005, 5), (1.0, 1)])
 async def test_breadth_follows_from_draft_step_and_target_step(scene: Scene, step_s: float, count: int) -> None:
-    scene.streams._period_s = 0.05
+    engine = PlainEngine()
+    scene.streams._periods_s[engine] = 0.05
     scene.workers.add("w", step_s=step_s)
-    assert scene.streams.capacity(scene.workers.views["w"]) == count
+    assert scene.streams.capacity(scene.workers.views["w"], [engine]) == count
 
 
 async def test_only_workers_of_the_named_groups_see_a_request(scene: Scene) -> None:

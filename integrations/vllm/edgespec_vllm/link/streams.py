@@ -2,46 +2,44 @@
 
 Chains need many tokens ahead of the target, and one worker shares its model among its requests. So each worker serves
 few requests well, and the others run without drafts. Everything runs on the event loop.
+
+What a worker brought is counted by vLLM, which verifies: a worker cannot state it. The counts rank the workers for the
+next requests by the same rules as in the gateway (`cloud_gateway.core.requests.router.Merit`).
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Protocol
+import secrets
+from collections.abc import Callable, Sequence, Set
+from typing import NamedTuple
 
-from cloud_gateway.core.requests.assignment import PATIENCE, opening
+from cloud_gateway.core.requests.assignment import PATIENCE, READ, opening
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone
 from cloud_gateway.links.server import Links
-from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, Close, Commit, Sampling, Tree
-from edgespec_vllm.messages import Chain, Closed, FromLink, Leave, Opened, Tokens, Want
+from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Tree
+from edgespec_vllm.link.stream import Assignment, Engine, Stream
+from edgespec_vllm.messages import PASS_NODES, Closed, Leave, Opened, Tokens, Want
 
 log = logging.getLogger("edgespec_vllm.link.streams")
 AHEAD = 2.0
 """Draft steps of a worker for each of its requests in one pass of the target; with fewer it is always behind."""
 
-WINDOW, WORTH = 64, 1 / 8
-"""Of so many candidates verified for a request at least this share must be accepted: with four requests on a CPU a row
-that is refused takes 12 to 17 % of a token's time (dev/decisions/130-vllm.md)."""
-
-
-class Engine(Protocol):
-    """The connection of one engine."""
-
-    drafts: int
-
-    def send(self, message: FromLink) -> None:
-        """Writes a message, or drops a `Chain` while the engine does not read."""
+SMOOTHING = 0.1
+"""Weight of a new sample in the mean time between two passes of an engine."""
 
 
 class Ledger:
     """Is given who drafts for a request, by its tag; here nobody keeps it."""
+
+    def key(self, tag: str) -> str:
+        """The API key of the request, for the mean over keys of a worker's worth; vLLM alone knows no keys."""
+        return ""
 
     def assigned(self, tag: str, worker: str, name: str) -> None:
         """A worker is sent the request."""
@@ -56,71 +54,42 @@ class Ledger:
         """vLLM has verified so many more candidates, and accepted so many of them."""
 
 
-class Stream:
-    """One request of an engine; `id`: on the wire to workers."""
+class Loaded(NamedTuple):
+    """A linked worker and the engines of the requests that it has, one for each request."""
 
-    def __init__(self, id: int, engine: Engine, opened: Opened) -> None:  # noqa: A002
-        self.id, self.engine, self.number = id, engine, opened.request
-        self.groups, self.scope = frozenset(opened.groups), opened.scope
-        self.sampling = Sampling(min(opened.temperature, 2.0), min(opened.top_k, 2**20), opened.top_p)
-        self.tree: CandidateTree | None = None
-        """None until the first tokens have come."""
-        self.have = 0
-        self.complete = False
-        """`tree` has all that was committed when the engine last sent some."""
-        self.worker: str | None = None
-        self.name, self.tag, self.frames = "", opened.tag, 0
-        """The worker's for people; the request's for the ledger; frames of the worker."""
-        self.drafted = self.accepted = self.epoch = 0
-        self.judged = 0, 0
-        """`drafted` and `accepted` when `refused` last began to count."""
-        self.ready = False
-        """The worker has been sent the prompt."""
-        self.tried: set[str] = set()
-        self.idle = 0
-        """Passes in a row that chose no candidate."""
-        self.sent = 0
-        """The last node of the tree that was sent."""
-        self.committed_at = 0.0
-
-    def refused(self) -> bool:
-        """Whether the latest WINDOW candidates cost more than they saved; then the next ones are counted."""
-        drafted, accepted = self.drafted - self.judged[0], self.accepted - self.judged[1]
-        if drafted < WINDOW:
-            return False
-        self.judged = self.drafted, self.accepted
-        return accepted < WORTH * drafted
-
-    def chains(self) -> Iterator[Chain]:
-        """The paths to the leaves that came since the last call."""
-        assert self.tree is not None
-        tree, root = self.tree.tree, self.tree.root
-        for number in range(self.sent + 1, tree.next_id):
-            leaf = tree.nodes.get(number)
-            if leaf is None or leaf.children:
-                continue
-            path: list[Node] = []
-            while leaf is not root and leaf is not None:
-                path.append(leaf)
-                leaf = leaf.parent
-            path = path[::-1][:MAX_DEPTH]
-            costs = [round(1000 * (node.cost - node.parent.cost)) for node in path if node.parent is not None]
-            bounded = [min(max(cost, 0), MAX_COST) for cost in costs]
-            yield Chain(self.number, root.position + 1, [node.token for node in path], bounded)
-        self.sent = tree.next_id - 1
+    view: LinkedWorker
+    engines: Sequence[Engine]
 
 
 class Streams:
     """All of them; the inbox of the links."""
 
     def __init__(self, links: Links, clock: Callable[[], float], ledger: Ledger | None = None) -> None:
-        self._links, self._clock, self._ledger = links, clock, ledger or Ledger()
+        self._links = links
+        self._clock = clock
+        self._ledger = ledger or Ledger()
         self._streams: dict[int, Stream] = {}
         self._of: dict[tuple[Engine, int], Stream] = {}
         self._last = 0
-        self._period_s = 0.0
-        """Smoothed time between two passes of an engine."""
+        self._periods_s: dict[Engine, float] = {}
+        """Smoothed time between two passes, by engine: those of several ranks or models differ."""
+        self._scope_secret = secrets.token_bytes(32)
+        """Never stored, as the gateway's own (`cloud_gateway.auth.CacheScopes`): prefixes that workers still hold are
+        not reused after a restart, and no worker can link a client's requests over restarts."""
         self.merit = Merit()
+        self.drafted = 0
+        self.accepted = 0
+        """Candidates that vLLM has verified and accepted since the start."""
+
+    @property
+    def open(self) -> int:
+        """Requests that workers may see."""
+        return len(self._streams)
+
+    @property
+    def helped(self) -> int:
+        """Requests that a worker drafts for."""
+        return sum(stream.assignment is not None for stream in self._streams.values())
 
     # --- from the engines ------------------------------------------------------------------------------------------
 
@@ -129,7 +98,9 @@ class Streams:
         if (engine, message.request) in self._of:
             return
         self._last += 1
-        self._streams[self._last] = self._of[engine, message.request] = Stream(self._last, engine, message)
+        stream = Stream(self._last, engine, message)
+        self._streams[self._last] = stream
+        self._of[engine, message.request] = stream
         self._assign()
 
     def tokens(self, engine: Engine, message: Tokens) -> None:
@@ -137,29 +108,32 @@ class Streams:
         stream = self._of.get((engine, message.request))
         if stream is None or message.start != stream.have:
             return  # sent before the last `Want`
-        self._count(stream, message)
-        start, stream.have = stream.have, stream.have + len(message.tokens)
+
+        accepted = self._count(stream, message)
+        stream.have += len(message.tokens)
+        stream.complete = not message.left
         if stream.tree is None:
             stream.tree = CandidateTree(message.tokens)
         else:
-            self._commit(stream, start, message.tokens)
-        stream.complete = not message.left
+            self._commit(stream, message, accepted)
         self._open(stream)
+        if stream.assignment is not None and stream.assignment.opened:
+            stream.credited = stream.assignment.name
 
     def closed(self, engine: Engine, message: Closed) -> None:
         """A request is over."""
         stream = self._of.pop((engine, message.request), None)
         if stream is not None:
-            self._count(stream, message)
-            del self._streams[stream.id]
-            self._release(stream, "ended")
+            self._end(stream, message)
             self._assign()
 
     def gone(self, engine: Engine) -> None:
         """An engine's connection ended, and so its requests here."""
-        for other, number in [*self._of]:
-            if other is engine:
-                self.closed(engine, Closed(number))
+        ended = [number for other, number in self._of if other is engine]
+        for number in ended:
+            self._end(self._of.pop((engine, number)), Closed(number))
+        self._periods_s.pop(engine, None)
+        self._assign()
 
     # --- from the links --------------------------------------------------------------------------------------------
 
@@ -170,11 +144,12 @@ class Streams:
                 self._frame(worker, frame)
             case WorkerGone(worker):
                 for stream in self._streams.values():
-                    if stream.worker == worker:
+                    if stream.assignment is not None and stream.assignment.worker == worker:
                         self._leave(stream, "worker gone")
             case Declined(worker, request):
                 declined = self._streams.get(request)
-                if declined is not None and declined.worker == worker:
+                given = declined.assignment if declined is not None else None
+                if declined is not None and given is not None and given.worker == worker:
                     declined.tried.add(worker)
                     self._leave(declined, "declined")
         if not isinstance(event, FrameArrived):
@@ -182,87 +157,194 @@ class Streams:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _count(self, stream: Stream, message: Tokens | Closed) -> None:
-        """Books the draft tokens that were verified since the last message to the worker that has the request."""
-        drafted, accepted = message.drafted - stream.drafted, message.accepted - stream.accepted
-        if drafted > 0:
-            stream.drafted, stream.accepted = message.drafted, message.accepted
-            self._ledger.verified(stream.tag, stream.name, drafted, max(accepted, 0))
+    def _end(self, stream: Stream, message: Closed) -> None:
+        verified = message.drafted > stream.drafted
+        accepted = self._count(stream, message)
+        if verified and stream.assignment is not None:
+            stream.assignment.passed(accepted)
+        del self._streams[stream.id]
+        self._release(stream, "ended")
+
+    def _count(self, stream: Stream, message: Tokens | Closed) -> int:
+        """Books the draft tokens that were verified since the last message to the worker whose candidates they were.
+
+        Returns how many were accepted of the worker that drafts now.
+        """
+        drafted = message.drafted - stream.drafted
+        if drafted <= 0:
+            return 0
+        accepted = max(message.accepted - stream.accepted, 0)
+        stream.drafted = message.drafted
+        stream.accepted = message.accepted
+
+        self.drafted += drafted
+        self.accepted += accepted
+        self._ledger.verified(stream.tag, stream.credited, drafted, accepted)
+        if stream.assignment is None or stream.assignment.name != stream.credited:
+            return 0
+        stream.assignment.verified(drafted, accepted)
+        return accepted
 
     def _open(self, stream: Stream) -> None:
         """Sends its worker the tokens, once they are complete."""
-        if stream.worker is None or stream.tree is None or stream.ready or not stream.complete:
+        given = stream.assignment
+        if given is None or given.opened or stream.tree is None or not stream.complete:
             return
-        stream.ready = True
-        bodies = opening(stream.id, stream.epoch, stream.tree.prefix, stream.sampling, stream.scope)
-        self._links.send(stream.worker, list(bodies))
+        given.opened = True
+        given.prompt_len = len(stream.tree.prefix)
+        scope = self._scope_of(given.worker, stream.scope)
+        bodies = opening(stream.id, given.epoch, stream.tree.prefix, stream.sampling, scope)
+        self._links.send(given.worker, list(bodies))
 
-    def _commit(self, stream: Stream, start: int, tokens: list[int]) -> None:
+    def _scope_of(self, worker: str, scope: bytes) -> bytes:
+        """The cache scope as it is sent to one worker: it can neither try salts nor compare scopes with another one."""
+        if not scope:
+            return b""
+        return hmac.digest(self._scope_secret, scope + worker.encode(), "sha256")
+
+    def _commit(self, stream: Stream, message: Tokens, accepted: int) -> None:
         assert stream.tree is not None
-        now, depth = self._clock(), min(stream.engine.drafts, stream.tree.depth(), MAX_DEPTH)
-        matched = stream.tree.advance(tokens)
-        if stream.worker is None or not stream.ready:
+        depth = min(stream.engine.drafts, stream.tree.depth(), MAX_DEPTH)
+        matched = stream.tree.advance(message.tokens)
+        stream.room = PASS_NODES
+        given = stream.assignment
+        if given is None or not given.opened:
             return
-        period_s, stream.committed_at = now - stream.committed_at if stream.committed_at else 0.0, now
-        self._period_s += 0.1 * (period_s - self._period_s) if self._period_s else period_s
-        if matched < len(tokens):
-            self._links.diverged(stream.worker)
+
+        period_s = self._passed(stream.engine, given)
+        if matched < len(message.tokens):
+            self._links.diverged(given.worker)
         micros = min(round(period_s * 1e6), 60_000_000)
         digest = stream.tree.prefix.digest
-        commit = Commit(stream.id, stream.epoch, start, tokens, digest, micros, micros, depth)
-        self._links.send(stream.worker, [commit])
-        stream.idle = 0 if matched else stream.idle + 1
-        if stream.idle > PATIENCE + start // 16 or stream.refused():
-            stream.tried.add(stream.worker)
+        commit = Commit(stream.id, given.epoch, message.start, message.tokens, digest, micros, micros, depth)
+        self._links.send(given.worker, [commit])
+
+        # What there was no room for in the last pass.
+        self._send_chains(stream)
+
+        given.passed(accepted)
+        if given.refused() or given.idle >= self._patience(stream, given):
+            stream.tried.add(given.worker)
             self._leave(stream, "useless")
             self._assign()
 
+    def _passed(self, engine: Engine, given: Assignment) -> float:
+        """Seconds since the request's last commit, a sample of the engine's period; 0 at the first one."""
+        now = self._clock()
+        before = given.committed_at
+        given.committed_at = now
+        if before is None:
+            return 0.0
+
+        period_s = now - before
+        mean_s = self._periods_s.get(engine, period_s)
+        self._periods_s[engine] = mean_s + SMOOTHING * (period_s - mean_s)
+        return period_s
+
+    def _patience(self, stream: Stream, given: Assignment) -> int:
+        """Passes in a row without an accepted candidate after which a worker leaves the request.
+
+        A worker that may still be reading the prompt has a pass more for each READ tokens. One whose last request
+        brought nothing has them only if no other worker is free, so that a silent one cannot take them again and again.
+        """
+        if given.has_read:
+            return PATIENCE
+        if given.idle >= PATIENCE and self.merit.of(given.name).useless:
+            excluded = stream.tried | {given.worker}
+            if self._choose(stream, self._with_room(), excluded) is not None:
+                return PATIENCE
+        return PATIENCE + given.prompt_len // READ
+
     def _frame(self, worker: str, frame: Tree) -> None:
         stream = self._streams.get(frame.request)
-        if stream is None or stream.tree is None or (stream.worker, stream.epoch) != (worker, frame.epoch):
+        given = stream.assignment if stream is not None else None
+        if stream is None or stream.tree is None or given is None:
             return
+        if given.worker != worker or given.epoch != frame.epoch:
+            return
+
         try:
             merged = stream.tree.merge((worker, frame.epoch), frame, worker)
         except RemoteProtocolError as error:
             self._links.punish(worker, error, frame.request)
             return
-        stream.frames += 1
-        self._ledger.frame(stream.tag, stream.name, merged.fresh, useful=merged.useful)
+        given.received(useful=merged.useful)
+        self._ledger.frame(stream.tag, given.name, merged.fresh, useful=merged.useful)
         if merged.fresh:
-            for chain in stream.chains():
-                stream.engine.send(chain)
+            self._send_chains(stream)
+
+    def _send_chains(self, stream: Stream) -> None:
+        for chain in stream.chains():
+            stream.engine.send(chain)
+
+    # --- which worker has which request ----------------------------------------------------------------------------
 
     def _assign(self) -> None:
         """Gives workers with room to the requests that have waited longest for one."""
-        views = [view for view in self._links.linked().values() if not view.paused]
-        load = Counter(stream.worker for stream in self._streams.values() if stream.worker is not None)
+        workers = self._with_room()
         for stream in self._streams.values():
-            free = [view for view in views if load[view.id] < self.capacity(view)]
-            if not free:
+            if not workers:
                 return
-            if stream.worker is None:
-                stream.worker = choose(free, load, stream.groups, self.merit, exclude=stream.tried)
-                if stream.worker is not None:
-                    load[stream.worker] += 1
-                    stream.name, stream.frames = self._links.linked()[stream.worker].label, 0
-                    self._ledger.assigned(stream.tag, stream.worker, stream.name)
-                    stream.epoch, stream.ready, stream.idle, stream.committed_at = stream.epoch + 1, False, 0, 0.0
-                    stream.judged = stream.drafted, stream.accepted
-                    stream.engine.send(Want(stream.number, stream.have))
-                    self._open(stream)
+            if stream.assignment is not None:
+                continue
+            worker = self._choose(stream, workers, stream.tried)
+            if worker is None:
+                continue
 
-    def capacity(self, worker: LinkedWorker) -> int:
-        """Requests that a worker can keep ahead of."""
-        return max(1, int(self._period_s / (AHEAD * worker.step_s)))
+            # Of ten requests one goes to a worker that was passed over, so that one that recovered is found again.
+            if not stream.tried and self.merit.explores():
+                worker = self._choose(stream, workers, stream.tried, explore=True) or worker
+            self._give(stream, worker)
+            workers = self._with_room()
+
+    def _with_room(self) -> Sequence[Loaded]:
+        """Linked workers that take another request."""
+        engines: dict[str, list[Engine]] = {}
+        for stream in self._streams.values():
+            if stream.assignment is not None:
+                engines.setdefault(stream.assignment.worker, []).append(stream.engine)
+        views = [view for view in self._links.linked().values() if not view.paused]
+        loaded = [Loaded(view, engines.get(view.id, [])) for view in views]
+        return [worker for worker in loaded if len(worker.engines) < self.capacity(worker.view, worker.engines)]
+
+    def _choose(
+        self, stream: Stream, workers: Sequence[Loaded], exclude: Set[str], *, explore: bool = False
+    ) -> LinkedWorker | None:
+        """The best of `workers` for a request, by the router's rules; None if none suits."""
+        suited = {
+            worker.view.id: worker for worker in workers
+            if len(worker.engines) < self.capacity(worker.view, [*worker.engines, stream.engine])
+        }  # fmt: skip
+        views = [worker.view for worker in suited.values()]
+        load = {name: len(worker.engines) for name, worker in suited.items()}
+        chosen = choose(views, load, stream.groups, self.merit, exclude=exclude, explore=explore)
+        return suited[chosen].view if chosen is not None else None
+
+    def _give(self, stream: Stream, worker: LinkedWorker) -> None:
+        self.merit.given(worker.label)
+        stream.epoch += 1
+        stream.assignment = Assignment(worker.id, worker.label, stream.epoch)
+        self._ledger.assigned(stream.tag, worker.id, worker.label)
+        stream.engine.send(Want(stream.number, stream.have))
+        self._open(stream)
+
+    def capacity(self, worker: LinkedWorker, engines: Sequence[Engine]) -> int:
+        """Requests of these engines that a worker can keep ahead of; the engine with the shortest period decides."""
+        period_s = min((self._periods_s.get(engine, 0.0) for engine in engines), default=0.0)
+        return max(1, int(period_s / (AHEAD * worker.step_s)))
 
     def _leave(self, stream: Stream, why: str) -> None:
         stream.engine.send(Leave(stream.number))
         self._release(stream, why)
 
     def _release(self, stream: Stream, why: str) -> None:
-        if stream.worker is not None:
-            if stream.tree is not None:
-                stream.tree.forget((stream.worker, stream.epoch))
-            self._links.send(stream.worker, [Close(stream.id, stream.epoch, why)])
-            self._ledger.released(stream.tag, stream.worker, stream.name, why, stream.frames)
-            stream.worker = None
+        given = stream.assignment
+        if given is None:
+            return
+        stream.assignment = None
+        if stream.tree is not None:
+            stream.tree.forget((given.worker, given.epoch))
+        key = self._ledger.key(stream.tag)
+        self.merit.ended(given.name, key, given.rounds, given.frames, given.accepted)
+        self._links.send(given.worker, [Close(stream.id, given.epoch, why)])
+        self._ledger.released(stream.tag, given.worker, given.name, why, given.frames)
