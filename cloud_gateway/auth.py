@@ -35,8 +35,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[str, msgspec.Meta(min_length=ID_LENGTH, max_length=ID_LENGTH)]
     name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]
     created: int
-    salt: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})+$")]
-    hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    salt: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})+\Z")]
+    hash: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     offload: bool = False
     """Whether requests with this key may be drafted on a worker, which then sees their prompts."""
     revoked: int | None = None

@@ -185,7 +185,7 @@ JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boo
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Body = TypeVar("Body", bound=Common)
-_WHERE = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_WHERE = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`\Z")
 _OUTSIDE = re.compile(r"^(?:Expected `(?:int|float)` [<>]=? |Number out of range)")
 _TYPE = re.compile(r"\b(?:str|int|float|bool)\b")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")

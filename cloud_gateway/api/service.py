@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,9 @@ Constraints = Callable[[], Constraint]
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
+TOKENISED_PER_TOKEN = 10
+"""Tokens that `/tokenize` makes for one of `key_tokens_per_minute`. Reading a token costs the target a thousand times
+what making it costs, but clients that count before each request should not pay for their prompts twice."""
 State = Literal["loading", "serving", "draining"]
 T = TypeVar("T")
 
@@ -158,14 +162,19 @@ class Api:
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """`POST /tokenize`: the tokens of a prompt or a chat."""
-        backend, key = self._ready(), request[KEY]
+        backend = self._ready()
+        key = request[KEY]
         visit = self.quotas.enter(key.id)
+        spent = 0
         try:
+            # How many tokens it takes shows only afterwards: a key with nothing left is refused before.
+            visit.reserve_tokens(1, time.monotonic())
             data = await self._read(request, visit)
             body = await self._checked(data, key, bodies.to_tokenise)
             (tokens,), _ = await self._encoding.run(key.id, partial(_tokenised, body, backend))
+            spent = math.ceil(len(tokens) / TOKENISED_PER_TOKEN)
         finally:
-            visit.end(0)
+            visit.end(spent)
         return _json(Tokens(len(tokens), backend.model.context, tokens))
 
     async def welcome(self, request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,8 @@ OPEN = frozenset(
 )
 """Keywords of an object by which it may have properties beside those that it names."""
 _SPACE = re.compile(r"\s*")
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]
+"""In a notation that Python and JSON Schema (ECMA-262) share: in Python `$` alone passes a newline at the end."""
 
 
 class Function(Struct):

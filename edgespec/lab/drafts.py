@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_BLOCK = re.compile(r"^blk\.(\d+)\.(.+)$")
+_BLOCK = re.compile(r"^blk\.(\d+)\.(.+)\Z")
 
 
 class Layer(NamedTuple):

@@ -31,7 +31,7 @@ _UP, _LOOPBACK, _POINT_TO_POINT, _MULTICAST = 0x1, 0x8, 0x10, 0x1000  # netdevic
 _NO_HARDWARE_HEADER = 65534
 _SKIPPED = re.compile(
     r"(docker|virbr|lxcbr|lxdbr|podman|cni|flannel|cali|vxlan|kube|tailscale|zt|wg|tun|tap|utun|ppp|ipsec|nordlynx|"
-    r"vmnet|vboxnet|vnet|br-[0-9a-f]{12}$)"
+    r"vmnet|vboxnet|vnet|br-[0-9a-f]{12}\Z)"
 )
 
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # this module reports the same in one line

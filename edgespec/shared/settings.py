@@ -344,7 +344,7 @@ def _shown(value: object) -> str:
 
 
 def _syntax_sentence(message: str, text: str, where: str) -> str:
-    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z", message)
     what = message[: place.start()] if place else message
     line = place[1] if place and place[1] else text.count("\n") + 1
     column = f" at column {place[2]}" if place and place[2] else ""

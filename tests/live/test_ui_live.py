@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.core.trace.format import unseal
+from cloud_gateway.ui.view import alone, played
 from edgespec.__main__ import main
 from edgespec.lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
@@ -228,6 +230,17 @@ def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, opera
     broken = "[...document.querySelectorAll('.run .t')].filter(one => one.getClientRects().length > 1).length"
     assert page.js(broken) == 0, "a number stays on its line"
     assert (tmp_path / "one.html").stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("at", [5e15, 1.5e16, 1e18])
+def test_a_trace_that_ends_beyond_all_clocks_is_still_drawn(at: float, tmp_path: Path) -> None:
+    found = played(unseal(TRACE.read_bytes())[0])
+    found["events"][-1]["at"] = at
+    (tmp_path / "late.html").write_text(alone(found))
+    with browser(tmp_path) as late:
+        late.look()
+        late.open(f"file://{tmp_path}/late.html")
+        assert late.wait("edgespecPage.frames > 3")
 
 
 def test_a_revoked_worker_is_shown_as_revoked(rig: Rig, page: Browser, operator: str) -> None:

@@ -125,11 +125,15 @@ class Visit:
         self._tokens += tokens
 
     def end(self, spent_tokens: int = 0) -> None:
-        """The request is over. `spent_tokens`: of those reserved, the ones that were used."""
+        """The request is over.
+
+        `spent_tokens`: those that were used. Where they are more than was reserved, the account may go below zero.
+        """
         self._account.answers -= self._answers
         self._answers = 0
         self.release_bytes()
-        self._account.tokens += max(0, self._tokens - spent_tokens)
+        if self._limits.tokens_per_minute:
+            self._account.tokens += self._tokens - spent_tokens
         self._tokens = 0
 
 

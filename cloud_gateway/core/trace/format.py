@@ -42,6 +42,11 @@ MAX_BYTES = 64 * 1024 * 1024
 """Of a trace's content; a longer one is not unpacked."""
 MAX_PROMPT = 1 << 20
 """Tokens, as many as a slot of the target can have (`target.context`)."""
+MAX_EVENTS = 1 << 16
+"""Of one request. A token takes two or three, and the longest completion has 16,384 tokens by default. Playing so many
+takes half a second."""
+MAX_TIME_S = 2.0**32
+"""136 years of a monotonic clock: a float of this size still resolves a microsecond."""
 
 
 class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=True):
@@ -124,7 +129,7 @@ AnyEvent = (
     Admitted | Read | WorkerChanged | Preempted | Failed | Ended
     | Decided | Frame | Drafted | Guided | Suggested | Verified
 )  # fmt: skip
-Entry = tuple[float, AnyEvent]
+Entry = tuple[Annotated[float, Meta(ge=0, le=MAX_TIME_S)], AnyEvent]
 """When, and what."""
 
 
@@ -158,7 +163,7 @@ class Header(Struct, forbid_unknown_fields=True, frozen=True):
 
 class Trace(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     header: Header
-    entries: list[Entry]
+    entries: Annotated[list[Entry], Meta(max_length=MAX_EVENTS)]
 
 
 def _without_curve(_: object) -> None:
@@ -289,7 +294,7 @@ class InputLog(events.Listener):
     def _add(self, event: AnyEvent) -> None:
         entry = self._now, event
         self._left -= len(encode(entry))
-        self.complete = self.complete and self._left >= 0
+        self.complete = self.complete and self._left >= 0 and len(self.entries) < MAX_EVENTS
         if self.complete:
             self.entries.append(entry)
 

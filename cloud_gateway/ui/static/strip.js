@@ -91,7 +91,11 @@ export class Strip {
     c.fillStyle = colour.muted;
     c.font = "11px system-ui, sans-serif";
     c.lineWidth = 1;
-    for (let n = Math.ceil((end - this.span - zero) / step), time; (time = zero + n * step) < end; n++) {
+    // Counted by the lines that fit, since adding a step to a huge time may leave it as it is.
+    const first = Math.ceil((end - this.span - zero) / step);
+    for (let nth = 0; nth <= this.span / step; nth++) {
+      const n = first + nth, time = zero + n * step;
+      if (!(time < end)) break;
       const at = Math.round(x(time)) + 0.5;
       line(c, at, TOP - 6, at, height - 18);
       if (n >= 0 && at < width - 24) c.fillText(n ? ms(n * step) : "0", at - (n ? 14 : 3), height - 5);

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CONNECTS = 5
 """Connections whose least time is the link's round trip."""
 CONNECT_S = 5.0
-_TABLE = re.compile(r"^\s*\[([A-Za-z_]+)\]\s*(#.*)?$")
+_TABLE = re.compile(r"^\s*\[([A-Za-z_]+)\]\s*(#.*)?\Z")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

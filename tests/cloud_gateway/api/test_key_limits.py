@@ -203,6 +203,19 @@ async def test_tokens_a_minute_are_limited_with_openais_headers(tmp_path: Path) 
         assert left >= 1000 - answer.usage.total_tokens, "what max_tokens reserved and the answer did not use is back"
 
 
+@pytest.mark.claim("one-key-cannot-have-more-answers-under-way-than-its-limit")
+async def test_ten_tokens_that_are_tokenised_take_one_of_the_limit(tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path, request_limits(tokens_per_minute=60)) as echo:
+        left = []
+        for _ in range(3):
+            status, answer, headers = await post(echo, {"prompt": "x" * 249}, "/tokenize")
+            left.append(int(headers["x-ratelimit-remaining-tokens"]))
+            assert (status, answer["count"]) == (200, 249)
+        assert 35 <= left[0] <= 36 and 10 <= left[1] <= 12 and left[2] == 0
+        status, answer, _ = await post(echo, {"prompt": "x"}, "/tokenize")
+        assert (status, answer["error"]["code"]) == (429, "rate_limit_exceeded"), "15 s of the limit are missing"
+
+
 # --- turns at the encoder -------------------------------------------------------------------------------------------
 
 

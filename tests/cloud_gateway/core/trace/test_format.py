@@ -98,6 +98,30 @@ def test_a_body_that_swells_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> 
         unseal(trace.MAGIC + KEY.public + KEY.sign(trace.KIND, KEY.public + body) + body)
 
 
+@pytest.mark.claim("a-trace-has-a-bounded-number-of-events-and-times")
+@pytest.mark.parametrize("now", [-1.0, 2.0**32 + 1, 5e15, float("inf"), float("nan")])
+def test_a_time_that_no_clock_shows_is_refused(now: float) -> None:
+    with pytest.raises(TraceError, match="cannot be read"):
+        unseal(seal(Trace(HEADER, [(now, events.Admitted(11))]), KEY))
+
+
+@pytest.mark.claim("a-trace-has-a-bounded-number-of-events-and-times")
+def test_as_many_events_as_allowed_are_read_and_one_more_is_refused() -> None:
+    entries: list[trace.Entry] = [(1.0, events.Read(1))] * trace.MAX_EVENTS
+    assert len(unseal(seal(Trace(HEADER, entries), KEY))[0].entries) == trace.MAX_EVENTS
+    with pytest.raises(TraceError, match="cannot be read"):
+        unseal(seal(Trace(HEADER, [*entries, entries[0]]), KEY))
+
+
+def test_a_request_of_too_many_events_is_recorded_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "MAX_EVENTS", 3)
+    log = InputLog(decoding("plain", worker=None), PolicySettings(), StepCurve({1: 0.03}), 0, 1 << 20)
+    for number in range(4):
+        log.decided(None, COSTS, float(number), Wait(2.0))
+        assert log.complete == (number < 3)
+    assert len(log.entries) == 3 and not log.as_trace("0", "stop").header.complete
+
+
 def test_a_trace_of_another_version_is_refused_by_name() -> None:
     body = seal(TRACE, KEY)[len(trace.MAGIC) :]
     with pytest.raises(TraceError, match=r"not of the format `edgespec-trace/3`: another version .* Record"):
