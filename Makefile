@@ -127,7 +127,8 @@ bench-live: peers
 
 vllm: .vllm/.ready
 
-.vllm/.ready: integrations/vllm/requirements.txt integrations/vllm/install.sh integrations/vllm/live/hf_folder.py
+# The model's folder is made by the packages of .venv, of the model that is there.
+.vllm/.ready: $(VENV)/.models-ready integrations/vllm/requirements.txt integrations/vllm/install.sh integrations/vllm/live/hf_folder.py
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash integrations/vllm/install.sh .vllm
 	@touch $@
 

@@ -26,6 +26,11 @@ def build_parser() -> argparse.ArgumentParser:
     link = _verb(verbs, "link", commands.link, "link workers for vLLM, without a target of one's own", json=False)
     link.add_argument("model", type=Path, help="the folder of the model that vLLM serves, or its tokenizer.json")
     link.add_argument("--link-port", type=int, metavar="N", help="port for workers; 0 takes a free one")
+    link.add_argument("--board", type=Path, metavar="PATH", help="the socket for vLLM, such as one on a shared volume")
+    link.add_argument(
+        "--board-group", default="", metavar="GROUP",
+        help="let the members of this group connect to that socket too: a vLLM of another user",
+    )  # fmt: skip
     pair = _verb(verbs, "pair", commands.pair, "show a one-time code and wait for a worker to be paired with it")
     pair.add_argument(
         "--group", action="append", default=[], metavar="GROUP",

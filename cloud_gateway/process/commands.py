@@ -52,7 +52,9 @@ def link(args: argparse.Namespace) -> int:
     settings = config.given(args)
     with logs.policy(settings.daemon.log_level):
         starting = Starting(f"cloud-gateway {__version__}")
-        another("edgespec_vllm.link.process", "`cloud-gateway link`").run(settings, args.model, starting)
+        another("edgespec_vllm.link.process", "`cloud-gateway link`").run(
+            settings, args.model, starting, args.board, args.board_group
+        )
     return 0
 
 

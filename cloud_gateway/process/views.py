@@ -132,6 +132,8 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "state", f"linking workers to other engines, {up}"
         yield "link port", status["link"]
         yield "engines", f"{status['engines']} at {status['board']}"
+        yield "requests", f"{status['streams']} open to workers, {status['streams_helped']} of them with one"
+        yield "candidates", f"{status['accepted']} of {status['drafted']} were accepted"
         yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused"))
         return
     yield "state", f"{status['state']} {status['model']}, {up}"

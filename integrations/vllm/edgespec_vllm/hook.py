@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgespec_vllm.board import Board, Terms
-from edgespec_vllm.line import Line
+from edgespec_vllm.line import USER, Line
+from edgespec_vllm.report import Report
 
 CONSENT = "edgespec_offload"
 """In `vllm_xargs`: the groups of workers that may see the prompt, separated by spaces. Without it no worker does."""
@@ -57,6 +59,30 @@ def board_path() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "edgespec" / "gateway"
     return str((Path(runtime) / "edgespec" if runtime else state) / "board.sock")
+
+
+def board_user() -> int | None:
+    """The user that runs the link process by `$EDGESPEC_BOARD_USER`; None if it is not set. Raises ValueError."""
+    name = os.environ.get(USER, "")
+    if not name:
+        return None
+    if name.isdecimal():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise ValueError(f"${USER} is {name!r}, which is no user here: give the user's number") from None
+
+
+def unusable(config: Any) -> str | None:
+    """Why a vLLM of this `VllmConfig` verifies no drafts of its scheduler's; None if it does."""
+    speculative = config.speculative_config
+    if speculative is None or speculative.method != "custom_class":
+        method = "none" if speculative is None else repr(speculative.method)
+        return f"the speculative method is {method}: give --speculative-config with the method 'custom_class'"
+    if getattr(config, "use_v2_model_runner", False):
+        return "Model Runner V2 takes drafts on the GPU and ignores the scheduler's: set VLLM_USE_V2_MODEL_RUNNER=0"
+    return None
 
 
 def terms_of(request: Running, *, sampled: bool) -> Terms | None:
@@ -110,8 +136,13 @@ class Hook:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sampled`: whether this build samples drafted rows rightly (cpu.py)."""
-        self.board, self._vocab_size, self._max_len = board, vocab_size, max_len
-        self._sampled, self._grammar, self._clock = sampled, grammar, clock
+        self.board = board
+        self._report = Report(board)
+        self._vocab_size = vocab_size
+        self._max_len = max_len
+        self._sampled = sampled
+        self._grammar = grammar
+        self._clock = clock
 
     def opened(self, request: Running) -> None:
         """A request was added: it goes on the board if it allows that."""
@@ -141,7 +172,9 @@ class Hook:
 
     def committed(self) -> None:
         """After a step: sends what the target has chosen."""
-        self.board.send(self._clock())
+        now = self._clock()
+        self.board.send(now)
+        self._report.look(now)
 
     def closed(self, request: Running) -> None:
         """A request is over."""
@@ -158,8 +191,16 @@ class Hook:
 
 
 def make_hook(config: Any, *, sampled: bool, grammar: Grammar) -> Hook:
-    """The hook of one engine by its `VllmConfig`."""
-    vocab_size, limit = config.model_config.get_vocab_size(), config.speculative_config.num_speculative_tokens
-    board = Board(Line(board_path()), config.parallel_config.data_parallel_rank, vocab_size, limit)
+    """The hook of one engine by its `VllmConfig`; it connects to the board at once, so that the log shows whether it
+    can. Raises ValueError if this vLLM would verify no draft of it."""
+    why = unusable(config)
+    if why is not None:
+        raise ValueError(why)
+    vocab_size = config.model_config.get_vocab_size()
+    limit = config.speculative_config.num_speculative_tokens
+    line = Line(board_path(), board_user())
+    board = Board(line, config.parallel_config.data_parallel_rank, vocab_size, limit)
     max_len = config.model_config.max_model_len
-    return Hook(board, vocab_size=vocab_size, max_len=max_len, sampled=sampled, grammar=grammar)
+    hook = Hook(board, vocab_size=vocab_size, max_len=max_len, sampled=sampled, grammar=grammar)
+    hook.committed()
+    return hook

@@ -21,13 +21,17 @@ MAX_UNSENT_BYTES = 256 * 1024
 MAX_READ_BYTES = 16 * 1024
 """In one call of `recv`: with the messages that are not taken yet, all that is kept."""
 RETRY_S, MAX_RETRY_S = 0.5, 30.0
+USER = "EDGESPEC_BOARD_USER"
+"""The environment variable with the user that runs the link process, by number or name, if it is another one."""
 
 
 class Line:
     """The connection of one engine. `now`: seconds of a monotonic clock."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, user: int | None = None) -> None:
+        """`user`: id of the user that may run the link process beside this one and root."""
+        self.path = path
+        self._trusted = {os.geteuid(), 0} if user is None else {os.geteuid(), 0, user}
         self._socket = _none()
         self.unsent = bytearray()
         """Bytes that the socket has not taken yet."""
@@ -54,20 +58,25 @@ class Line:
         self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            self._socket.connect(self._path)
-            # Prompts go to this process: it must be one of this user, or of root.
-            owner = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-            if owner not in (os.geteuid(), 0):
-                raise PermissionError(f"it belongs to user {owner}")
+            self._socket.connect(self.path)
+            owner = peer_user(self._socket)
         except (OSError, ValueError) as error:
-            self.why = f"{self._path}: {getattr(error, 'strerror', None) or error}"
-            self._socket.close()
+            self._refuse(_reason(error))
+            return False
+        if owner not in self._trusted:
+            # Prompts go to this process: it must be one of this user, of root, or of the user that was named.
+            self._refuse(f"it belongs to user {owner}, and prompts go to processes of user {os.geteuid()} and of root "
+                         f"only; set {USER}={owner} for vLLM if the link process runs as that user")  # fmt: skip
             return False
         self.up = True
         self.connected += 1
         self.unsent.clear()
         self._frames = Frames()
         return True
+
+    def _refuse(self, why: str) -> None:
+        self.why = f"{self.path}: {why}"
+        self._socket.close()
 
     def send(self, data: bytes) -> None:
         """Takes bytes for `flush`; they are dropped when there is no room for all of them."""
@@ -112,6 +121,25 @@ class Line:
         self._socket.close()
         self.unsent.clear()
         self._arrived.clear()
+
+
+def peer_user(connection: socket.socket) -> int:
+    """Id of the user that runs the other end of a Unix socket (SO_PEERCRED, unix(7))."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", credentials)
+    return int(user)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why no connection was made, and what to do."""
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return "no link process listens there; start `cloud-gateway link`, or name its board in $EDGESPEC_BOARD"
+    if isinstance(error, PermissionError):
+        return (
+            f"user {os.geteuid()} may not open it; start `cloud-gateway link` with `--board-group` and a group that "
+            "vLLM's user is in"
+        )
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _none() -> socket.socket:

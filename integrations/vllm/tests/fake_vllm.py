@@ -1,9 +1,9 @@
 """`python fake_vllm.py serve FOLDER --uds PATH ...`: a server of vLLM's `/v1/completions` stream, without a model.
 
-It writes each body that it is sent to `$FAKE_BODIES`. A completion is the letters after the prompt's last one; a prompt
-that ends with the token `$FAKE_DYING` ends the process in the middle of the stream. A `top_k` of 400 or more is the
-status of an error, as a response, and from 1400 on in the stream. With `--port` it is a vLLM
-that runs elsewhere.
+It writes each body that it is sent to `$FAKE_BODIES`, and `{"left": TOKENS}` if the client goes after so many tokens. A
+completion is the letters after the prompt's last one; a prompt that ends with the token `$FAKE_DYING` ends the process
+in the middle of the stream. A `top_k` of 400 or more is the status of an error, as a response, and from 1400 on in the
+stream. With `--port` it is a vLLM that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -64,7 +64,12 @@ async def completions(request: web.Request) -> web.StreamResponse:
         if "logprobs" in body:
             tops = [{f"token_id:{one}": -0.5, "token_id:3": -1.5} for one in chunk]
             choice["logprobs"] = {"token_logprobs": [-0.5] * len(chunk), "top_logprobs": tops, "tokens": []}
-        await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+        try:
+            await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+        except ConnectionError:
+            BODIES.write(json.dumps({"left": len(made)}) + "\n")
+            BODIES.flush()
+            raise
         if body["prompt"][-1] == int(os.environ.get("FAKE_DYING", "-1")):
             os._exit(3)
         await asyncio.sleep(float(os.environ.get("FAKE_STEP_S", "0")))

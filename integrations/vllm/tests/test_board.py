@@ -92,6 +92,90 @@ def test_a_restarted_link_process_is_given_all_open_requests(link: Link, board: 
     assert link.received() == [Hello(2, 3, VOCAB, DRAFTS), Opened(2, ["physics"], b"x", 0.5, 3, 0.9)]
 
 
+def test_a_request_that_nobody_wants_since_a_restart_sends_no_token(link: Link, board: Board) -> None:
+    tokens = [1, 2]
+    board.open("a", tokens, Terms(["default"]))
+    board.send(0)
+    link.received()
+    link.send(Want(1, 0))
+    board.receive()
+    board.send(0)
+    link.drop()
+    board.receive()
+    tokens.append(3)
+    board.send(RETRY_S)
+    assert link.received() == [Hello(2, 3, VOCAB, DRAFTS), Opened(1, ["default"])]
+    link.send(Want(1, 0))
+    board.receive()
+    board.send(RETRY_S)
+    assert link.received() == [Tokens(1, 0, [1, 2, 3])]
+
+
+def test_a_want_for_a_request_that_is_over_sends_nothing(link: Link, board: Board) -> None:
+    tokens = [1, 2]
+    board.open("a", tokens, Terms(["default"]))
+    board.send(0)
+    link.received()
+    link.send(Want(1, 0))
+    board.receive()
+    board.close("a")
+    link.send(Want(1, 0))
+    board.receive()
+    tokens.append(3)
+    board.send(0)
+    assert link.received() == [Closed(1)]
+    assert not board._wanted
+
+
+def test_a_number_is_never_used_for_two_requests(link: Link, board: Board) -> None:
+    board.open("a", [1, 2], Terms(["default"]))
+    board.close("a")
+    board.open("a", [3], Terms(["physics"]))
+    board.open("a", [4], Terms(["other"]))
+    board.send(0)
+    assert link.received() == [Hello(2, 3, VOCAB, DRAFTS), Opened(2, ["physics"])]
+
+
+def test_a_line_takes_no_bytes_that_it_has_no_room_for(link: Link) -> None:
+    line = Line(link.path)
+    assert line.room == 0, "it is not connected"
+    line.send(b"x")
+    assert not line.unsent
+    assert line.connect(0)
+    line.send(b"x" * (MAX_UNSENT_BYTES - 1))
+    assert line.room == 1
+    line.send(b"yy")
+    assert (len(line.unsent), line.room) == (MAX_UNSENT_BYTES - 1, 1)
+    line.send(b"z")
+    assert line.room == 0
+
+
+def test_the_pause_between_attempts_grows_and_ends_with_an_answer(tmp_path: Path) -> None:
+    line = Line(str(tmp_path / "board.sock"))
+    attempts: list[float] = []
+    for tenth in range(2000):
+        before = line.why
+        line.why = ""
+        line.connect(tenth / 10)
+        if line.why:
+            attempts.append(tenth / 10)
+        line.why = line.why or before
+    assert attempts[:7] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5]
+    assert attempts[-1] - attempts[-2] == 30
+    link = Link(tmp_path)
+    assert line.connect(300)
+    line.send(messages.frame(Hello(2, 3, VOCAB, DRAFTS)))
+    line.flush()
+    link.received()
+    link.send(Want(1, 0))
+    assert line.receive() is not None
+    line.fail("over")
+    assert not line.connect(300.1)
+    assert line.connect(331)
+    line.fail("over")
+    assert line.connect(332)
+
+
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x01\0\0\0\xc1", messages.frame(Closed(1)), b"\0\0\0\0"])
 def test_bytes_that_are_no_message_end_the_connection_only(link: Link, board: Board, data: bytes) -> None:
     board.open("a", [1], Terms(["default"]))

@@ -244,12 +244,24 @@ async def test_one_key_does_not_keep_another_waiting(serve: Make, monkeypatch: p
 
 
 async def test_a_client_that_leaves_ends_its_request(serve: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_STEP_S", "0.05")
+    monkeypatch.setenv("FAKE_STEP_S", "0.5")
     served = await serve()
+    whole_s = 0.5 * 400 / 2
     left = asyncio.ensure_future(served.text(prompt="a", max_tokens=400, ignore_eos=True))
     await until(lambda: served.gateway.commands.engine.active == 1)
     left.cancel()
-    await until(lambda: served.gateway.commands.engine.active == 0)
+    await until(lambda: served.gateway.commands.engine.active == 0, whole_s / 5)
+    await until(lambda: "left" in served.bodies[-1], whole_s / 5)
+    assert served.bodies[-1]["left"] < 400 / 4
+
+
+async def test_requests_without_a_scope_share_no_cache_salt(serve: Make) -> None:
+    served = await serve(**{"api.prefix_cache": False})
+    for _ in range(3):
+        await served.text(prompt="a")
+    salts = [body["cache_salt"] for body in served.bodies]
+    assert len({*salts}) == 3
+    assert all(len(salt) == 32 for salt in salts)
 
 
 async def test_a_vllm_elsewhere_is_reached_by_its_url(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from edgespec_vllm import cpu
 from edgespec_vllm import hook as hooks
-from edgespec_vllm.guard import MAX_FAILURES
-from edgespec_vllm.hook import admit, terms_of
+from edgespec_vllm.guard import MAX_FAILURES, MAX_RETRIES, Guard
+from edgespec_vllm.hook import admit, board_user, terms_of
 from edgespec_vllm.messages import Chain
 from edgespec_vllm.scheduler import HOOKS, make_scheduler, missing
 
@@ -101,12 +101,13 @@ class Base:
         self.calls.append("shutdown")
 
 
-def scheduler() -> Any:
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(get_vocab_size=lambda: 100, max_model_len=MAX_LEN),
-        speculative_config=SimpleNamespace(num_speculative_tokens=DRAFTS),
-        parallel_config=SimpleNamespace(data_parallel_rank=0),
-    )
+def scheduler(**config_of_it: Any) -> Any:
+    usual = {
+        "model_config": SimpleNamespace(get_vocab_size=lambda: 100, max_model_len=MAX_LEN),
+        "speculative_config": SimpleNamespace(num_speculative_tokens=DRAFTS, method="custom_class"),
+        "parallel_config": SimpleNamespace(data_parallel_rank=0),
+    }
+    config = SimpleNamespace(**usual | config_of_it)
     manager = SimpleNamespace(validate_tokens=lambda request, tokens: tokens)
     return make_scheduler(Base)(config, None, manager, block_size=16)
 
@@ -127,16 +128,58 @@ def test_the_scheduler_opens_drafts_commits_and_closes(tmp_path: Path, monkeypat
     assert it.calls == ["shutdown"]
 
 
-def test_faults_turn_the_hook_off_with_one_line(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fail(hook: Any, *_: Any) -> None:
+    raise KeyError("a fault of the hook")
+
+
+def count(hook: Any, seen: list[int]) -> None:
+    seen.append(1)
+
+
+def test_a_hook_that_fails_is_off_and_tried_again_a_bounded_number_of_times(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    clock = Clock()
+    guard = Guard(lambda: hook(str(tmp_path / "none")), clock)
+    seen: list[int] = []
+    waits_s: list[float] = []
+    for _ in range(MAX_RETRIES + 1):
+        for n in range(MAX_FAILURES):
+            assert guard.hook is not None
+            guard(fail)
+            assert guard.failures == n + 1
+        assert guard.hook is None
+        before = clock.now
+        while guard.hook is None and clock.now < before + 10_000:
+            clock.now += 10
+            guard(count, seen)
+        waits_s.append(clock.now - before)
+
+    assert waits_s == [60, 120, 240, 480, 960, 10_000], "the last time it is off for good"
+    assert len(seen) == MAX_RETRIES
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == MAX_FAILURES * (MAX_RETRIES + 1)
+    assert "failure 1 of 5 in the hook, which costs drafts only: KeyError: 'a fault of the hook'" in lines[0]
+    assert lines[MAX_FAILURES - 1].endswith("no drafts from workers for 60 s")
+    assert lines[-1].endswith("no drafts from workers until vLLM is started again")
+
+
+def test_a_fault_of_the_hook_never_reaches_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hooks.BOARD, "/nonexistent/board.sock")
     it = scheduler()
     for n in range(MAX_FAILURES + 3):
         it.add_request(None)  # no request at all: each makes the hook fail
         assert (it.edgespec.hook is None) is (n >= MAX_FAILURES - 1)
-    assert len(caplog.records) == 1
-    assert "goes on without drafts" in caplog.text
     assert it.update_from_output(None, None) == "outputs"
 
 
@@ -146,6 +189,94 @@ def test_a_hook_that_cannot_be_made_is_off(caplog: pytest.LogCaptureFixture) -> 
     assert it.edgespec.hook is None
     assert it.schedule() == []
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"speculative_config": None}, "the speculative method is none"),
+        ({"speculative_config": SimpleNamespace(method="ngram")}, "the speculative method is 'ngram'"),
+        ({"use_v2_model_runner": True}, "Model Runner V2 takes drafts on the GPU"),
+        ({"use_v2_model_runner": False}, None),
+        ({}, None),
+    ],
+)
+def test_a_vllm_that_would_ignore_the_drafts_is_named_in_the_log(
+    config: dict[str, Any], why: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(hooks.BOARD, "/nonexistent/board.sock")
+    it = scheduler(**config)
+    assert (it.edgespec.hook is None) is (why is not None)
+    assert (why or "not connected to the link process") in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_the_log_says_whether_the_board_is_connected_and_why_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    it = hook(str(tmp_path / "board.sock"))
+    clock = Clock()
+    it._clock = clock
+
+    def lines() -> list[str]:
+        """What was logged since the last call, after some steps."""
+        caplog.clear()
+        for _ in range(400):
+            it.draft([])
+            it.committed()
+            clock.now += 0.5
+        return [record.getMessage() for record in caplog.records]
+
+    it.opened(request([1, 2, 3]))
+    (line,) = lines()
+    assert "not connected" in line and "board.sock: no link process listens there" in line
+    link = Link(tmp_path)
+    (line,) = lines()
+    assert line.startswith("edgespec: connected to the link process at") and line.endswith("(connection 1)")
+    link.received()
+    link.send(b"\x01\0\0\0\xc1")
+    it.draft([])
+    link.drop()
+    (line,) = lines()
+    assert line.endswith("(connection 2); 1 of its messages were malformed")
+    link.received()
+    link.drop()
+    link._listening.close()
+    (line,) = lines()
+    assert "no link process listens there" in line
+
+
+def test_a_link_process_that_comes_and_goes_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    link = Link(tmp_path)
+    it = hook(link.path)
+    clock = Clock()
+    it._clock = clock
+    it.opened(request([1, 2, 3]))
+    for _ in range(300):
+        it.committed()
+        if it.board.line.up:
+            link.received()
+            link.drop()
+        it.draft([])
+        clock.now += 1
+    assert it.board.line.connected > 8
+    assert 3 <= len(caplog.records) <= 6
+
+
+@pytest.mark.parametrize(("value", "user"), [("", None), ("10000", 10000), ("root", 0)])
+def test_the_user_of_the_link_process_is_a_number_or_a_name(
+    value: str, user: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_BOARD_USER", value)
+    assert board_user() == user
+
+
+def test_a_user_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("EDGESPEC_BOARD_USER", "nobody-here")
+    assert scheduler().edgespec.hook is None
+    assert "'nobody-here', which is no user here: give the user's number" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,10 @@ class VllmEngine(Ledger):
 
     # --- from the board ----------------------------------------------------------------------------------------------
 
+    def key(self, tag: str) -> str:
+        completion = self._running.get(tag)
+        return completion.request.key if completion is not None else ""
+
     def assigned(self, tag: str, worker: str, name: str) -> None:
         if (one := self._running.get(tag)) is not None:
             one.usage.by_worker.setdefault(name, {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0})

@@ -7,8 +7,10 @@ import logging
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import cast
 
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort
@@ -29,9 +31,15 @@ BOARD = "board.sock"
 class LinkProcess:
     """One process, on the event loop."""
 
-    def __init__(self, settings: GatewaySettings, model: Path, starting: Starting) -> None:
-        """`model`: the folder that vLLM serves, or a GGUF file. Raises ModelError, KeyStoreError."""
-        self.settings, self.starting = settings, starting
+    def __init__(
+        self, settings: GatewaySettings, model: Path, starting: Starting, board: Path | None = None, group: str = ""
+    ) -> None:
+        """`model`: the folder that vLLM serves, or a GGUF file. `board`: the socket, if not in the runtime folder;
+        `group`: one whose members may connect to it. Raises ModelError, KeyStoreError."""
+        self.settings = settings
+        self.starting = starting
+        self._board = board
+        self._group = group
         words = vocabulary(model)
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.port = LinkPort(settings.link, store)
@@ -46,7 +54,9 @@ class LinkProcess:
         loop.set_exception_handler(logs.loop_failed)
         on_stop_signals(lambda sig: stop.set())
         self.streams = self.links.inbox = Streams(self.links, loop.time)
-        self.board = BoardServer(self._control.with_name(BOARD), self.streams, self.links.vocab_size)
+        self.commands.engine = cast(Engine, self)
+        path = self._board or self._control.with_name(BOARD)
+        self.board = BoardServer(path, self.streams, self.links.vocab_size, self._group)
         async with AsyncExitStack() as closing:
             control = ControlServer(self._control, self.commands.handlers() | {"status": self.status})
             await control.start()
@@ -56,9 +66,16 @@ class LinkProcess:
             closing.push_async_callback(self.board.close)
             self.links.start_s = self.starting.seconds
             logs.serving()
+            if not self._group:
+                log.info("only user %d and root may connect to the board; --board-group opens it", os.geteuid())
             print(f"workers  {self.port.url}\nboard    {self.board.path}", flush=True)
             sdnotify.notify("READY=1", "STATUS=linking workers")
             await stop.wait()
+
+    @property
+    def offloading(self) -> Streams:
+        """What ranks the workers, for `cloud-gateway workers`."""
+        return self.streams
 
     async def status(self) -> dict[str, object]:
         """What `cloud-gateway status` shows."""
@@ -66,15 +83,17 @@ class LinkProcess:
         return {
             "version": __version__, "pid": os.getpid(), "uptime_s": round(self.starting.seconds), "state": "link",
             "link": self.port.url, "board": str(self.board.path), "engines": self.board.engines,
+            "streams": self.streams.open, "streams_helped": self.streams.helped,
+            "drafted": self.streams.drafted, "accepted": self.streams.accepted,
             "workers_linked": len(linked), "workers_paused": sum(worker.paused for worker in linked),
             "refused": dict(self.links.rejected),
         }  # fmt: skip
 
 
-def run(settings: GatewaySettings, model: Path, starting: Starting) -> None:
+def run(settings: GatewaySettings, model: Path, starting: Starting, board: Path | None = None, group: str = "") -> None:
     """Serves until it is stopped by a signal."""
 
     async def serve() -> None:
-        await LinkProcess(settings, model, starting).run()
+        await LinkProcess(settings, model, starting, board, group).run()
 
     asyncio.run(serve())

@@ -85,8 +85,10 @@ class Assignment:
 class Stream:
     """One request of an engine; `id`: on the wire to workers."""
 
-    def __init__(self, id: int, engine: Engine, opened: Opened) -> None:  # noqa: A002
+    def __init__(self, id: int, engine: Engine, opened: Opened, key: str) -> None:  # noqa: A002
         self.id = id
+        self.key = key
+        """The API key, as the ledger has it while the request runs."""
         self.engine = engine
         self.number = opened.request
         self.groups = frozenset(opened.groups)

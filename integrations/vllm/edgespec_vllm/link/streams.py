@@ -98,7 +98,7 @@ class Streams:
         if (engine, message.request) in self._of:
             return
         self._last += 1
-        stream = Stream(self._last, engine, message)
+        stream = Stream(self._last, engine, message, self._ledger.key(message.tag))
         self._streams[self._last] = stream
         self._of[engine, message.request] = stream
         self._assign()
@@ -344,7 +344,6 @@ class Streams:
         stream.assignment = None
         if stream.tree is not None:
             stream.tree.forget((given.worker, given.epoch))
-        key = self._ledger.key(stream.tag)
-        self.merit.ended(given.name, key, given.rounds, given.frames, given.accepted)
+        self.merit.ended(given.name, stream.key, given.rounds, given.frames, given.accepted)
         self._links.send(given.worker, [Close(stream.id, given.epoch, why)])
         self._ledger.released(stream.tag, given.worker, given.name, why, given.frames)
