@@ -7,4 +7,5 @@ Public, by module:
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
 - `step_time`: `affordable_leaves`, `step_curve`
 - `tokenizer`: `GgufTokenizer`, `translation`
+- `tokenizer_trial`: all
 """

@@ -1,12 +1,23 @@
-"""The tokenizer of a GGUF file in llama.cpp; no weights are read."""
+"""The tokenizer of a GGUF file in llama.cpp; no weights are read.
+
+llama.cpp ends its process, by an exception that nothing catches or by an overflow of the stack, on three kinds of text
+that a gateway's tokens or a client's may make. `GgufTokenizer.encode` gives it none of them:
+
+1. A byte that the vocabulary of a SentencePiece model has no token for: such a vocabulary is refused.
+2. Four bytes that stand for a number beyond Unicode's last (byte-level models): each is replaced by an invalid byte,
+   which llama.cpp reads as U+FFFD.
+3. A long word: most of its patterns for words are compiled by `std::regex`, which takes a stack frame for each
+   character, and 32 KB of letters fill a stack of 8 MB. Longer text is parted.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +25,7 @@ import llama_cpp as llama
 
 from edgespec.core.drafting.translation import Translator
 from edgespec.core.errors import ModelError
+from edgespec.core.protocol.tokenizer_file import missing_byte
 from edgespec.llamacpp.context import quiet
 from edgespec.shared.vocabfiles import gguf_metadata, vocabulary_in
 
@@ -22,6 +34,13 @@ _LONGEST = 1024
 _KINDS = ("gpt2", "llama", "t5")
 """Byte-level BPE, SentencePiece's BPE and Unigram, which cut text as drafting/borders.py supposes. WordPiece keeps no
 spaces, so its tokens do not give the text back."""
+
+_BEYOND_UNICODE = re.compile(rb"\xf4[\x90-\xbf][\x80-\xbf]{2}|[\xf5-\xf7][\x80-\xbf]{3}")
+"""What llama.cpp decodes to a number above U+10FFFF."""
+_INVALID = b"\xff"
+"""A byte that no character of UTF-8 has."""
+MAX_TEXT = 2048
+"""Bytes of a text that llama.cpp gets at once: no pattern of it filled the stack with four times as much."""
 
 _USER_DEFINED = 4
 _SHORT = 64
@@ -45,15 +64,21 @@ class GgufTokenizer:
         kind = metadata.get("tokenizer.ggml.model")
         if kind not in _KINDS:
             raise ModelError(f"{path} has a tokenizer of the kind {kind!r}, which is not translated: choose another")
+        byte = missing_byte(metadata["tokenizer.ggml.tokens"]) if kind == "llama" else None
+        if byte is not None:
+            raise ModelError(f"{path} has no token for the byte {byte:#04x}, on which llama.cpp ends: choose another")
         quiet()
         params = llama.llama_model_default_params()
         params.vocab_only = True
         model = llama.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelError(f"llama.cpp cannot read the tokenizer of {path}: fetch the file again")
+        # llama.cpp's memory would outlive this object: 100 MB for the largest vocabularies.
+        weakref.finalize(self, llama.llama_model_free, model).atexit = False
         self._vocab = llama.llama_model_get_vocab(model)
         prefix = metadata.get("tokenizer.ggml.add_space_prefix", kind == "llama")
-        self._space_before = kind != "gpt2" and bool(prefix)
+        self._byte_level = kind == "gpt2"
+        self._space_before = not self._byte_level and bool(prefix)
         self.begin = [] if found.bos is None else [found.bos]
         self.pieces, self.controls = self._read()
         self._merges = _Merges(metadata) if kind == "llama" and not self._space_before else None
@@ -74,14 +99,40 @@ class GgufTokenizer:
     def encode(self, text: bytes) -> list[int]:
         """As of `Tokenizer`. A tokenizer that puts a space before a text gets one without its first space; a text
         without a space to take away begins with another token there."""
+        if len(text) <= MAX_TEXT:
+            return self._encode(text)
+        return [token for part in _parts(text) for token in self._encode(part)]
+
+    def _encode(self, text: bytes) -> list[int]:
         if self._space_before and text[:1] == b" ":
             text = text[1:]
         if self._merges and len(text) <= _SHORT and (merged := self._merges.encode(text)) is not None:
             return merged
+        if self._byte_level:
+            text = _BEYOND_UNICODE.sub(_INVALID, text)
+
         room = len(text) + 8
         tokens = (llama.llama_token * room)()
         count = llama.llama_tokenize(self._vocab, text, len(text), tokens, room, False, False)
         return tokens[: max(count, 0)]
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """The text in parts of at most MAX_TEXT bytes, cut before the last space of each if there is one, else before a
+    character."""
+    begin = 0
+    while len(text) - begin > MAX_TEXT:
+        end = begin + MAX_TEXT
+        space = text.rfind(b" ", begin + 1, end)
+        if space > 0:
+            end = space
+        else:
+            # A character of UTF-8 has at most three bytes after its first.
+            while end > begin + MAX_TEXT - 3 and text[end] & 0xC0 == 0x80:
+                end -= 1
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
 
 
 class _Merges:
@@ -92,14 +143,14 @@ class _Merges:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         entries, kinds = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type", ())
-        self._ids = {entry.decode(errors="replace"): token for token, entry in enumerate(entries)}
-        self._scores: Sequence[float] = metadata["tokenizer.ggml.scores"]
+        ids = {entry.decode(errors="replace"): token for token, entry in enumerate(entries)}
+        scores: Sequence[float] = metadata["tokenizer.ggml.scores"]
         defined = {entry: token for token, (entry, kind) in enumerate(zip(entries, kinds)) if kind == _USER_DEFINED}
         self._runs = {entry: token for entry, token in defined.items() if len(set(entry)) == 1}
         self._run = _any_of(sorted(self._runs, key=len, reverse=True))
         self._other = _any_of({entry[:2] for entry in defined.keys() - self._runs.keys()})
         """How the others begin."""
-        self._merged = lru_cache(_MAX_MERGED)(self._merge)
+        self._merged = lru_cache(_MAX_MERGED)(partial(_merge, ids, scores))
 
     def encode(self, text: bytes) -> list[int] | None:
         """The tokens; None if they cannot be found here."""
@@ -112,28 +163,28 @@ class _Merges:
         found += self._merged(text[begin:])
         return None if -1 in found else found
 
-    def _merge(self, text: bytes) -> tuple[int, ...]:
-        """Merges the neighbours of the highest score, the first of equal ones; -1 for what is no entry then."""
-        try:
-            parts = list(text.decode().replace(" ", "\u2581"))
-        except UnicodeDecodeError:
-            return (-1,)
-        ids, scores = self._ids, self._scores
 
-        def score(at: int) -> float:
-            token = ids.get(parts[at] + parts[at + 1])
-            return -math.inf if token is None else scores[token]
+def _merge(ids: Mapping[str, int], scores: Sequence[float], text: bytes) -> tuple[int, ...]:
+    """Merges the neighbours of the highest score, the first of equal ones; -1 for what is no entry then."""
+    try:
+        parts = list(text.decode().replace(" ", "\u2581"))
+    except UnicodeDecodeError:
+        return (-1,)
 
-        pairs = [score(at) for at in range(len(parts) - 1)]
-        while pairs and (best := max(pairs)) > -math.inf:
-            at = pairs.index(best)
-            parts[at : at + 2] = [parts[at] + parts[at + 1]]
-            del pairs[at]
-            if at:
-                pairs[at - 1] = score(at - 1)
-            if at < len(pairs):
-                pairs[at] = score(at)
-        return tuple(ids.get(part, -1) for part in parts)
+    def score(at: int) -> float:
+        token = ids.get(parts[at] + parts[at + 1])
+        return -math.inf if token is None else scores[token]
+
+    pairs = [score(at) for at in range(len(parts) - 1)]
+    while pairs and (best := max(pairs)) > -math.inf:
+        at = pairs.index(best)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        del pairs[at]
+        if at:
+            pairs[at - 1] = score(at - 1)
+        if at < len(pairs):
+            pairs[at] = score(at)
+    return tuple(ids.get(part, -1) for part in parts)
 
 
 def _any_of(texts: Iterable[bytes]) -> re.Pattern[bytes]:

@@ -86,13 +86,15 @@ NOTICED: Mapping[str, str] = {
     "quarantined": "the gateway has quarantined this worker",
     "unpaired": "the gateway's list does not name this worker",
     "superseded": "another process links with this worker's key, and the two end each other's links",
+    "tokenizer": "the target has another tokenizer, by which this worker's draft model cannot draft",
 }
 """What is wrong, by the reason of a notice (core/protocol/handshake.py); its text is the remedy."""
 
 
 def linked(status: Mapping[str, Any]) -> Finding:
     if status.get("refused"):
-        return Finding("link", NOTICED[status["refused_because"]], status["refused"], 77)
+        reason = status["refused_because"]
+        return Finding("link", NOTICED[reason], status["refused"], 65 if reason == "tokenizer" else 77)
     if status["linked"]:
         return Finding("link", f"linked to {status['gateway']}")
     do = "see the checks of addresses below; `edgespec run` logs each attempt"

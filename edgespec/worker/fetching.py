@@ -2,6 +2,9 @@
 
 A link whose `Hello` names no tokenizer serves for that only: one piece is asked for at a time, and the whole has the
 size and the SHA-256 that came with its first piece. Nothing is stored before.
+
+What a gateway sends ends no worker: another tokenizer is fetched three times an hour at most, it is tried in a child
+process, and if it is refused the worker goes on and links as before as soon as the gateway takes it.
 """
 
 from __future__ import annotations
@@ -9,58 +12,85 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import signal
 import struct
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.drafting.translation import Translator
-from edgespec.core.errors import ModelError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NO_TOKENIZER, Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Fetch, Piece, ToWorker
 from edgespec.core.protocol.tokenizer_file import TokenizerFile, unpacked
-from edgespec.llamacpp.drafter import Drafter
+from edgespec.llamacpp import tokenizer_trial
 from edgespec.llamacpp.tokenizer import translation
-from edgespec.shared.folders import cache_dir
-from edgespec.shared.models import resolve_model
-from edgespec.worker.config import WorkerSettings
 from edgespec.worker.link import Addresses, Handler, Link, keep_linked
+from edgespec.worker.tokenizer_store import MAX_FETCHES, TokenizerStore
+
+TRIAL_S = 600.0
+"""Longest time of a trial, whose processor time has a limit of its own: the child has the lowest priority, and may wait
+long for a core."""
 
 
 class _Fetching(Handler):
     """The handler of links that fetch."""
 
-    def __init__(self, followed: Callable[[Link], None]) -> None:
+    def __init__(self, store: TokenizerStore, followed: Callable[[Link], None]) -> None:
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._followed = followed
+        self._store, self._followed = store, followed
         self._link: Link
         self._first: Piece | None = None
         self._data = bytearray()
 
     def on_up(self, link: Link) -> None:
         self._followed(link)
-        self._link, self._first, self._data = link, None, bytearray()
+        self._link = link
+        self._first = None
+        self._data = bytearray()
         link.send(Fetch(0))
 
     def on_piece(self, piece: Piece) -> None:
         """Raises RemoteProtocolError (`malformed`) for a piece that does not continue the former ones."""
-        first = self._first = self._first or piece
-        if not self._data and (known := kept(piece.digest)) is not None:
-            return self._end(known)
+        if self._first is None:
+            self._first = piece
+            if self._is_decided(piece.digest):
+                return
+
+        first = self._first
         self._data += piece.data
         if (piece.digest, piece.size) != (first.digest, first.size) or len(self._data) > piece.size or self.done.done():
             raise RemoteProtocolError("malformed", "a piece that does not continue the tokenizer")
+
         if len(self._data) < piece.size:
-            return self._link.send(Fetch(len(self._data)))
+            self._link.send(Fetch(len(self._data)))
+            return
         data = bytes(self._data)
         if hashlib.sha256(data).digest() != piece.digest:
             raise RemoteProtocolError("malformed", "the tokenizer has another SHA-256 than the gateway named")
-        keep(data)
-        return self._end(data)
+        self._store.keep(data)
+        self._end(data)
+
+    def _is_decided(self, digest: bytes) -> bool:
+        """Whether the SHA-256 alone ends the fetching: the tokenizer is kept or was refused, or it is one too many."""
+        now = time.time()
+        refusal = self._store.refusal(digest, now)
+        kept = self._store.kept(digest)
+        if refusal:
+            self.done.set_exception(ModelError(refusal))
+        elif kept is not None:
+            self._end(kept)
+        elif (next_at := self._store.next_at(now)) is not None:
+            clock = time.strftime("%H:%M", time.localtime(next_at))
+            many = f"it has sent {MAX_FETCHES} other tokenizers within an hour"
+            self.done.set_exception(ModelError(f"{many}, and the next one is fetched at {clock}"))
+        else:
+            self._store.begin(now)
+        return self.done.done()
 
     def _end(self, data: bytes) -> None:
         if not self.done.done():
@@ -71,13 +101,14 @@ class _Fetching(Handler):
 
 
 async def fetch_tokenizer(
-    addresses: Addresses, me: WorkerIdentity, pin: Pin, followed: Callable[[Link], None]
+    addresses: Addresses, me: WorkerIdentity, pin: Pin, store: TokenizerStore, followed: Callable[[Link], None]
 ) -> bytes:
-    """The target's tokenizer, from the cache if it is there; `followed` is called with each link.
+    """The target's tokenizer, from the store if it is there; `followed` is called with each link.
 
-    Raises what `keep_linked` raises: TokenizerMismatch if the gateway has none to send.
+    Raises ModelError if the store does not want what the gateway offers, and what `keep_linked` raises:
+    TokenizerMismatch if it has none to send.
     """
-    handler = _Fetching(followed)
+    handler = _Fetching(store, followed)
     link: asyncio.Future[Any] = asyncio.ensure_future(
         keep_linked(addresses, replace(me, tokenizer_digest=NO_TOKENIZER), pin, handler, rng=random.SystemRandom())
     )
@@ -91,63 +122,64 @@ async def fetch_tokenizer(
         await asyncio.gather(link, return_exceptions=True)
 
 
-TRIAL_S = 60.0
-TRIAL = r"""
-import pathlib, sys
-from edgespec.llamacpp.tokenizer import GgufTokenizer
-GgufTokenizer(pathlib.Path(sys.argv[1])).encode("A trial: 1 \u00e9\U0001f600\n\n  \t<b>".encode())
-"""
-"""Run by a child process: llama.cpp ends its process where it finds a vocabulary to be impossible."""
+async def fetch_translation(
+    fetch: Callable[[], Awaitable[bytes]], store: TokenizerStore, draft: tuple[Path, bytes], former: bytes
+) -> tuple[bytes, Translator | None]:
+    """The SHA-256 of the target's tokenizer, and the translation by it; None if it is the draft's own.
 
-
-def kept(digest: bytes) -> bytes | None:
-    """The file of this SHA-256 as it was fetched before; None if it is not there, or no longer the same."""
+    `draft`: the file and its tokenizer's digest; `former`: what this returned last, which the gateway has refused since
+    then. Raises ModelError if the tokenizer cannot be used, which the store remembers, and what `fetch` raises.
+    """
+    data = await fetch()
+    digest = hashlib.sha256(data).digest()
     try:
-        data = _place(digest).read_bytes()
-    except OSError:
-        return None
-    return data if hashlib.sha256(data).digest() == digest else None
+        if digest == former:
+            raise ModelError("it refuses the tokenizer that it sent")
+        return digest, await translation_by(data, *draft)
+    except ModelError as error:
+        store.refuse(digest, str(error), time.time())
+        raise
 
 
-def keep(data: bytes) -> None:
-    """Stores it by its SHA-256. Raises OSError."""
-    place = _place(hashlib.sha256(data).digest())
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".part-", delete=False) as part:
-        part.write(data)
-    Path(part.name).replace(place)
-
-
-def translation_by(data: bytes, draft: Path, drafts_digest: bytes) -> Translator | None:
+async def translation_by(data: bytes, draft: Path, drafts_digest: bytes) -> Translator | None:
     """As `translation`, from the target's tokenizer as a gateway sent it, by a GGUF file without weights, which
     llama.cpp can read. Raises ModelError.
     """
     with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
-        file.write(b"".join(_gguf(unpacked(data))))
-        file.flush()
-        trial = [sys.executable, "-c", TRIAL, file.name]
-        try:
-            done = subprocess.run(trial, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise ModelError("llama.cpp does not come to an end with the target's tokenizer") from None
-        if done.returncode:
-            raise ModelError("llama.cpp cannot read the target's tokenizer")
-        return translation(Path(file.name), draft, drafts_digest)
+        await asyncio.to_thread(_write, data, Path(file.name))
+        await _require_trial(Path(file.name), draft)
+        return await asyncio.to_thread(translation, Path(file.name), draft, drafts_digest)
 
 
-def fetched_translation(settings: WorkerSettings, drafter: Drafter, data: bytes) -> Translator | None:
-    """Between the tokenizers of the target, as the gateway sent it, and of `draft.model`; None if they are one.
-
-    Raises TokenizerMismatch.
-    """
+async def _require_trial(target: Path, draft: Path) -> None:
+    """Raises ModelError unless llama.cpp cuts text with the target's tokenizer in a child process."""
+    limits = tokenizer_trial.CPU_S, tokenizer_trial.MEMORY_BYTES
+    command = [sys.executable, "-P", "-m", tokenizer_trial.__name__, str(target), str(draft), *map(str, limits)]
+    none = asyncio.subprocess.DEVNULL
+    child = await asyncio.create_subprocess_exec(*command, stdin=none, stdout=none, stderr=none)
     try:
-        return translation_by(data, resolve_model(settings.draft.model), drafter.tokenizer_digest)
-    except ModelError as error:
-        raise TokenizerMismatch(f"The draft model cannot draft for this target: {error}.") from error
+        code = await asyncio.wait_for(child.wait(), TRIAL_S)
+    except TimeoutError:
+        code = -signal.SIGXCPU
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+    if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        raise ModelError("the trial of its tokenizer was ended by another program; memory may be short")
+    if code == -signal.SIGXCPU:
+        raise ModelError(f"llama.cpp takes more than {tokenizer_trial.CPU_S} s to try its tokenizer")
+    if code < 0:
+        limit_mb = tokenizer_trial.MEMORY_BYTES >> 20
+        name = signal.Signals(-code).name
+        raise ModelError(f"its tokenizer ends llama.cpp in a trial with {limit_mb} MB of memory ({name})")
+    if code:
+        raise ModelError("llama.cpp cannot read its tokenizer")
 
 
-def _place(digest: bytes) -> Path:
-    return cache_dir() / "tokenizers" / digest.hex()
+def _write(data: bytes, place: Path) -> None:
+    place.write_bytes(b"".join(_gguf(unpacked(data))))
 
 
 def _gguf(file: TokenizerFile) -> Iterator[bytes]:

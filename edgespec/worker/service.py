@@ -21,7 +21,7 @@ from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.presence import Verdict
-from edgespec.core.protocol.handshake import Pin
+from edgespec.core.protocol.handshake import Notice, Pin
 from edgespec.core.protocol.messages import VERSION, Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
@@ -29,6 +29,7 @@ from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Relayed
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
 from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
@@ -49,6 +50,8 @@ log = logging.getLogger("edgespec.service")
 
 OWNER_FIRST = "its owner comes first"
 LOADING = "it loads its draft model"
+AGAIN_S = 90.0
+"""Longest time between two attempts to link with a gateway whose tokenizer was refused, as of the back-off of links."""
 
 
 class Service(Handler):
@@ -92,7 +95,7 @@ class Service(Handler):
         self.owner = Watch(owner_policy(settings.owner), sources() if watched is None else watched, self._on_owner)
         self._link: Link | None = None
         self._fetched = b""
-        """The target's tokenizer as the gateway sent it; empty until then."""
+        """SHA-256 of the target's tokenizer as the gateway sent it; empty until then."""
         self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
@@ -160,20 +163,34 @@ class Service(Handler):
                 await self._fetch_tokenizer(refused)
 
     async def _fetch_tokenizer(self, refused: TokenizerMismatch) -> None:
-        """Drafts for a target with another tokenizer from now on. Raises TokenizerMismatch if that cannot be."""
-        from edgespec.worker.fetching import fetch_tokenizer, fetched_translation  # most workers translate nothing
+        """Drafts for a target with another tokenizer from now on, if that can be; else waits for the next attempt.
+        Raises TokenizerMismatch if this worker is not to translate, or the gateway has no tokenizer to send."""
+        from edgespec.worker import fetching  # most workers translate nothing
 
         draft, drafter = self.settings.draft, self.daemon.drafter
         if draft.target or draft.order != "best-first":
             raise TokenizerMismatch(f'{refused} Set `draft.order` to "best-first", and no `draft.target`.')
         log.info("the target has another tokenizer; fetching it")
-        data = await fetch_tokenizer(self._addresses.now, self.identity, self.gateway.pin, self._reached)
-        if data == self._fetched:
-            raise refused
-        self._fetched = data
-        translation = await asyncio.to_thread(fetched_translation, self.settings, drafter, data)
-        self.identity = translated(self.identity, drafter, translation)
-        self.daemon.starts.translated = None if translation is None else translation.drafting
+        fetch = partial(fetching.fetch_tokenizer, self._addresses.now, self.identity, self.gateway.pin)
+        store = fetching.TokenizerStore(key_id(self.identity.key.public), self.gateway.paired_at)
+        pair = resolve_model(draft.model), drafter.tokenizer_digest
+        try:
+            fetched = await fetching.fetch_translation(partial(fetch, store, self._reached), store, pair, self._fetched)
+        except ModelError as error:
+            await self._go_on(str(error))
+        else:
+            self._fetched, translation = fetched
+            self.identity = translated(self.identity, drafter, translation)
+            self.daemon.starts.translated = None if translation is None else translation.drafting
+
+    async def _go_on(self, why: str) -> None:
+        """The worker keeps its own tokenizer, and links again after a while."""
+        cannot = f"The draft model cannot draft for the target of gateway {self.gateway.name}: {why}."
+        text = f"{cannot} Choose a draft of the target's family, or ask the gateway's operator."
+        if text != self._notices.current()["refused"]:
+            log.warning("%s", text)
+        self._notices.add(Notice("tokenizer", text))
+        await asyncio.sleep(random.SystemRandom().uniform(0.5, 1.0) * AGAIN_S)
 
     def _follow(self, pin: Pin) -> None:
         """The gateway has rotated its identity, and has proven the new one."""

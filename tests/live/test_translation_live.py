@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 from functools import cache
@@ -20,7 +19,6 @@ from edgespec.lab.demo.scene import read_prompts
 from edgespec.lab.rig.chat import greedy
 from edgespec.lab.rig.stage import Rig
 from edgespec.llamacpp.tokenizer import GgufTokenizer
-from edgespec.shared.folders import cache_dir
 from edgespec.shared.models import model_dir
 from edgespec.shared.vocabfiles import gguf_metadata
 from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
@@ -102,13 +100,14 @@ def cut_by(path: Path) -> tuple[GgufTokenizer, Borders]:
     return tokenizer, Borders(tokenizer.pieces)
 
 
-def test_another_tokenizers_draft_changes_no_text(tmp_path: Path, quantised_model: Path) -> None:
+def test_another_tokenizers_draft_changes_no_text(
+    tmp_path: Path, quantised_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     permuted = tmp_path / "permuted.gguf"
     permute_tokens(quantised_model, permuted)
     file = packed(gguf_metadata(quantised_model))
-    kept_at = cache_dir() / "tokenizers" / hashlib.sha256(file).hexdigest()
-    kept_at.parent.mkdir(parents=True, exist_ok=True)
-    kept_at.write_bytes(b"wrong")  # so it is fetched again
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "edgespec" / "tokenizers"
     shares = {}
     for name, draft in (("same", quantised_model), ("other", permuted)):
         options = {"policy.name": "wanspec", "policy.sources": [], "policy.k": 4}
@@ -122,7 +121,8 @@ def test_another_tokenizers_draft_changes_no_text(tmp_path: Path, quantised_mode
             done, shares[name] = asked(rig)
             assert done == plain
             if name == "other":
-                assert kept_at.read_bytes() == file
+                (kept,) = [path for path in folder.iterdir() if path.suffix != ".json"]
+                assert kept.read_bytes() == file
                 assert killed_while_drafting(rig) == plain[0]
     print(len(plain), "completions", shares)
     assert shares["same"] > 0.4

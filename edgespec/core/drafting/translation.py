@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -68,20 +68,9 @@ class Translator:
         own_numbers = [self._entries.get(piece or b"", (-1,))[0] for piece in draft.pieces]
         self.numbers = np.array([self.marks.get(token, number) for token, number in enumerate(own_numbers)], np.int64)
         """The target's token of the same bytes for each of the draft's, -1 where there is none."""
-        self.cut, self.read = (lru_cache(MAX_KEPT)(one) for one in (self._cut, self._read))  # words recur
-
-    def _cut(self, segment: bytes) -> Sequence[int]:
-        """The target's tokens of a segment, without an incomplete character at its end; none where they stand for other
-        bytes. Byte pair encoding makes an entry of its bytes again."""
-        if segment in self._entries:
-            return self._entries[segment]
-        whole, pieces = whole_characters(segment), self.target.pieces
-        tokens = tuple(self.target.encode(whole)) if whole else ()
-        return tokens if b"".join(pieces[token] or b"" for token in tokens) == whole else ()
-
-    def _read(self, text: bytes) -> Sequence[int]:
-        """The draft's tokens of whole segments, without an incomplete character at their end."""
-        return self.draft.encode(whole) if (whole := whole_characters(text)) else ()
+        # Words recur. Functions instead of methods: a reference from here to itself would keep the vocabularies.
+        self.cut = lru_cache(MAX_KEPT)(partial(_cut, target, self._entries))
+        self.read = lru_cache(MAX_KEPT)(partial(_read, draft))
 
     def size(self, tokens: Sequence[int]) -> int:
         """Bytes of the target's tokens."""
@@ -99,6 +88,22 @@ class Translator:
     def drafting(self, request: int, epoch: int, prompt_len: int, rule: BestFirstRule, **rest: Any) -> Drafting:
         """The state of one request; `rest`: of `TranslatedDrafting`."""
         return TranslatedDrafting(request, epoch, prompt_len, self, rule, **rest)
+
+
+def _cut(target: Tokenizer, entries: Mapping[bytes, tuple[int]], segment: bytes) -> Sequence[int]:
+    """The target's tokens of a segment, without an incomplete character at its end; none where they stand for other
+    bytes. Byte pair encoding makes an entry of its bytes again."""
+    if segment in entries:
+        return entries[segment]
+
+    whole, pieces = whole_characters(segment), target.pieces
+    tokens = tuple(target.encode(whole)) if whole else ()
+    return tokens if b"".join(pieces[token] or b"" for token in tokens) == whole else ()
+
+
+def _read(draft: Tokenizer, text: bytes) -> Sequence[int]:
+    """The draft's tokens of whole segments, without an incomplete character at their end."""
+    return draft.encode(whole) if (whole := whole_characters(text)) else ()
 
 
 _UNWRITTEN = frozenset((b"<bos>", b"<s>", b"<|begin_of_text|>", b"<|endoftext|>", b"<unk>", b"<pad>"))

@@ -22,5 +22,5 @@ Public, by module:
 - `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
-- `tokenizer_file`: `packed`, `TokenizerFile`, `unpacked`
+- `tokenizer_file`: `missing_byte`, `packed`, `TokenizerFile`, `unpacked`
 """

@@ -7,7 +7,7 @@ reads as it came, nor a chat template, nor a table of characters for normalisati
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,6 +20,8 @@ MAX_ENTRIES = 1 << 20
 """Four times as many as the largest vocabulary in use has."""
 Entry = Annotated[bytes, Meta(max_length=1024)]
 Entries = Annotated[list[Entry], Meta(max_length=MAX_ENTRIES)]
+USUAL_UNKNOWN = 2
+"""The unknown token of a Unigram model in llama.cpp, if the file names none."""
 Id = Annotated[int, Meta(ge=0, lt=MAX_ENTRIES)]
 
 
@@ -67,4 +69,23 @@ def unpacked(data: bytes) -> TokenizerFile:
         or any((one or 0) >= size for one in (file.bos_token_id, file.eos_token_id, file.unknown_token_id))
     ):
         raise ModelError("it is no tokenizer of a kind that is translated")
+
+    if file.model == "llama" and (byte := missing_byte(file.tokens)) is not None:
+        raise ModelError(f"its vocabulary has no token for the byte {byte:#04x}, on which llama.cpp ends")
+    if file.model == "t5" and file.unknown_token_id is None and size <= USUAL_UNKNOWN:
+        raise ModelError("its vocabulary has no token for what it cannot write")
     return file
+
+
+def missing_byte(tokens: Sequence[bytes]) -> int | None:
+    """The first byte that a SentencePiece vocabulary has no token for; None if it has all 256.
+
+    llama.cpp writes a character without a token by its bytes, `<0xE2>` or the byte itself, and ends its process if it
+    has neither. It reads an entry up to its first zero byte.
+    """
+    entries = frozenset(tokens)
+    for byte in range(256):
+        itself = bytes([byte]) in entries and byte != 0
+        if not itself and f"<0x{byte:02X}>".encode() not in entries:
+            return byte
+    return None

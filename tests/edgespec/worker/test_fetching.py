@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from cloud_gateway.links import link as link_module
 from cloud_gateway.links.link import Offer
-from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.core.errors import TokenizerMismatch
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NO_TOKENIZER
 from edgespec.core.protocol.tokenizer_file import packed
@@ -23,10 +24,14 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.settings import overridden
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
-from edgespec.worker import start
+from edgespec.shared.wire import Wire
+from edgespec.worker import fetching, start
+from edgespec.worker import service as service_module
 from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
-from edgespec.worker.fetching import fetch_tokenizer, kept, translation_by
+from edgespec.worker.fetching import fetch_tokenizer
 from edgespec.worker.service import Service
+from edgespec.worker.tokenizer_store import MAX_FETCHES, TokenizerStore
+from tests.support.hostile_vocabularies import sentencepiece, without
 from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, worker_identity
 from tests.support.services import ALWAYS, listed
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -47,11 +52,16 @@ async def offering(tmp_path: Path, file: bytes = b"x" * 200_000) -> AsyncIterato
         yield gateway
 
 
+def store() -> TokenizerStore:
+    """The store of a worker that has just been started."""
+    return TokenizerStore("worker", 1)
+
+
 async def fetch(gateway: GatewayUnderTest) -> bytes:
     async def where() -> Sequence[Address]:
         return [gateway.address]
 
-    return await asyncio.wait_for(fetch_tokenizer(where, OWN, gateway.pin, lambda link: None), 30)
+    return await asyncio.wait_for(fetch_tokenizer(where, OWN, gateway.pin, store(), lambda link: None), 30)
 
 
 async def test_the_file_comes_in_pieces_once_and_is_kept(tmp_path: Path, cache: Path) -> None:
@@ -60,16 +70,17 @@ async def test_the_file_comes_in_pieces_once_and_is_kept(tmp_path: Path, cache: 
         assert await fetch(gateway) == file
         assert gateway.links.workers() == [] and gateway.seen.of("up") == []
         (place,) = files(cache)
-        assert place.name == hashlib.sha256(file).hexdigest()
         gateway.links.offer._began.clear()
         asked = gateway.links.offer.file = file[:10]  # the first piece names the file; no other is asked for
         assert await fetch(gateway) == file != asked
+    assert store().kept(hashlib.sha256(file).digest()) == file
     damage(place)
-    assert kept(hashlib.sha256(file).digest()) is None
+    assert store().kept(hashlib.sha256(file).digest()) is None
 
 
 def files(folder: Path) -> list[Path]:
-    return list(folder.glob("*"))
+    """The tokenizers, without the records of their fetches."""
+    return [path for path in folder.glob("*") if path.suffix != ".json"]
 
 
 def damage(place: Path) -> None:
@@ -142,30 +153,105 @@ async def test_a_gateway_without_a_file_says_so(tmp_path: Path) -> None:
             await fetch(gateway)
 
 
-def test_an_impossible_vocabulary_ends_a_child_and_not_the_worker(tmp_path: Path) -> None:
-    draft = make_tiny_gguf(tmp_path / "tiny.gguf")
-    metadata = gguf_metadata(draft) | {"tokenizer.ggml.pre": "no-such-pattern"}
-    with pytest.raises(ModelError, match="cannot read the target's tokenizer"):
-        translation_by(packed(metadata), draft, b"d" * 32)
+@asynccontextmanager
+async def translating(gateway: GatewayUnderTest, folder: Path, store: KeyStore) -> AsyncIterator[Service]:
+    """A worker with the tiny draft model, paired with this gateway."""
+    model = make_tiny_gguf(folder / "tiny.gguf")
+    PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+    daemon = DaemonSection(name="w", state_dir=str(folder / "state"))
+    settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon, owner=ALWAYS)
+    settings = overridden(settings, {"draft.model": str(model)})
+    service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16))
+    task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
+    try:
+        yield service
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        service.daemon.stop()
 
 
 async def test_a_worker_of_another_tokenizer_drafts_by_what_it_fetched(tmp_path: Path) -> None:
     target = make_tiny_gguf(tmp_path / "target.gguf", vocab=90)
-    model = make_tiny_gguf(tmp_path / "tiny.gguf")
-    store, found = KeyStore(tmp_path / "state"), gguf_vocabulary(target)
-    offered = {"tokenizer": found.digest, "tokenizer_file": packed(gguf_metadata(target))}
-    async with serving(tmp_path, paired=[listed(store)], **offered) as gateway:
-        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
-        daemon = DaemonSection(name="w", state_dir=str(tmp_path / "state"))
-        settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon, owner=ALWAYS)
-        settings = overridden(settings, {"draft.model": str(model)})
-        service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16))
-        task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
-        await until(lambda: gateway.links.workers() or task.done(), timeout_s=60)
+    keys, found = KeyStore(tmp_path / "state"), gguf_vocabulary(target)
+    file = packed(gguf_metadata(target))
+    async with (
+        serving(tmp_path, paired=[listed(keys)], tokenizer=found.digest, tokenizer_file=file) as gateway,
+        translating(gateway, tmp_path, keys),
+    ):
+        await until(gateway.links.workers, timeout_s=60)
         (worker,) = gateway.links.workers()
         assert (worker.hello.tokenizer_digest, worker.hello.vocab_size) == (found.digest, 90)
         gateway.links.send(worker.id, [m.Open(1, 1, 5, [5, 6, 3, 7, 8], m.Sampling())])
         await until(lambda: gateway.seen.of("tree"), timeout_s=60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        service.daemon.stop()
+
+
+def notice(service: Service) -> str:
+    """The refusal that `edgespec status` shows; empty if there is none."""
+    return service._notices.current()["refused"] or ""
+
+
+def offer(gateway: GatewayUnderTest, file: bytes) -> None:
+    """From now on the gateway sends this file, as often as it is asked."""
+    gateway.links.offer.file = file
+    gateway.links.offer.digest = hashlib.sha256(file).digest()
+    gateway.links.offer._began.clear()
+
+
+@pytest.mark.claim("a-gateways-tokenizer-ends-no-worker")
+async def test_a_refused_tokenizer_ends_no_worker_and_is_tried_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "AGAIN_S", 0.2)
+    monkeypatch.setattr(link_module, "EVERY_S", 0.0)
+    target = make_tiny_gguf(tmp_path / "target.gguf", vocab=90)
+    keys, digest = KeyStore(tmp_path / "state"), gguf_vocabulary(target).digest
+    hostile = without(sentencepiece(), b"<0xE2>")
+    pieces, trials = list[int](), list[int]()
+    true, tried = Offer.piece, fetching.translation_by
+    monkeypatch.setattr(Offer, "piece", lambda self, sent, event: (pieces.append(sent), true(self, sent, event))[1])
+    monkeypatch.setattr(fetching, "translation_by", lambda data, *draft: (trials.append(1), tried(data, *draft))[1])
+
+    async with (
+        serving(tmp_path, paired=[listed(keys)], tokenizer=digest, tokenizer_file=hostile) as gateway,
+        translating(gateway, tmp_path, keys) as service,
+    ):
+        await until(lambda: "no token for the byte 0xe2" in notice(service), timeout_s=60)
+        first = len(pieces)
+        await until(lambda: len(pieces) >= first + 3, timeout_s=60)
+        assert len(trials) == 1
+        assert (await service._status())["refused"] == notice(service)
+        assert "The draft model cannot draft for the target of gateway gw" in notice(service)
+
+        offer(gateway, packed(gguf_metadata(target)))
+        await until(gateway.links.workers, timeout_s=60)
+        assert service._notices.current()["refused"] is None
+
+
+@pytest.mark.claim("a-gateways-tokenizer-ends-no-worker")
+async def test_a_gateway_that_refuses_what_it_sends_is_fetched_from_rarely(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tokenizer at each fetch; each is accepted, and then the link is refused."""
+    monkeypatch.setattr(service_module, "AGAIN_S", 0.2)
+    monkeypatch.setattr(link_module, "EVERY_S", 0.0)
+    keys, sent = KeyStore(tmp_path / "state"), list[bytes]()
+    true = Offer.begin
+
+    def begins(self: Offer, worker: str, wire: Wire) -> None:
+        sent.append(sentencepiece(extra=[f"entry{len(sent)}".encode()], kind=1))
+        self.file, self.digest = sent[-1], hashlib.sha256(sent[-1]).digest()
+        true(self, worker, wire)
+
+    monkeypatch.setattr(Offer, "begin", begins)
+    async with (
+        serving(tmp_path, paired=[listed(keys)], tokenizer=b"\xee" * 32, tokenizer_file=b"file") as gateway,
+        translating(gateway, tmp_path, keys) as service,
+    ):
+        await until(lambda: f"{MAX_FETCHES} other tokenizers within an hour" in notice(service), timeout_s=120)
+        links = len(sent)
+        assert links == MAX_FETCHES + 1
+        await until(lambda: len(sent) >= links + 3, timeout_s=60)
+        assert gateway.links.workers() == []
+        assert [path.read_bytes() for path in files(cache)] == [sent[MAX_FETCHES - 1]]
