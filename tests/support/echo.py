@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import Listener, Times, listen
+from cloud_gateway.api.routes import Route
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.exchange import Stream
@@ -135,14 +136,17 @@ async def echo_gateway(
     loaded: bool = True,
     times: Times | None = None,
     connections: AdmissionLimits | None = None,
+    more: Callable[[KeyRing], Sequence[Route]] = lambda keys: (),
 ) -> AsyncIterator[Echo]:
-    """Serves an EchoEngine on a free port of loopback."""
+    """Serves an EchoEngine on a free port of loopback, with `more` routes."""
     keys, engine = KeyRing(state / "keys"), engine or EchoEngine()
     _, key = keys.create("test", offload=True)
     api = Api(limits or request_limits(), Metrics())
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
-    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", connections or api_limits(), times or TIMES)
+    listener = await listen(
+        make_app(api, keys, more(keys)), "127.0.0.1", 0, "api", connections or api_limits(), times or TIMES
+    )
     try:
         yield Echo(api, engine, keys, listener, key)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,42 @@ def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
     late = [text for one in found if one["kind"] == "frame" for text in one["late"]]
     assert bool(late) == ("colocated" not in path.stem)
     assert [one["at"] for one in passes] == sorted(one["at"] for one in passes)
+
+
+def owner(shown: dict[str, str]) -> tuple[str, str]:
+    """Who drafted a node or a token: a worker or a source, and its name."""
+    ((kind, name),) = [(kind, shown[kind]) for kind in ("worker", "source") if kind in shown]
+    return kind, name
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_each_token_is_shown_with_who_drafted_it(path: Path) -> None:
+    recorded = unseal(path.read_bytes())[0]
+    player = Player(recorded)
+    list(player.play())
+    accepted: Counter[str] = Counter()
+    drafted: Counter[str] = Counter()
+    for one in played(recorded)["events"]:
+        if one["kind"] != "pass":
+            continue
+        taken = [owner(node) for node in one["nodes"] if node["fate"] == "accepted"]
+        tokens = [owner(token) for token in one["tokens"]]
+        assert tokens[: len(taken)] == taken[: len(tokens)], "the one that drafted the accepted node at its place"
+        assert set(tokens[len(taken) :]) <= {("source", "target")}
+        for node in one["nodes"]:
+            kind, name = owner(node)
+            drafted["worker" if kind == "worker" else name] += 1
+            accepted["worker" if kind == "worker" else name] += node["fate"] == "accepted"
+    usage = player.generation.usage
+    assert (+drafted, +accepted) == (Counter(usage.drafted), +Counter(usage.accepted))
+
+
+def test_the_shipped_traces_have_passes_that_two_drafters_share() -> None:
+    shared = 0
+    for path in SHIPPED:
+        for one in played(unseal(path.read_bytes())[0])["events"]:
+            shared += one["kind"] == "pass" and len({owner(token) for token in one["tokens"][:-1]}) > 1
+    assert shared, "or no trace would show tokens of one drafter under another's name"
 
 
 @pytest.mark.claim("pages-of-other-origins-get-nothing-of-the-page")
