@@ -13,7 +13,7 @@ import pytest
 from tests.support.keyed import Keyed, chosen, keyed_gateway
 
 pytestmark = pytest.mark.live
-REPETITIONS = 6
+REPETITIONS = 12
 WORDS = 120
 
 
@@ -42,16 +42,14 @@ async def test_anothers_prompt_and_a_new_prompt_take_the_same_time(gateway: Keye
     rng = random.Random(1)
     await seconds(gateway, bob, prompt(rng))
     taken: dict[str, list[float]] = {"right": [], "wrong": [], "own": []}
-    for repetition in range(3 * REPETITIONS):
+    for repetition in range(REPETITIONS):
         secret = prompt(rng)
         await gateway.ask(alice, secret)
         prompts = {"right": secret, "wrong": prompt(rng)}
         for which in ("right", "wrong") if repetition % 2 else ("wrong", "right"):
             taken[which].append(await seconds(gateway, bob, prompts[which]))
         taken["own"].append(await seconds(gateway, alice, secret + " and so on"))
-        right, wrong, own = (statistics.median(taken[which]) for which in ("right", "wrong", "own"))
-        if (repetition + 1) % REPETITIONS == 0 and own < 0.5 * wrong and abs(right - wrong) < 0.05 * (wrong - own):
-            break  # other work on the machine may need more of them
+    right, wrong, own = (statistics.median(taken[which]) for which in ("right", "wrong", "own"))
     print(f"right {1e3 * right:.1f} ms, wrong {1e3 * wrong:.1f} ms, own {1e3 * own:.1f} ms, {taken}")
     assert own < 0.5 * wrong, "what a prompt that is kept saves can be measured here"
     assert abs(right - wrong) < 0.05 * (wrong - own), "a twentieth of it at most shows to another key"

@@ -34,7 +34,6 @@ def test_every_command_of_readme_and_manual_runs(short_folder: Path) -> None:
     places[0].run("edgespec", "config", into="worker.toml")
     places[0].run("edgespec", "models", "fetch", "auto:quantised")
     play(*places, long=False)
-    drafted = "POST /v1/chat/completions"  # a worker on a busy machine may come too late: test_main_job.py
-    assert [f"{row.command}: {row.code}, {row.said}" for row in rows if not row.right and row.command != drafted] == []
+    assert [f"{row.command}: {row.code}, {row.said}" for row in rows if not row.right] == []
     ran = {verb_path(row.command.split()) for row in rows}
     assert shown() - ran - EXCUSED.keys() - EXCUSED_HERE.keys() == set()

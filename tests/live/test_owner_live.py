@@ -69,4 +69,4 @@ async def test_five_keys_each_silence_the_worker(tmp_path: Path, terminal: tuple
         await asyncio.sleep(SILENT_S)
         assert running.service.daemon.drafter.passes == passes
     print(f"time to silence: p50 {statistics.median(times):.3f} s, max {max(times):.3f} s")
-    assert statistics.median(times) <= LIMIT_S
+    assert max(times) <= LIMIT_S, times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,9 @@ RUNNING = "[...edgespecPage.model.runs.values()].filter(run => !run.usage && run
 CUT = """globalThis.real = fetch; globalThis.cut = new AbortController(); globalThis.fetch = (url, options = {}) =>
   real(url, { ...options, signal: AbortSignal.any([cut.signal, ...(options.signal ? [options.signal] : [])]) }); 0"""
 """Connections of the page end when `cut` is aborted, and no new one is made."""
+COMPLETIONS = 3
+PAIRS = 5
+POINTED_RUN = "document.querySelector('.run .t.on').closest('.run')"
 LATEST = "[...edgespecPage.model.runs.values()].at(-1)"
 
 
@@ -102,20 +106,25 @@ def test_a_completion_is_shown_with_the_tree_of_each_token(rig: Rig, page: Brows
     assert page.js("document.querySelector('#picture').hidden")
     page.js("document.querySelector('#key').value = ''")
     sign_in(page, rig.key)
-    for count in range(1, 7):  # the browser's drawing may hold the worker up for a whole completion
+    # The browser's drawing may hold the worker up for a whole completion, so several are asked for and checked.
+    accepted_from_worker = 0
+    for count in range(1, COMPLETIONS + 1):
         page.type("#prompt", "Why is the sky blue?")
         found = ended(page, count)
-        if "worker 1" in found["sources"]:
-            break
-    assert found["tokens"] == found["usage"]["completion_tokens"] and found["passes"] == found["usage"]["rounds"]
-    assert {"worker 1", "the target itself"} <= set(found["sources"]), "its own name is the operator's to see"
-    assert set(found["sources"]) <= {"worker 1", "the target itself", "local draft"}
-    page.wait(f"document.querySelectorAll('.run:last-child .t').length === {found['tokens']}")
-    page.point(".run:last-child .t.w0")
+        assert found["tokens"] == found["usage"]["completion_tokens"] and found["passes"] == found["usage"]["rounds"]
+        assert set(found["sources"]) <= {"worker 1", "the target itself", "local draft"}, "no worker's own name"
+        assert "worker 1" in found["sources"] or not found["usage"]["accepted"].get("worker")
+        accepted_from_worker += found["usage"]["accepted"].get("worker", 0)
+        page.wait(f"document.querySelectorAll('.run:last-child .t').length === {found['tokens']}")
+    assert accepted_from_worker > 0
+    assert page.js("document.querySelectorAll('.run .t.w0').length") == accepted_from_worker
+
+    page.point(".run .t.w0")
     page.wait("document.querySelectorAll('#tree .node.accepted.w0').length")
     at = page.js("Number(document.querySelector('.run .t.on').dataset.pass)")
-    page.js("document.querySelector('.run:last-child .tokens').focus()")
-    key, shown = ("ArrowRight", at + 2) if at + 1 < found["passes"] else ("ArrowLeft", at)
+    last = page.js(f"Math.max(...[...{POINTED_RUN}.querySelectorAll('.t')].map(token => Number(token.dataset.pass)))")
+    page.js(f"{POINTED_RUN}.querySelector('.tokens').focus()")
+    key, shown = ("ArrowRight", at + 2) if at < last else ("ArrowLeft", at)
     page.key(key)
     page.wait(f"document.querySelector('#about').textContent.startsWith('Pass {shown} ')")
     assert page.js("document.querySelector('#say').textContent").startswith(f"Pass {shown} "), "a screen reader says it"
@@ -199,9 +208,10 @@ def frames(page: Browser) -> tuple[float, float]:
 
 
 def test_the_page_draws_as_many_frames_as_a_blank_page(rig: Rig, page: Browser, operator: str) -> None:
-    """Tried up to six times, since both share two cores with the models and with whatever else runs."""
+    """Medians of PAIRS, since both share two cores with the models and with whatever else runs."""
     page.call("Performance.enable", timeDomain="threadTicks")
-    for _ in range(6):
+    ratios: list[float] = []
+    for _ in range(PAIRS):
         watch(rig, page, operator)
         with four_running(rig, operator):
             page.wait(f"{RUNNING} === 4", 120)
@@ -210,9 +220,8 @@ def test_the_page_draws_as_many_frames_as_a_blank_page(rig: Rig, page: Browser, 
             blank, nothing = frames(page)
         print(f"page: {rate:.1f} frames a second, {spent:.1%} of a core for script; blank: {blank:.1f}, {nothing:.1%}")
         assert 0 < nothing < spent <= 0.24, "4 ms for each of 60 frames, in processor time"
-        if rate >= 0.95 * blank:
-            return
-    pytest.fail("the page draws fewer frames than a blank page")
+        ratios.append(rate / blank)
+    assert statistics.median(ratios) >= 0.9, ratios
 
 
 def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, operator: str, tmp_path: Path) -> None:

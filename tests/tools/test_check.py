@@ -151,9 +151,6 @@ def test_a_claim_without_a_test_and_a_marker_without_a_claim_are_found(tmp_path:
     assert list(claims.unknown(known, "`held` and `a-name-of-no-claim`, not `sha-256`")) == [
         "docs/threats.md names a-name-of-no-claim, which is no claim of tests/claims.toml"
     ]
-    assert "| It is held. | `held` | [one](../tests/test_one.py) |" in claims.page(
-        {"S": {"held": "It is held."}}, marked
-    )
 
 
 DENSE = """

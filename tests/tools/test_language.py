@@ -44,7 +44,7 @@ def test_each_fault_is_found(path: str, text: str) -> None:
         ("docs/x.md", "# What a worker does where\n\nIt finds where to dial.\n\n```\nwhere\n```\n`where`, whereas"),
         ("docs/x.md", "A worker drafts\nas it may, for a key\nAs before. For comparison: two.\n\nFor comparison: two"),
         ("edgespec/x.py", '"""Of a worker, where it is paired."""'),
-        ("docs/claims.md", "Of a worker, where it is paired."),
+        ("docs/upstream/a.md", "Of a worker, where it is paired."),
     ],
 )
 def test_plain_english_is_left_alone(path: str, text: str) -> None:

@@ -1,8 +1,7 @@
-"""`python -m tools.check.claims [--write]` holds tests/claims.toml, the tests' markers and docs/claims.md together.
+"""`python -m tools.check.claims` holds tests/claims.toml and the tests' markers together.
 
 A claim is a sentence of tests/claims.toml, and a test that upholds it carries `@pytest.mark.claim("NAME")`. A claim
-without a test, a marker or a name in docs/threats.md without a claim, and a page that differs from both are faults;
-`--write` makes the page.
+without a test, and a marker or a name in docs/threats.md without a claim are faults.
 """
 
 from __future__ import annotations
@@ -12,21 +11,13 @@ import re
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 Claims = Mapping[str, Mapping[str, str]]
 """Sentences by name, by section."""
 Marks = Mapping[str, Counter[Path]]
 """How many markers each claim has in each test file."""
-
-PAGE = Path("docs/claims.md")
-HEAD = """# Claims, and the tests that hold them
-
-Made of `tests/claims.toml` and of the markers at the tests by `python -m tools.check.claims --write`; `make check`
-compares. [threats.md](threats.md) states what follows for people. A test that upholds a claim carries its name:
-`git grep 'claim("NAME")'`.
-"""
 
 
 def marks(root: Path) -> Marks:
@@ -58,29 +49,12 @@ def unknown(claims: Claims, text: str) -> Iterator[str]:
             yield f"docs/threats.md names {name}, which is no claim of tests/claims.toml"
 
 
-def page(claims: Claims, marked: Marks) -> str:
-    """The page: a table for each section, with the files of each claim's tests and how many are in each."""
-    parts = [HEAD]
-    for section, sentences in claims.items():
-        rows = [f"| {text} | `{name}` | {_files(marked[name])} |" for name, text in sentences.items()]
-        parts.append("\n".join([f"## {section}", "", "| claim | name | tests |", "| --- | --- | --- |", *rows, ""]))
-    return "\n".join(parts)
-
-
-def _files(counts: Counter[Path]) -> str:
-    return ", ".join(f"[{path.stem[5:]}](../{path})" + (f" {n}" if n > 1 else "") for path, n in counts.items())
-
-
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Prints each fault; returns 1 when there is one."""
     root = Path()
     claims = tomllib.loads((root / "tests/claims.toml").read_text())
     marked = marks(root)
     found = [*faults(claims, marked), *unknown(claims, (root / "docs/threats.md").read_text())]
-    if not found and "--write" in argv:
-        (root / PAGE).write_text(page(claims, marked))
-    if not found and (root / PAGE).read_text() != page(claims, marked):
-        found = [f"{PAGE} is not what the tests say: run python -m tools.check.claims --write"]
     print(f"claims: {sum(map(len, claims.values()))} claims, {sum(n.total() for n in marked.values())} markers")
     for fault in found:
         print(fault, file=sys.stderr)
@@ -88,4 +62,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,8 +1,9 @@
 """`python -m tools.check.docs` holds README.md and docs/ against the tree: what they name must exist.
 
 Checked: relative links and their anchors; paths and test names in backticks; commands of `edgespec`, `cloud-gateway`,
-`make` and `python -m tools.…` with their options, against the real parsers; a reason for every dependency; and, in all
-tracked files, that no path of one machine and no registry's host name is left.
+`make` and `python -m tools.…` with their options, against the real parsers; a reason for every dependency; that pages
+of docs/results name an existing commit, a machine and a command; and, in all tracked files, that no path of one machine
+and no registry's host name is left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cloud_gateway import __main__ as cloud_gateway
 from edgespec import __main__ as edgespec
 from tools.check.commands import command_faults
 from tools.check.dependencies import dependency_faults
+from tools.check.results_pages import results_faults
 
 FOLDERS = ("cloud_gateway", "configs", "dev", "docs", "edgespec", "systemd", "tests", "tools")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -133,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for document in documents(root):
         name = document.relative_to(root)
         found += [f"{name}: {fault}" for fault in text_faults(root, document, document.read_text(), parsers)]
-    found += [*dependency_faults(root), *leak_faults(root)]
+    found += [*dependency_faults(root), *leak_faults(root), *results_faults(root)]
     print(f"docs: {len(documents(root))} documents, {len(found)} faults")
     for fault in found:
         print(fault, file=sys.stderr)

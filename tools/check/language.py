@@ -38,8 +38,8 @@ PLAIN = (
     "tests/cloud_gateway/process/",
 )
 """Files and folders that are held to whole sentences; add a folder of code here once it is converted."""
-GENERATED = ("docs/claims.md", "docs/upstream/")
-"""Made of tests/claims.toml; text for other projects."""
+GENERATED = ("docs/upstream/",)
+"""Text for other projects."""
 OPENINGS = ("As", "For", "Of", "What")
 OPENING = re.compile(rf"(?:[-*] |\d+\. )?\**(?:{'|'.join(OPENINGS)}) (?![^.:]*[?:])")
 """At the beginning of a text. A colon or a question mark makes it a label or a question."""

@@ -1,5 +1,5 @@
 """The tuned numbers of policy `adaptive`. Half or one and a half of any changes the median over places by about 1 % at
-most (docs/results/controller.md)."""
+most, as `tools.sim tuning` of commit f3727f0c found."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Tuning:
     """How much slower the worker's way has to be to be left: less is within what a pace of 40 tokens varies (012)."""
     spared: float = 0.06
     """The same under `balanced`, twice that under `offload`, since passes here count: with 0.03 a worker 20 ms
-    away that took 0.93 of the time alone was left for a third of the tokens (docs/results/controller.md)."""
+    away that took 0.93 of the time alone was left for a third of the tokens."""
 
 
 TUNING = Tuning()

@@ -15,6 +15,8 @@ from edgespec.core.errors import AddressError
 from edgespec.lab.link_model import LinkModel, OneWay
 from edgespec.lab.wan import Proxy, main
 
+ROUND_TRIPS = 20
+
 
 @pytest.fixture
 def echo() -> Iterator[tuple[str, int]]:
@@ -45,13 +47,14 @@ def test_a_round_trip_takes_what_was_asked_for(echo: tuple[str, int]) -> None:
     proxy, sock = connect(echo, LinkModel(rtt_s=0.04))
     sock.sendall(b"x")
     sock.recv(1)  # the connection to the far end is made
-    took, deadline = [1.0], time.monotonic() + 10
-    while min(took) >= 0.05 and time.monotonic() < deadline:  # a busy machine is late more often than not
+    took_s: list[float] = []
+    for _ in range(ROUND_TRIPS):
         began = time.monotonic()
         sock.sendall(b"ping")
         assert sock.recv(4) == b"ping"
-        took.append(time.monotonic() - began)
-    assert 0.04 <= min(took) < 0.05
+        took_s.append(time.monotonic() - began)
+    # A busy machine adds to single trips, the proxy to each: the shortest shows what the proxy adds.
+    assert 0.04 <= min(took_s) < 0.05
     proxy.close()
 
 
