@@ -1,8 +1,8 @@
 """`python -m tools.results [OUT ...]`: pages of docs/results and README.md's table, made from docs/results/*.json.
 
 Each OUT is a file that `python -m tools.places` or `python -m tools.bench map` wrote with `--json`. It is copied to
-docs/results without its single runs, with commit and machine, and the pages are written again. `--check` only says
-which differ.
+docs/results with commit and machine, its single runs into NAME.runs.jsonl beside it, and the pages are written again.
+`--check` only says which differ.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def read(folder: Path) -> dict[str, list[Figures]]:
 
 
 def take(path: Path, folder: Path, commit: str, machine: str) -> Path:
-    """Copies a result without its runs, with commit and machine. Returns the new path. Raises ConfigError."""
+    """Copies a result with commit and machine, and its single runs beside it. Returns the path. Raises ConfigError."""
     try:
         figures = json.loads(path.read_text())
         kept = {name: value for name, value in figures.items() if name != "runs"}
@@ -211,7 +211,19 @@ def take(path: Path, folder: Path, commit: str, machine: str) -> Path:
         raise ConfigError(f"{path} cannot be taken: {error}") from None
     folder.mkdir(parents=True, exist_ok=True)
     verbs.write_json(out, kept | {"measured": {"commit": commit, "machine": machine}})
+    write_runs(out.with_suffix(".runs.jsonl"), figures.get("runs", []), commit)
     return out
+
+
+def write_runs(path: Path, runs: Sequence[Mapping[str, Any]], commit: str) -> None:
+    """Writes every arm of every prompt as a line, and nothing for a result whose command keeps no single runs."""
+    lines = [
+        json.dumps({"commit": commit, "prompt": number, "arm": arm, "run": run}, ensure_ascii=False)
+        for number, arms in enumerate(runs)
+        for arm, run in arms.items()
+    ]
+    if lines:
+        path.write_text("\n".join(lines) + "\n")
 
 
 def this_commit() -> str:

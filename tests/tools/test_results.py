@@ -52,11 +52,13 @@ def test_every_page_has_results_with_their_commit_and_machine() -> None:
         (only_20ms(), "places-deep-quantised-20ms.json"),
     ],
 )
-def test_a_result_is_kept_without_its_runs_and_shown(made: dict[str, Any], name: str, tmp_path: Path) -> None:
+def test_a_result_is_kept_with_its_runs_beside_it_and_shown(made: dict[str, Any], name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     out.write_text(json.dumps(made))
     taken = results.take(out, tmp_path / "results", "1234567", "two cores")
     assert taken.name == name and "runs" not in json.loads(taken.read_text())
+    (run,) = taken.with_suffix(".runs.jsonl").read_text().splitlines()
+    assert json.loads(run) == {"commit": "1234567", "prompt": 0, "arm": "plain", "run": "many lines"}
     ((kind, found),) = results.read(taken.parent).items()
     (page,) = (one for one in results.PAGES.values() if one.kind == kind)
     shown = results.page(page, found)
