@@ -18,6 +18,8 @@ EXCUSED = {
     ("cloud-gateway", "tune"): "the same",
 }
 """Shown by a page and not run, or not always."""
+TOKENS = 400
+"""Of the completion that is asked for while a worker is linked."""
 AWAKE: dict[str, object] = {"owner.mode": "always", "gateway.discover": "false"}
 """The owner of this machine types, and its network is not a lab's."""
 
@@ -96,10 +98,12 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
     relaying = {"peers.listen": "true", "peers.host": "127.0.0.1", "peers.port": peer_port, "relay.offer": "true"}
     with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)) as running:
         worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), running, "The worker's link")
-        answer = client.complete(greedy("Tell me about lighthouses.", 800, {"ignore_eos": True}))
-        accepted = answer["usage"]["edgespec"]["accepted"].get("worker", 0)
-        said = f"{accepted} of {answer['usage']['completion_tokens']} tokens drafted by the worker"
-        worker.rows.append(Row("gateway", "POST /v1/chat/completions", int(not accepted), (0,), said))
+        # What the worker drafts in time depends on what else runs; tests/live/test_main_job.py holds that it drafts.
+        usage = client.complete(greedy("Tell me about lighthouses.", TOKENS, {"ignore_eos": True}))["usage"]
+        accepted = usage["edgespec"]["accepted"].get("worker", 0)
+        said = f"{accepted} of {usage['completion_tokens']} tokens drafted by the worker"
+        is_short = int(usage["completion_tokens"] != TOKENS)
+        worker.rows.append(Row("gateway", "POST /v1/chat/completions", is_short, (0,), said))
         worker.run("edgespec", "status")
         worker.run("edgespec", "pause", "--reason", "exam week")
         worker.run("edgespec", "resume")
