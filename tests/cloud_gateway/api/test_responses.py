@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import aiohttp
 import openai
 import pytest
 
+from cloud_gateway.api import Backend
 from edgespec import __version__
-from tests.support.echo import CHAT, HELLO, MODEL, Echo, EchoEngine, echo_gateway, post
+from tests.support.echo import CHAT, HELLO, MODEL, ByteText, Echo, EchoEngine, echo_gateway, post
 from tools.doubles.limits import request_limits
 
 PAGE = "https://chat.example"
@@ -63,6 +64,81 @@ async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI)
     former = [{"role": "user", "content": "x"}, call.model_dump(exclude_none=True), result]
     echoed = await client.responses.create(model="echo", input=former)
     assert echoed.output_text.endswith("tool: rain")
+
+
+async def test_a_response_that_was_cut_says_so_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "echo", "input": HELLO, "max_output_tokens": 3}
+    whole = await client.responses.create(**asked)
+    async with client.responses.stream(**asked) as stream:
+        events = [event async for event in stream]
+    assert events[-1].type == "response.incomplete"
+    for response in (whole, events[-1].response):
+        (message,) = response.output
+        assert (response.status, message.status) == ("incomplete", "incomplete")
+        assert response.incomplete_details is not None and response.incomplete_details.reason == "max_output_tokens"
+    finished = await client.responses.create(**asked | {"max_output_tokens": 100})
+    (message,) = finished.output
+    assert (finished.status, message.status, finished.incomplete_details) == ("completed", "completed", None)
+
+
+async def test_the_total_is_the_input_and_the_output(client: openai.AsyncOpenAI) -> None:
+    for tokens in (3, 100):
+        usage = (await client.responses.create(model="echo", input="0123456789", max_output_tokens=tokens)).usage
+        assert usage is not None
+        assert (usage.input_tokens, usage.output_tokens) == (16, min(tokens, 16))
+        assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+class KeptText(ByteText):
+    """Keeps the messages that its template was given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> list[int]:
+        self.messages = list(messages)
+        return super().render_chat(messages, tools)
+
+
+def former(number: int) -> dict[str, Any]:
+    """A call of an earlier response, as an item of `input`."""
+    return {"type": "function_call", "call_id": f"c{number}", "name": "weather", "arguments": f'{{"city": {number}}}'}
+
+
+def result(number: int) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": f"c{number}", "output": f"rain {number}"}
+
+
+async def test_calls_that_follow_each_other_are_one_message_with_their_ids(echo: Echo) -> None:
+    text = KeptText()
+    echo.api.serve(Backend(echo.engine, text, MODEL))
+    said = {"role": "assistant", "content": "I look."}
+    items = [{"role": "user", "content": "x"}, former(1), former(2), result(1), result(2), said, former(3), result(3)]
+    assert (await post(echo, {"model": "echo", "input": items}, "/v1/responses"))[0] == 200
+
+    shown = [(one["role"], [call["id"] for call in one.get("tool_calls", ())]) for one in text.messages]
+    assert shown == [
+        ("user", []), ("assistant", ["c1", "c2"]), ("tool", []), ("tool", []), ("assistant", ["c3"]), ("tool", []),
+    ]  # fmt: skip
+    results = [(one["tool_call_id"], one["content"]) for one in text.messages if one["role"] == "tool"]
+    assert results == [(f"c{number}", f"rain {number}") for number in (1, 2, 3)]
+    calls = [call["function"] for one in text.messages for call in one.get("tool_calls", ())]
+    assert calls == [{"name": "weather", "arguments": {"city": number}} for number in (1, 2, 3)]
+    assert text.messages[4]["content"] == "I look."
+
+
+async def test_each_call_of_a_response_has_an_id_that_its_result_can_name(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": "look. " + CALL + "\n" + CALL}
+    whole = (await client.responses.create(**asked)).output
+    async with client.responses.stream(**asked) as stream:
+        streamed = (await stream.get_final_response()).output
+    for output in (whole, streamed):
+        assert [item.type for item in output] == ["message", "function_call", "function_call"]
+        calls = [item for item in output if item.type == "function_call"]
+        assert len({call.call_id for call in calls}) == len({call.id for call in calls}) == 2
+        for call in calls:
+            assert call.call_id.startswith("call_") and call.id == "fc_" + call.call_id.removeprefix("call_")
+            assert call.status == "completed"
 
 
 NOT_SERVED: list[tuple[dict[str, Any], str]] = [
