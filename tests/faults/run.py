@@ -95,6 +95,12 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def run(scene: Scene, scenario: Scenario) -> Outcome:
+    """One row, within what has to stand around it."""
+    with scenario.around(scene):
+        return measured(scene, scenario)
+
+
+def measured(scene: Scene, scenario: Scenario) -> Outcome:
     """Two streams, a fault in their middle, and the way back to full health."""
     outcome = Outcome(scenario.name)
     with streams(scene) as running:

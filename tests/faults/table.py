@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.rig import RigError
+from tests.faults import hostile, outside
 from tests.faults.scene import PROMPTS, USUAL, WORKERS, Scene, Stream, at_once
 from tools.check.busy import busy
 
@@ -44,6 +46,8 @@ class Scenario:
     recovery_s: float = 60.0
     """From the repair until both workers are ready and draft. A worker waits a random time before it dials again, at
     first under a second, doubled after each link that lasted under a minute."""
+    around: Callable[[Scene], contextlib.AbstractContextManager[None]] = outside.nothing
+    """What has to stand before the streams begin, and is taken away after the row."""
     ends_streams: bool = False
     """The gateway itself is lost: its streams end with an error; the same requests give the same texts afterwards."""
 
@@ -287,4 +291,15 @@ TABLE = (
     Row("silent connections to the link port", partial(silent, "link")),
     Row("silent connections to the API's port", partial(silent, "api")),
     Row("wrong API keys", wrong_key),
+    Row("the gateway's folder of keys is away for 5 s", outside.gateway_keys_away),
+    Row("a worker's folder of keys is away, and its link is cut", outside.worker_keys_away),
+    Row("the gateway is frozen for 30 s", partial(frozen, "gateway", seconds=30), stall_s=35),
+    Row("the gateway's disk has no byte left", outside.disk_full, around=outside.on_a_small_disk),
+    Row("the clock is an hour ahead, and an hour behind", outside.clock_steps, 10, around=outside.under_another_clock),
+    Row("50 clients read a byte a second", outside.slow_clients, stall_s=20),
+    Row("500 TLS connections are held", outside.held_connections, stall_s=10),
+    Row("lock and socket are deleted, and a second gateway starts", outside.second_gateway, 10, 100),
+    Row("the target's file is deleted, and the gateway restarted", outside.target_deleted, 10, 100),
+    Row("a gateway sends an impossible tokenizer", hostile.hostile_tokenizer),
+    Row("40 copies of a worker's key link", hostile.copied_key),
 )  # fmt: skip
