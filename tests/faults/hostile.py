@@ -71,7 +71,7 @@ def hostile_tokenizer(scene: Scene) -> None:
         latest = rig.log(THIRD).splitlines()[-1]
         rig.stop(THIRD)
     assert runs, f"the worker ended with {rig.ended[THIRD]}: {latest}"
-    assert "tokenizer" in rig.log(THIRD), "its log does not say what it refuses"
+    assert "cannot draft for the target" in rig.log(THIRD), "its log does not say what it refuses"
 
 
 @contextlib.contextmanager
