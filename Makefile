@@ -23,7 +23,7 @@ help:
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
-	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 20 minutes)"
+	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 10 minutes)"
 	@echo "make fuzz        12.5 million random inputs of decoders, trees and the API, none of which may make anything fail"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
 	@echo "make bench       what the gateway's host side and one frame cost"
