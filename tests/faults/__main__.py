@@ -1,18 +1,20 @@
 """`python -m tests.faults`: every scenario, a line each; exit code 1 where a bound did not hold.
 
-One row runs alone with `--only 7` or `--only "5 % loss"`. With `--json OUT` the table is written after each row, and as
-Markdown beside it.
+One row runs alone with `--only 7` or `--only "5 % loss"`. With `--tight` the target has a small KV cache. With
+`--json OUT` the table is written after each row, and as Markdown beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ConfigError
 from tests.faults.run import Report, Scenes
+from tests.faults.scene import Scene
 from tests.faults.table import TABLE, Scenario
 from tools import verbs
 
@@ -32,7 +34,7 @@ def run_rows(options: argparse.Namespace) -> int:
         print("\n".join(f"{number:2} {row.name}" for number, row in rows))
         return 0
     report = Report(options.json)
-    with Scenes() as scenes:
+    with Scenes(functools.partial(Scene, tight=options.tight)) as scenes:
         for number, row in rows:
             print(report.add(number, row, scenes.run(row)), flush=True)
     print(f"{len(rows) - report.failed} of {len(rows)} scenarios held their bounds")
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--only", default="", metavar="N|TEXT", help="the row of this number, or those with this text")
     parser.add_argument("--list", action="store_true", help="print the rows and run none")
+    parser.add_argument("--tight", action="store_true", help="with a small KV cache, under `exact`")
     parser.add_argument(
         "--json", type=Path, metavar="OUT", help="write the table here after each row, OUT.md beside it"
     )

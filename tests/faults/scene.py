@@ -20,19 +20,25 @@ WORKERS = ("worker", "second")
 TOKENS = 160
 PROMPTS = ("the cat sat", "a dog ran on")
 USUAL = LinkModel(rtt_s=0.004)
+TIGHT = {"target.kv_tokens": 1022, "target.exact": "yes"}
+"""A cache that prefixes kept for later prompts fill, and whose cells are used once before all are moved together."""
 
 
 class Scene:
     """What faults are injected into."""
 
-    def __init__(self, folder: Path, workers: Sequence[str] = WORKERS) -> None:
-        """Makes two models that agree often: the target takes some milliseconds a pass, so that faults find it busy."""
+    def __init__(self, folder: Path, workers: Sequence[str] = WORKERS, *, tight: bool = False) -> None:
+        """Makes two models that agree often: the target takes some milliseconds a pass, so that faults find it busy.
+
+        `tight`: the target has a small KV cache (`TIGHT`).
+        """
         self.workers = workers
         shape: dict[str, Any] = {"layers": 6, "hidden": 256}
         self.target = make_tiny_gguf(folder / "target.gguf", **shape)
         self.draft = make_tiny_gguf(folder / "draft.gguf", unlike=0.05, **shape)
         gateway: dict[str, Any] = {"target.threads": 1, "target.context": 512, "target.slots": 8}
         gateway["local_draft.model"] = ""
+        gateway |= TIGHT if tight else {}
         self.rig = Rig(
             folder / "rig", str(self.target), str(self.draft), None, dtype="float32", engine="llamacpp",
             gateway_options=gateway, worker_options={"draft.threads": 1, "draft.context": 1024},

@@ -48,6 +48,14 @@ def test_a_fault_changes_no_text_and_heals(scene: Scene, scenario: Scenario) -> 
     assert run(scene, scenario).faults == []
 
 
+def test_faults_beside_a_tight_cache_change_no_text(tmp_path: Path) -> None:
+    """Passes over one row fill the cells of the target, which has a second row in each of them under `exact`."""
+    with Scene(tmp_path, tight=True) as scene:
+        for name in ("a worker is frozen for 1 s", "the links are cut", "six clients hang up"):
+            scenario = next(row for row in TABLE if row.name == name)
+            assert run(scene, scenario).faults == []
+
+
 def test_the_table_has_all_quick_rows_and_each_name_once() -> None:
     names = [row.name for row in TABLE]
     assert set(QUICK) <= set(names) and len(set(names)) == len(names) >= 40

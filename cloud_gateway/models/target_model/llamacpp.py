@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,63 +26,11 @@ from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.headers import MAX_SEQUENCES, spare_sequences
 from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
+from cloud_gateway.models.target_model.cell_order import CellOrder
 from cloud_gateway.models.target_model.slots import SlotTable, argmax_on_host, check_self_test, entropy_on_host, groups
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.context import Context, Row
 from edgespec.shared.threads import Threads, thread_counts
-
-BLOCK = 64
-MIN_READ = 32
-"""Tokens of a prompt for which cells are moved: moving one takes about as long as the attention of 22 rows to it."""
-MIN_RETIRED = 512
-"""Retired cells under `exact` before the others are moved; also at least as many as are in use."""
-
-
-@dataclass(slots=True)
-class CellOrder:
-    """What happened since the cells were last in order, and so when it pays to move all to the beginning of the cache.
-
-    On a CPU attention takes BLOCK cells together and skips a block of which no row attends to a cell. Cells that become
-    free among those of other requests lie in many blocks; a prompt fills them first, and the rest of it attends to them
-    there (dev/decisions/154-cells-in-order.md). Under `exact` no cell is used again, and retired ones are passed over
-    in every pass.
-    """
-
-    cells: int
-    """Of the cache."""
-    skips: bool
-    """Whether attention skips blocks."""
-    filled: int = 0
-    """Cells used since then, retired ones included."""
-    holes: int = 0
-    """Cells that became free among those of others."""
-    strewn: dict[int, int] = field(default_factory=dict)
-    """Tokens of each slot that were verified in one pass with other requests."""
-    shared: dict[int, int] = field(default_factory=dict)
-    """Cells that each slot shares with another one: moved, they would be there twice."""
-
-    def kept(self, slot: int, rows: int, refused: int, *, company: bool) -> None:
-        """Notes a pass over a slot's tree, of which `rows` were kept; `company`: over those of others, too."""
-        self.holes += refused
-        self.strewn[slot] = self.strewn.get(slot, 0) + rows * company
-
-    def left(self, slot: int, start: int = 0) -> None:
-        """Notes that a slot's cells at positions from `start` on became free."""
-        self.holes += self.strewn.pop(slot, 0)
-        self.shared[slot] = min(self.shared.get(slot, 0), start)
-
-    def due(self, rows: int, live: int, *, exact: bool, reads: bool) -> bool:
-        """Whether to move the `live` cells before `rows` are computed; `reads`: those of a prompt."""
-        if exact and self.filled + rows > min(live + max(live, MIN_RETIRED), self.cells):
-            return True
-        scattered = self.skips and reads and rows >= MIN_READ and self.holes > live // BLOCK
-        return scattered and sum(self.shared.values()) <= live // 2
-
-    def moved(self, live: int) -> None:
-        """Notes that the cells are in order."""
-        self.filled, self.holes = live, 0
-        self.strewn.clear()
-        self.shared.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +71,7 @@ def lay_out(tree: FlatTree, base: int, slot: int, free: Sequence[int]) -> Laid:
     return Laid(rows, base, forks)
 
 
+T = TypeVar("T")
 MAX_PASS_ROWS = 256
 """Rows of one pass, unless one tree has more: llama.cpp reserves memory for the logits of all of them."""
 MIN_PASS_ROWS = 32
@@ -132,6 +82,10 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 """Numbers of rows in which the self-test verifies what it verifies at once too, under `exact`."""
 _ALL = 2**30
 """A position behind all others."""
+
+
+class NoRoomError(ModelError):
+    """The free cells do not suffice for a pass; nothing has changed."""
 
 
 class LlamaCppVerified:
@@ -230,9 +184,10 @@ class LlamaCppTarget:
             return
         base = len(self._table.held(slot))
         self._make_room(len(tokens), reads=True)
+        rows = [Row(token, position, (slot,)) for position, token in enumerate(tokens, base)]
         try:
             with self._threads.watched(len(tokens)):
-                self._decode([Row(token, position, (slot,)) for position, token in enumerate(tokens, base)])
+                self._in_order(lambda: self._decode(rows))
         except ModelError:
             self._drop(slot, base)
             raise
@@ -243,6 +198,10 @@ class LlamaCppTarget:
         results: list[LlamaCppVerified] = []
         passes: list[Pass] = []
         sizes = [(len(work.tree), len(leaves(work.tree)) - 1) for work in batch]
+        for work in batch:
+            self._discard(work.slot)
+        # For all groups at once: after the first one, trees share cells with their slots, and nothing can be moved.
+        self._make_room(sum(rows for rows, _ in sizes))
         cut = groups(sizes, self._pass_rows, len(self._forks))
         for group in cut:
             began = time.perf_counter()
@@ -285,10 +244,14 @@ class LlamaCppTarget:
 
     def _verify(self, group: Sequence[Work]) -> NDArray[np.float32]:
         """The logits of all rows of these trees, which stay in their slots; of none of them after an error."""
-        rows: list[Row] = []
         for work in group:
             self._discard(work.slot)
         self._make_room(sum(len(work.tree) for work in group))
+        return self._in_order(lambda: self._pass(group))
+
+    def _pass(self, group: Sequence[Work]) -> NDArray[np.float32]:
+        """See `_verify`. Raises NoRoomError if the free cells do not suffice; no tree is in its slot then."""
+        rows: list[Row] = []
         for work in group:
             base = len(self._table.held(work.slot))
             laid = lay_out(work.tree, base, work.slot, self._forks)
@@ -318,16 +281,30 @@ class LlamaCppTarget:
         if company:
             self._llama.trim(self._company, 0)  # the last cell, so the next row can use it
         if not fits:
-            raise ModelError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
+            raise NoRoomError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
         self._order.filled += len(rows)
 
     def _make_room(self, rows: int, *, reads: bool = False) -> None:
         """Puts the cells in order if that pays before these rows; `reads`: those of a prompt."""
-        held = {slot: len(self._table.held(slot)) for slot in range(self.slots)}
-        live = sum(held.values())
+        live = sum(len(self._table.held(slot)) for slot in range(self.slots))
         if not self._pending and self._order.due(rows, live, exact=self.exact, reads=reads):
-            self._llama.compact([slot for slot, count in held.items() if count])
-            self._order.moved(live)
+            self._compact()
+
+    def _in_order(self, compute: Callable[[], T]) -> T:
+        """What `compute` returns; if the cells do not suffice, they are put in order and it is called once more."""
+        try:
+            return compute()
+        except NoRoomError:
+            if self._pending:  # trees of this round share cells with their slots, and cannot be moved
+                raise
+        self._compact()
+        return compute()
+
+    def _compact(self) -> None:
+        """Moves the cells of all slots to the beginning of the cache."""
+        held = {slot: len(self._table.held(slot)) for slot in range(self.slots)}
+        self._llama.compact([slot for slot, count in held.items() if count])
+        self._order.moved(sum(held.values()))
 
     def _discard(self, slot: int) -> None:
         """Drops a tree of which nothing was kept."""

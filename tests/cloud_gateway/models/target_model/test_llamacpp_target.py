@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.models.target_model import Target, Work, llamacpp
-from cloud_gateway.models.target_model.llamacpp import BLOCK, MIN_READ, CellOrder, LlamaCppTarget, lay_out
+from cloud_gateway.models.target_model import Target, Work, cell_order
+from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget, lay_out
 from cloud_gateway.models.target_model.slots import groups
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.context import Context
@@ -107,7 +107,7 @@ def test_an_exact_target_gives_the_bits_of_plain_decoding_after_any_rounds(
 def test_exact_cells_are_compacted_and_give_the_same_bits_after_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(llamacpp, "MIN_RETIRED", 8)
+    monkeypatch.setattr(cell_order, "MIN_RETIRED", 8)
     target = LlamaCppTarget(model, eos=EOS, slots=2, context=256, tree_nodes=16, threads=1, exact=True)
     moved: list[int] = []
     compact = target._llama.compact
@@ -133,7 +133,7 @@ def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
     moved: list[Sequence[int]] = []
     compact = target._llama.compact
     monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(slots), compact(slots)))
-    first, second, third = [1, 2, 3], [4, 5, 6], [7 + i % 50 for i in range(llamacpp.MIN_READ + 1)]
+    first, second, third = [1, 2, 3], [4, 5, 6], [7 + i % 50 for i in range(cell_order.MIN_READ + 1)]
 
     def both(tokens: Sequence[Sequence[int]], rounds: int) -> list[NDArray[np.float32]]:
         for _ in range(rounds):
@@ -324,35 +324,3 @@ def test_passes_are_cut_by_rows_and_by_forks() -> None:
     assert groups([(3, 0), (3, 0), (3, 0)], 6, 9) == [[0, 1], [2]]
     assert groups([(3, 2), (3, 2)], 99, 3) == [[0], [1]]
     assert groups([(9, 0)], 6, 0) == [[0]]
-
-
-def due(order: CellOrder, rows: int = MIN_READ, live: int = 10 * BLOCK, *, reads: bool = True) -> bool:
-    return order.due(rows, live, exact=False, reads=reads)
-
-
-def test_a_prompt_waits_for_order_if_free_cells_lie_in_many_blocks() -> None:
-    order = CellOrder(1000, skips=True)
-    order.kept(0, 2, refused=10, company=False)
-    assert not due(order), "one in each block"
-    order.kept(1, 5, refused=0, company=True)
-    assert not due(order), "slot 1 still holds its tokens"
-    order.left(0)
-    assert not due(order), "those of slot 0 lay together"
-    order.left(1)
-    assert due(order)
-    assert not due(order, reads=False) and not due(order, MIN_READ - 1) and not due(CellOrder(1000, skips=False))
-    order.shared = {0: 4 * BLOCK, 2: 4 * BLOCK}
-    assert not due(order), "they would be there twice"
-    order.left(2, 4 * BLOCK)
-    assert not due(order), "its prompt goes on behind what it shares"
-    order.left(2)
-    assert due(order)
-    order.moved(10 * BLOCK)
-    assert not due(order)
-
-
-def test_an_exact_cache_is_put_in_order_before_it_is_full() -> None:
-    order = CellOrder(1000, skips=True)
-    order.filled = 990
-    assert order.due(11, 600, exact=True, reads=False) and not order.due(11, 600, exact=False, reads=False)
-    assert not order.due(10, 600, exact=True, reads=False)
