@@ -207,10 +207,10 @@ class Waiting(Generic[Q]):
                 )
             self._turns.add(request.key, active, request.max_running)
 
-    def take(self, fits: Callable[[Q], bool], is_next: Callable[[Q], bool]) -> Q | None:
+    def take(self, fits: Callable[[Q], bool]) -> Q | None:
         """The next one for a free slot that fits, or None; say `ended` when it has left its slot."""
         with self._lock:
-            return self._turns.take(fits, is_next)
+            return self._turns.take(fits)
 
     def put_back(self, active: Q) -> None:
         """One that was taken waits again, before all others of its key, also where the queue is full."""

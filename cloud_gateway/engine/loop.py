@@ -129,8 +129,9 @@ class Engine:
         self.offloading = self.requests.offloading
         self.queued_answers = QueuedAnswers(self.offloading, self.requests.local, settings.sources, target.eos)
         queue = Waiting[Active](settings.queue_limit)
-        self.slots = Slots(self.requests, queue, self.queued_answers, 1 + settings.policy.verify_nodes)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
+        rows = 1 + settings.policy.verify_nodes
+        self.slots = Slots(self.requests, queue, self.queued_answers, rows, self.prefill.pace)
         self.deciding = Deciding(self.requests, self.prefill, settings.policy.verify_nodes)
         self._hold = Hold()
         self._wake = threading.Event()
@@ -352,6 +353,8 @@ class Engine:
             self.slots.ended(active)
             self.requests.close_slot(active)
             self.local.close(active)
+        else:
+            self.slots.left(active)
         generation = active.generation
         self._remember(generation)
         self.queued_answers.ended(active)

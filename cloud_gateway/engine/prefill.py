@@ -74,7 +74,12 @@ class Prefill:
     spent_s: float = 0.0
     """Seconds that reading took so far."""
     _round_since: bool = field(default=True, init=False)
+    _turns: list[int] = field(default_factory=list, init=False)
+    """Requests with a prompt to read, in the order of their turns. The one that had the latest chunk is last, behind
+    those that came meanwhile; if all new ones were first, short prompts that keep coming would keep a long one from
+    being read."""
     _last: int = field(default=0, init=False)
+    """The request that had the latest chunk."""
 
     def round_ended(self) -> None:
         """Running completions were verified."""
@@ -82,9 +87,12 @@ class Prefill:
 
     def waiting(self) -> list[Active]:
         """Requests with a prompt to read, for the target or for the local draft, in the order of their turns."""
-        found = [a for a in self.requests.active.values() if self._reads(a)]
-        since = self._running_since() if len(found) > 1 else None
-        return sorted(found, key=lambda one: (_limits(one, since) == 1, one.id <= self._last, one.id))
+        reading = {active.id: active for active in self.requests.active.values() if self._reads(active)}
+        waited = [number for number in self._turns if number in reading and number != self._last]
+        came = sorted(reading.keys() - set(waited) - {self._last})
+        self._turns = waited + came + [number for number in (self._last,) if number in reading]
+        since = self._running_since() if len(reading) > 1 else None
+        return sorted((reading[number] for number in self._turns), key=lambda active: _limits(active, since) == 1)
 
     def due(self, active: Active, *, idle: bool) -> bool:
         """Whether a chunk of its prompt may be read now; `idle`: running completions have nothing to compute now."""
@@ -101,7 +109,9 @@ class Prefill:
         elif local.model is not None:
             local.prefill(active, self.pace.fitting(local.model.token_s, min(limits, BURST)))
         now = clock()
-        self._last, self._round_since, self.next_at = active.id, False, now + LEFT * (now - began)
+        self._last = active.id
+        self._round_since = False
+        self.next_at = now + LEFT * (now - began)
         self.spent_s += now - began
 
     def _running_since(self) -> float | None:

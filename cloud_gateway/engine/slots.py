@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from cloud_gateway.core.limits.cells import Cells, Room
-from cloud_gateway.core.requests.events import Preempted
+from cloud_gateway.core.limits.cells import Cells, Prices, Room
+from cloud_gateway.core.requests.events import Preempted, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import Active, Waiting
+from cloud_gateway.engine.prefill import Pace
 from cloud_gateway.engine.queued_answers import QueuedAnswers
 from cloud_gateway.engine.requests import Requests
 from edgespec.shared.contained import Contained
@@ -25,12 +26,14 @@ class Slots:
 
     def __init__(
         self, requests: Requests, queue: Waiting[Active], queued_answers: QueuedAnswers, rows: int,
+        pace: Pace,
     ) -> None:  # fmt: skip
-        """`rows`: the most that a pass takes for one request."""
+        """`rows`: the most that a pass takes for one request; `pace`: of reading prompts."""
         self._requests, self.queue, self._queued_answers = requests, queue, queued_answers
         self._active = requests.active
         """Those in slots, which this object changes."""
         self._cells = Cells(requests.target.kv_tokens, rows)
+        self._pace = pace
         self._preempted: Sequence[Room] = ()
 
     def room(self, generation: Generation) -> Room:
@@ -43,15 +46,20 @@ class Slots:
         """Before a pass: each request that runs has room for it, and those that wait get the free slots."""
         now = self._requests.clock()
         for active in self._active.values():
-            active.room.tokens = len(active.generation.tree.prefix)
+            generation = active.generation
+            active.room.tokens = len(generation.tree.prefix)
+            reads = generation.status is Status.PREFILL
+            active.room.read = generation.prefilled if reads else active.room.tokens
+        read_s = self._pace.token_s or 0.0
+        self._cells.advance(now, Prices(read_s, self._requests.local.verify_s(1)))
+
         for room in self._cells.running:
             if room.size and self._cells.lacks(room):  # none has been preempted for an older one
                 self._preempt(self._cells.grow(room, now))
                 self._resize(room)
+
         while len(self._active) < self._requests.target.slots:
-            entered = self.queue.take(
-                lambda active: self._enters(active, now), lambda active: self._cells.is_next(active.room, now)
-            )
+            entered = self.queue.take(lambda active: self._enters(active, now))
             if entered is None:
                 return
             self._preempt(self._preempted)
@@ -62,6 +70,10 @@ class Slots:
         del self._active[active.id]
         self._cells.leave(active.room)
         self.queue.ended(active)
+
+    def left(self, active: Active) -> None:
+        """A request is over that had no slot."""
+        self._cells.leave(active.room)
 
     def _enters(self, active: Active, now: float) -> bool:
         preempted = self._cells.enter(active.room, now)

@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `cells`: `Cells`, `Room`
+- `cells`: `Cells`, `Prices`, `Room`
 - `conduct`: `Conduct`, `Contest`, `CONTEST_PROBATION_S`, `Probation`
 - `quota`: `ClientBounds`, `KeyLimits`, `QUEUE_LIMIT`, `Quotas`, `Visit`
 - `turns`: `Turns`

@@ -1,16 +1,32 @@
 """How much of the target's KV cache each request has, and which request makes room for which.
 
-A request gets room in steps. Where a step does not fit, the youngest request of the key that holds most is preempted
-(edgespec/core/eviction.py): it waits, and its tokens are read again later. So a key that holds little gets room from
-one that holds much, never the other way round, and the oldest request of a key loses its room only to other keys.
+A request gets room in steps. If a step does not fit, it gets what is free, if that lasts for some tokens. Otherwise
+room is taken from others by one of two rules.
 
-By this rule alone a request that needs most of the cache would wait for as long as others run. So one that has had no
-turn (`TURN` tokens) for `AGE_S`, of a key with nothing else running, takes room from any other key, keeps it for a
-turn, and nobody overtakes it meanwhile: each key goes on at least that often.
+1. By size. The youngest request of the key that holds most is preempted (edgespec/core/eviction.py): it waits, and its
+   tokens are read again later. The asking request waits instead if that reading would take longer than all that it
+   asks for itself, less the time for which its key has waited for the other one. A key that holds little gets room from
+   one that holds much by this rule, never the other way round.
+2. By time. By the first rule alone, a request that needs most of the cache would wait for as long as others run, and
+   what a small request takes from it costs all of its tokens. So a request whose key has had no more than its part of
+   the time is due once it has waited for twice as long as its tokens take to be read. Of those that are due, the one
+   whose key has had least of its part takes room from any other key. It keeps that room for a turn, ten times as long
+   as the reading takes, so that reading takes a tenth of the time. A request that was preempted and finds free room
+   has such a turn without waiting.
+
+A key's part of the time is counted while requests wait for room: each key that runs or waits should run for an equal
+part of it (`Cells.lag`). So keys alternate, and one that has had less than its part cannot be kept from it, whatever
+the others ask for.
+
+Not done: room by a share of the cells for each key. With 1100 cells and a context of 1024, a share of two keys holds no
+long prompt. Nor a pause before a large request is admitted again, in the hope that the next small one comes: the target
+would be idle meanwhile.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.core.eviction import Holding, gives_way
@@ -18,11 +34,30 @@ from edgespec.core.eviction import Holding, gives_way
 STEP = 256
 """Entries that a request gets beyond its tokens and a tree. Each further step may preempt, and a preempted request
 reads all its tokens again, so a step has to be worth it: the reading takes a tenth of the time of 256 passes."""
-AGE_S = 20.0
-"""Seconds without a turn after which a request takes room from keys that hold less: several times as long as reading
-most prompts again takes, so that requests that do not fit together mostly run and do not mostly read."""
-TURN = 32
-"""Tokens of a turn: with fewer, a request would mostly read what it had read before."""
+MIN_STEP = 32
+"""The same if no more is free: with fewer, a request would mostly read what it had read before."""
+WAIT_READINGS = 2.0
+"""Time after which a request is due, in times that the reading of its tokens takes: what it takes from others for a
+turn they have to read again, too, and most short completions end within that time."""
+TURN_READINGS = 10.0
+"""Length of a turn, in times that the reading of the request's tokens took: a tenth of the time is spent on it."""
+MAX_TURN_S = 60.0
+"""Longest turn, except that a turn is never shorter than the reading before it: others wait for their first token."""
+MEMORY_S = 300.0
+"""Time in which a lag shrinks to 1 / e: a key that had much of the cache an hour ago is like any other."""
+
+FORGOTTEN_S = 1e-3
+"""Lag of a key that counts as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What the target's work costs, as measured."""
+
+    read_s: float = 0.0
+    """Seconds to read a token of a prompt; 0 if none has been read yet."""
+    pass_s: float = 0.0
+    """Seconds of a pass, which brings a token at least."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,13 +72,19 @@ class Room:
     longest: int
     """The most that it can ever use, the rows of a pass included."""
     since: float
-    """When it came, or its last turn ended, in seconds."""
+    """When it came, or was preempted after it had gained a token, in seconds."""
     size: int = 0
     """What it has; 0 while it waits."""
-    turn_end: int = 0
-    """Tokens at which it has had its turn."""
-    fixed: bool = False
-    """Whether nothing is taken from it before."""
+    read: int = 0
+    """Tokens that the target has read since it has room: as many are lost if it is preempted."""
+    entered: int = 0
+    """Its tokens when it got room."""
+    lost_at: float = -math.inf
+    """When it was preempted last."""
+    earned: bool = False
+    """Whether it keeps its room until `turn_end`: it was due, or preempted while its key had no more than its part."""
+    turn_end: float = math.inf
+    """When its turn ends; without end until it has gained a token."""
 
 
 class Cells:
@@ -52,65 +93,170 @@ class Cells:
     def __init__(self, capacity: int, rows: int) -> None:
         """`rows`: the most that one pass takes for a request."""
         self.capacity, self.rows = capacity, rows
+        self._prices = Prices()
         self._running: list[Room] = []
+        self._waiting: list[Room] = []
+        """Requests that were refused room."""
+        self._lags: dict[str, float] = {}
+        """Seconds that a key should have run while requests waited, less those that it did: below 0 for a key that has
+        had more than its part. One that is not here is at 0."""
+        self._at: float | None = None
 
     @property
     def running(self) -> list[Room]:
         """The rooms in use, the oldest request's first."""
-        return sorted(self._running, key=lambda one: one.order)
+        return sorted(self._running, key=lambda room: room.order)
+
+    def lag(self, key: str) -> float:
+        """Seconds by which a key has had less than its part of the time; negative if it has had more."""
+        return self._lags.get(key, 0.0)
+
+    def advance(self, now: float, prices: Prices) -> None:
+        """Books the time since the last call, and begins the turns of requests that have been read."""
+        self._prices = prices
+        elapsed_s = 0.0 if self._at is None else now - self._at
+        self._at = now
+        self._book(elapsed_s)
+
+        for room in self._running:
+            if room.turn_end == math.inf and room.tokens > room.entered:
+                room.turn_end = now + self._turn_s(room)
 
     def enter(self, room: Room, now: float) -> list[Room] | None:
         """Gives a request its first step, and returns those that are preempted for it, in this order; None, and nothing
-        has changed, where it has to wait."""
-        room.fixed = self.is_next(room, now)
-        left = self._make_way(room, now)
-        if left is not None:
-            self._running.append(room)
-            room.turn_end = room.tokens + TURN
-        return left
+        has changed, if it has to wait."""
+        if room.lost_at == now:  # two requests must not preempt each other in turns without a pass between
+            self._refuse(room)
+            return None
 
-    def is_next(self, room: Room, now: float) -> bool:
-        """Whether nobody may overtake this request, which waits."""
-        return now - room.since >= AGE_S and all(one.key != room.key for one in self._running)
+        room.read = 0
+        first = self._is_first(room, now)
+        due = first and now - room.since >= self._wait_s(room)
+        preempted = self._make_way(room, now, takes=due and now - room.lost_at >= self._wait_s(room))
+        if preempted is None:
+            self._refuse(room)
+            return None
+
+        room.entered = room.tokens
+        room.earned = due or (first and room.lost_at > -math.inf)
+        room.turn_end = math.inf
+        self._running.append(room)
+        if room in self._waiting:
+            self._waiting.remove(room)
+        return preempted
 
     def lacks(self, room: Room) -> bool:
         """Whether the next pass may need more than the request has."""
         return room.size < min(room.tokens + self.rows, room.longest)
 
     def grow(self, room: Room, now: float) -> list[Room]:
-        """Gives a request a further step, and returns those that are preempted for it; itself where it has to wait."""
-        left = self._make_way(room, now)
-        if left is None:
+        """Gives a request a further step, and returns those that are preempted for it; itself if it has to wait."""
+        preempted = self._make_way(room, now, takes=self._keeps(room, now))
+        if preempted is None:
             self._preempt(room, now)
-            left = [room]
-        return left
+            preempted = [room]
+        return preempted
 
     def leave(self, room: Room) -> None:
-        """The request has ended; nothing happens where it was preempted before."""
+        """The request has ended, or its client has left while it waited; nothing happens if it was preempted before."""
         if room in self._running:
             self._running.remove(room)
+        if room in self._waiting:
+            self._waiting.remove(room)
         room.size = 0
 
-    def _make_way(self, room: Room, now: float) -> list[Room] | None:
-        """Gives `room` a step and takes it from those that are returned; None where it is the one to give way."""
-        size = min(room.tokens + self.rows + STEP, room.longest)
-        asker = Holding(room.key, size, room.order, room.fixed)
+    def _refuse(self, room: Room) -> None:
+        """The request waits from now on."""
+        if room not in self._waiting:
+            self._waiting.append(room)
+
+    # --- rule 1, by size -----------------------------------------------------------------------------------------
+
+    def _make_way(self, room: Room, now: float, *, takes: bool) -> list[Room] | None:
+        """Gives `room` a step and takes it from those that are returned; None if it is the one to wait. `takes`: also
+        from keys that hold less."""
+        wanted = min(room.tokens + self.rows + STEP, room.longest)
+        least = min(room.tokens + self.rows + MIN_STEP, room.longest)
+        others = [other for other in self._running if other is not room]
+        free = self.capacity - sum(other.size for other in others)
+        if free >= least:
+            room.size = min(wanted, free)
+            return []
+
+        asker = Holding(room.key, wanted, room.order, takes)
         held = {asker: room}
-        for one in self._running:
-            if one is not room:
-                held[Holding(one.key, one.size, one.order, one.fixed and one.tokens < one.turn_end)] = one
-        left: list[Room] = []
-        while sum(one.size for one in held) > self.capacity:
-            loser = gives_way(list(held), asker)
-            if loser is None or loser is asker:
+        held |= {Holding(other.key, other.size, other.order, self._keeps(other, now)): other for other in others}
+        losers: list[Room] = []
+        while sum(holding.size for holding in held) > self.capacity:
+            holding = gives_way(list(held), asker)
+            if holding is None or holding is asker:
                 return None
-            left.append(held.pop(loser))
-        for one in left:
-            self._preempt(one, now)
-        room.size = size
-        return left
+            losers.append(held.pop(holding))
+        grows_in_turn = room.size > 0 and takes
+        if not grows_in_turn and self._wastes(room, losers):
+            return None
+
+        for loser in losers:
+            self._preempt(loser, now)
+        room.size = wanted
+        return losers
+
+    def _wastes(self, room: Room, losers: Sequence[Room]) -> bool:
+        """Whether reading these again takes longer than all that `room` asks for, less what its key has waited."""
+        others = [loser for loser in losers if loser.key != room.key]
+        if not others:
+            return False
+        lost_s = sum(loser.read for loser in others) * self._prices.read_s
+        unread = room.tokens - room.read
+        to_come = room.longest - self.rows - room.tokens
+        asked_s = unread * self._prices.read_s + to_come * self._prices.pass_s
+        waited_s = self.lag(room.key) - max(self.lag(loser.key) for loser in others)
+        return lost_s > asked_s + waited_s
 
     def _preempt(self, room: Room, now: float) -> None:
+        """Takes all room from a request. One that has gained nothing keeps the time for which it has waited."""
         self.leave(room)
-        if room.tokens >= room.turn_end:
+        room.lost_at = now
+        if room.tokens > room.entered:
             room.since = now
+
+    # --- rule 2, by time -----------------------------------------------------------------------------------------
+
+    def _keeps(self, room: Room, now: float) -> bool:
+        """Whether nothing is taken from it now."""
+        return room.earned and now < room.turn_end
+
+    def _turn_s(self, room: Room) -> float:
+        """Seconds of its turn, after the reading."""
+        reading_s = room.entered * self._prices.read_s
+        return min(TURN_READINGS * reading_s, max(reading_s, MAX_TURN_S))
+
+    def _has_part_left(self, room: Room) -> bool:
+        """Whether its key has had no more than its part of the time, and runs nothing."""
+        return self.lag(room.key) >= 0 and all(other.key != room.key for other in self._running)
+
+    def _wait_s(self, room: Room) -> float:
+        """Seconds until a request that waits is due."""
+        return WAIT_READINGS * room.tokens * self._prices.read_s
+
+    def _is_first(self, room: Room, now: float) -> bool:
+        """Whether its key has a part left, and no other key whose request is due has had less of its part."""
+        due = [
+            self.lag(other.key)
+            for other in self._waiting
+            if other is not room and now - other.since >= self._wait_s(other) and self._has_part_left(other)
+        ]
+        return self._has_part_left(room) and self.lag(room.key) >= max(due, default=0.0)
+
+    def _book(self, elapsed_s: float) -> None:
+        """Changes the lags of the keys that run or wait, if one waits."""
+        faded = math.exp(-elapsed_s / MEMORY_S)
+        self._lags = {key: lag * faded for key, lag in self._lags.items() if abs(lag) > FORGOTTEN_S}
+
+        running = {room.key for room in self._running}
+        contending = running | {room.key for room in self._waiting}
+        if len(contending) == len(running):  # nobody waits for another key
+            return
+        part = len(running) / len(contending)
+        for key in contending:
+            self._lags[key] = self.lag(key) + elapsed_s * (part - (key in running))

@@ -41,12 +41,10 @@ class Turns(Generic[T]):
         self._waiting.setdefault(key, deque()).append(item)
         self._most[key] = most
 
-    def take(
-        self, fits: Callable[[T], bool] = lambda item: True, is_next: Callable[[T], bool] = lambda item: False
-    ) -> T | None:
-        """The next item, which is then under way; None where nothing waits that may begin.
+    def take(self, fits: Callable[[T], bool] = lambda item: True) -> T | None:
+        """The next item, which is then under way; None if nothing waits that may begin and fits.
 
-        Where it does not fit, the next one of another key may, unless it is one that nobody may overtake (`is_next`).
+        If the first item of a key does not fit, that of another key may.
         """
         ready = [key for key in self._waiting if self._may_begin(key)]
         for key in sorted(ready, key=lambda key: (self._running[key], self._last.get(key, 0))):
@@ -57,8 +55,6 @@ class Turns(Generic[T]):
                 self._running[key] += 1
                 self._last[key] = next(self._turn)
                 return item
-            if is_next(item):
-                return None
         return None
 
     def put_back(self, key: str, item: T) -> None:

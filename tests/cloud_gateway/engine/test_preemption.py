@@ -141,7 +141,8 @@ async def test_a_preempted_completion_is_the_same(
 ) -> None:
     """Greedy, sampled, with penalties and log-probabilities, and under a constraint."""
     monkeypatch.setattr(cells, "STEP", 24)
-    monkeypatch.setattr(cells, "AGE_S", 0.5)
+    monkeypatch.setattr(cells, "MIN_STEP", 4)
+    monkeypatch.setattr(cells, "TURN_READINGS", 1.0)
     roomy, unhurried, _ = await texts(make, 10_000, policy, worker=worker)
     tight, engine, linked = await texts(make, 400, policy, worker=worker)
     assert (unhurried.stats.preemptions, engine.stats.faults) == (0, 0)
@@ -161,7 +162,7 @@ async def test_time_without_room_is_booked_as_waiting_in_the_queue(make: Make) -
     slow = asyncio.create_task(complete(engine, request("a", [5, 4, 3], 900)))
     await asyncio.sleep(8.5)
     began = asyncio.get_running_loop().time()
-    await complete(engine, request("b", SMALL, 300))
+    await complete(engine, request("b", SMALL * 3, 300))
     took = asyncio.get_running_loop().time() - began
     _, done = await slow
     usage = done.usage
@@ -175,7 +176,7 @@ async def test_a_client_that_leaves_while_its_request_waits_again_ends_it(make: 
     engine = crowded(make)
     attack = engine.submit(request("a", [5, 4, 3], 900))
     await tokens_of(attack, 850)
-    other = engine.submit(request("b", SMALL, 300))
+    other = engine.submit(request("b", SMALL * 3, 300))
     await tokens_of(other)
     assert (engine.active, engine.queued) == (1, 1)
     attack.cancel()

@@ -147,6 +147,19 @@ def test_prompts_take_turns() -> None:
     assert slots[:13] == [0, *[1, 2] * 6]
 
 
+def test_short_prompts_that_keep_coming_do_not_keep_a_long_one_unread() -> None:
+    """New requests have higher numbers than the one that had the latest chunk."""
+    engine, target = started([[3, 1]], queue_limit=1000)
+    turn(engine, target, 3)
+    submit(engine, PROMPT)
+    for _ in range(120):
+        submit(engine, [5] * 40, 1)
+        submit(engine, [6] * 40, 1)
+        turn(engine, target, 1)
+    chunks = [slot for kind, slot, _, _ in target.calls if kind == "chunk"]
+    assert chunks.count(1) >= len(chunks) // 6, "five prompts take turns"
+
+
 @pytest.mark.parametrize(("token_s", "tokens"), [(1e-5, 128), (0.004, 62), (0.05, MIN_TOKENS)])
 def test_a_chunk_takes_what_is_allowed_by_the_speed_of_those_before(token_s: float, tokens: int) -> None:
     pace = Pace(128, 0.250)

@@ -106,7 +106,7 @@ class VllmEngine(Ledger):
 
     def _fill(self) -> None:
         while len(self._running) < self._slots:
-            one = self._queue.take(lambda one: True, lambda one: False)
+            one = self._queue.take(lambda one: True)
             if one is None:
                 return
             self._running[one.tag] = one
