@@ -135,6 +135,7 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "requests", f"{status['streams']} open to workers, {status['streams_helped']} of them with one"
         yield "candidates", f"{status['accepted']} of {status['drafted']} were accepted"
         yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused"))
+        yield from (("problem", problem) for problem in status.get("problems", ()))
         return
     yield "state", f"{status['state']} {status['model']}, {up}"
     yield "API", f"{status['api']}/v1"

@@ -100,7 +100,10 @@ def second_gateway(scene: Scene) -> None:
     others = {"api.port": 0, "link.port": 0, "metrics.port": 0}
     config = rig._write("second-gateway.toml", rig._gateway_config() | others)
     command = [*rig._gateway(), "serve", "--config", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=rig.environment)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=rig.environment)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("a second gateway runs beside the first one") from None
     assert done.returncode == 71, f"a second gateway ended with {done.returncode}: {done.stderr[-300:]}"
     assert "running already on the state folder" in done.stderr
     rig.stop("gateway", signal.SIGTERM)

@@ -18,6 +18,7 @@ from cloud_gateway.process.serve import connection_shares
 from edgespec import __version__
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.control import ControlServer
+from edgespec.shared.files import held
 from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, on_stop_signals
@@ -58,6 +59,7 @@ class LinkProcess:
         path = self._board or self._control.with_name(BOARD)
         self.board = BoardServer(path, self.streams, self.links.vocab_size, self._group)
         async with AsyncExitStack() as closing:
+            closing.enter_context(held(folders.state_dir("gateway", self.settings.daemon.state_dir), "gateway"))
             control = ControlServer(self._control, self.commands.handlers() | {"status": self.status})
             await control.start()
             closing.push_async_callback(control.close)
@@ -87,6 +89,7 @@ class LinkProcess:
             "drafted": self.streams.drafted, "accepted": self.streams.accepted,
             "workers_linked": len(linked), "workers_paused": sum(worker.paused for worker in linked),
             "refused": dict(self.links.rejected),
+            "problems": self.links.problems(),
         }  # fmt: skip
 
 
