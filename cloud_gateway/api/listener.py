@@ -12,6 +12,7 @@ import errno
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +27,17 @@ from edgespec.core.errors import AddressError, ClientError
 from edgespec.shared.acceptor import Acceptor, AdmittedConnection
 
 MAX_DROPPED_BYTES = 64 * 1024
-"""Of an unread body, discarded after the response; an ordinary chat request is shorter."""
+"""Of an unread body, discarded after every refusal; an ordinary chat request is shorter."""
+MAX_DROPPED_BODY_BYTES = 8 * 2**20
+"""Of one unread body while the port's allowance lasts. A proxy sends the whole body before it reads the response: if
+the connection is reset before, it answers 502 in place of 401 or 413. Twice the longest body that is accepted."""
+DROPPED_BYTES_PER_S = 32 * 2**20
+"""Allowance of the whole port beyond MAX_DROPPED_BYTES for each refusal, kept for a second: discarding so much takes
+about a hundredth of a core, no matter how many clients send."""
 DROP_S = 1.0
-"""For that body to arrive: a round trip and a little more."""
+"""Without a byte of that body: a round trip and a little more."""
+MAX_DROP_S = 10.0
+"""For all of that body, as for a head."""
 MAX_HEAD_LINE = 8190
 """Bytes of the request line, and of one header; the limit of nginx and Apache."""
 VERSIONS = HttpVersion10, HttpVersion11
@@ -74,13 +83,34 @@ class IdleConnections:
             self._by_key.pop(key, None)
 
 
+class DropAllowance:
+    """Bytes of unread bodies that one port still discards: a bucket that fills up with time."""
+
+    def __init__(self, now: float) -> None:
+        self._bytes = float(DROPPED_BYTES_PER_S)
+        self._filled_at = now
+
+    def take(self, size: int, now: float) -> bool:
+        """Whether so many more bytes, which have arrived at `now` (monotonic seconds), are within the allowance."""
+        refilled = self._bytes + (now - self._filled_at) * DROPPED_BYTES_PER_S
+        self._filled_at = now
+        self._bytes = min(float(DROPPED_BYTES_PER_S), refilled) - size
+        if self._bytes >= 0:
+            return True
+
+        self._bytes = 0.0
+        return False
+
+
 class Connection(RequestHandler):
     """The protocol of one connection: aiohttp's handler with these bounds."""
 
     __slots__ = (
         "_admitted",
-        "_droppable",
+        "_allowance",
+        "_drop_timer",
         "_dropped",
+        "_dropping",
         "_head_late",
         "_idle",
         "_key",
@@ -90,7 +120,10 @@ class Connection(RequestHandler):
         "_wire",
     )
 
-    def __init__(self, server: web.Server, admitted: AdmittedConnection, times: Times, idle: IdleConnections) -> None:
+    def __init__(
+        self, server: web.Server, admitted: AdmittedConnection, times: Times, idle: IdleConnections,
+        allowance: DropAllowance,
+    ) -> None:  # fmt: skip
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -109,8 +142,12 @@ class Connection(RequestHandler):
         self._unread_bytes = 0
         self._wire: asyncio.Transport | None = None
         """Until it is lost; aiohttp's `transport` is None from a forced close on."""
-        self._droppable: int | None = None
+        self._allowance = allowance
+        self._dropping = 0
+        """Bytes of an unread body that were discarded."""
         self._dropped: asyncio.Event | None = None
+        """Set when the body is discarded no longer; None: it is not discarded."""
+        self._drop_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -137,10 +174,8 @@ class Connection(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._droppable is not None:
-            self._droppable -= len(data)
-            if self._droppable < 0 and self._dropped is not None:
-                self._dropped.set()
+        if self._dropped is not None:
+            self._drop(len(data))
             return
         before = self._request_count
         super().data_received(data)
@@ -183,15 +218,26 @@ class Connection(RequestHandler):
         if transport is None:
             return
         self.close()
-        self._droppable, self._dropped = MAX_DROPPED_BYTES, asyncio.Event()
+        self._dropped = asyncio.Event()
+        self._drop_timer = self._loop.call_later(DROP_S, self._dropped.set)
         transport.write_eof()
         transport.resume_reading()
-        try:
-            async with asyncio.timeout(DROP_S):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_DROP_S):
                 await self._dropped.wait()
-        except TimeoutError:
-            pass
+        self._drop_timer.cancel()
         self.force_close()
+
+    def _drop(self, size: int) -> None:
+        """So many more bytes of the unread body have arrived. Beyond the allowance the connection ends."""
+        assert self._dropped is not None
+        self._dropping += size
+        beyond = self._dropping > MAX_DROPPED_BYTES
+        if self._dropping > MAX_DROPPED_BODY_BYTES or (beyond and not self._allowance.take(size, self._loop.time())):
+            self._dropped.set()
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
+            self._drop_timer = self._loop.call_later(DROP_S, self._dropped.set)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -312,9 +358,10 @@ async def listen(
     server = runner.server
     assert server is not None
     idle = IdleConnections()
+    allowance = DropAllowance(asyncio.get_running_loop().time())
     acceptor = Acceptor(f"`{section}` port", limits, requests_log)
     try:
-        bound = await acceptor.start(host, port, lambda admitted: Connection(server, admitted, times, idle))
+        bound = await acceptor.start(host, port, lambda admitted: Connection(server, admitted, times, idle, allowance))
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error

@@ -126,6 +126,18 @@ async def test_nginx_refuses_a_body_that_is_too_large_in_the_apis_shape(tmp_path
             assert (refused.status, (await refused.json())["error"]["code"]) == (413, "request_too_large")
 
 
+@pytest.mark.parametrize("name", PROXIES)
+async def test_the_refusal_of_a_long_body_passes_the_proxy(name: str, tmp_path: Path) -> None:
+    async with echo_gateway(tmp_path) as echo, proxied(name, echo, tmp_path) as session:
+        for size, key, status in ((3_900_000, "es-wrong", 401), (5_000_000, echo.key, 413)):
+            headers = {"Authorization": f"Bearer {key}"}
+            found = []
+            for _ in range(12):
+                async with session.post("/v1/chat/completions", data=bytes(size), headers=headers) as refused:
+                    found.append(refused.status)
+            assert found == [status] * 12
+
+
 async def test_two_gateways_stand_behind_one_name(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path / "small") as small, echo_gateway(tmp_path / "large") as large:
         async with proxied("caddy", small, tmp_path, large) as session:

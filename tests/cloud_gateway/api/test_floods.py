@@ -16,7 +16,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cloud_gateway.api.listener import MAX_DROPPED_BYTES, MAX_IDLE_PER_KEY
+from cloud_gateway.api import listener
+from cloud_gateway.api.listener import DROPPED_BYTES_PER_S, MAX_DROPPED_BYTES, MAX_IDLE_PER_KEY, DropAllowance
 from edgespec.shared.acceptor import raise_descriptor_limit
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tests.support.sockets import dial
@@ -56,6 +57,61 @@ async def test_a_refused_client_that_goes_on_sending_is_cut_off(echo: Echo) -> N
             await writer.drain()
             sent += MAX_DROPPED_BYTES
     assert sent < 32 * 2**20, "no more than what the kernel's buffers held at that moment"
+
+
+@pytest.mark.claim("the-connection-ends-with-the-refusal-of-its-key")
+async def test_a_body_of_4_mib_is_discarded_so_that_its_refusal_arrives(echo: Echo) -> None:
+    """As a proxy does: all of the body first, then the response, which a reset in between would take away."""
+    for _ in range(4):
+        reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+        writer.write(f"{PATH}Content-Length: {4 * 2**20}\r\n\r\n".encode())
+        for _ in range(64):
+            writer.write(bytes(MAX_DROPPED_BYTES))
+            await writer.drain()
+            await asyncio.sleep(0.002)
+        assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+
+@pytest.mark.claim("the-connection-ends-with-the-refusal-of-its-key")
+@pytest.mark.parametrize(("silence_s", "whole_s", "trickles"), [(0.1, 60.0, False), (60.0, 0.3, True)])
+async def test_a_body_that_stops_or_trickles_is_given_up(
+    echo: Echo, silence_s: float, whole_s: float, trickles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "DROP_S", silence_s)
+    monkeypatch.setattr(listener, "MAX_DROP_S", whole_s)
+    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    writer.write(f"{PATH}Content-Length: 1000000\r\n\r\n".encode())
+    assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+    async with asyncio.timeout(5):
+        while echo.listener.acceptor.admission.total:
+            if trickles:
+                writer.write(b"x")
+            await asyncio.sleep(0.02)
+    writer.close()
+
+
+def test_the_port_discards_no_more_than_its_allowance() -> None:
+    allowance = DropAllowance(100.0)
+    assert all(allowance.take(2**20, 100.0) for _ in range(DROPPED_BYTES_PER_S // 2**20))
+    assert not allowance.take(1, 100.0)
+    assert allowance.take(DROPPED_BYTES_PER_S // 2, 100.5) and not allowance.take(1, 100.5)
+    assert allowance.take(DROPPED_BYTES_PER_S, 1000.0) and not allowance.take(1, 1000.0), "a second's is kept"
+
+
+async def test_without_allowance_a_refusal_discards_64_kib(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DropAllowance, "take", lambda self, size, now: False)
+    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    writer.write(f"{PATH}Content-Length: 1000000000\r\n\r\n".encode())
+    await reader.readuntil(b"\r\n\r\n")
+    sent = 0
+    with pytest.raises(ConnectionError):
+        while sent < 8 * 2**20:
+            writer.write(bytes(MAX_DROPPED_BYTES))
+            await writer.drain()
+            await asyncio.sleep(0.002)
+            sent += MAX_DROPPED_BYTES
+    assert sent < 6 * 2**20
 
 
 @pytest.mark.claim("an-encoded-body-is-refused-before-it-is-read")
