@@ -137,6 +137,7 @@ test-vllm: setup vllm
 	@$(BIN)/python -m integrations.vllm.live.served .vllm --prompts 2 --streams 1
 	@$(BIN)/python -m integrations.vllm.live.parallel .vllm
 	@$(BIN)/python -m integrations.vllm.live.gateway .vllm
+	@$(BIN)/python -m integrations.vllm.live.faults .vllm
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,9 +1,9 @@
 """`python -m integrations.vllm.live.served VENV [--json FILE]`: a served vLLM, a link process and a paired worker.
 
 Run in edgespec's environment; `VENV` is what `make vllm` made. Arms, in turns: vLLM as it is; vLLM with edgespec-vllm
-and no consent; with consent. vLLM has the first core, the worker
-the second one. Then link process and worker are killed in the middle of a completion and started again. Exit status 1
-if a text differs or drafts stay away.
+and no consent; with consent. Each is a steady window: every client has a next request until the window has ended. vLLM
+has the first core, the worker the second one. Then link process and worker are killed in the middle of a completion and
+started again. Exit status 1 if a text differs or drafts stay away.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgespec.lab.rig.processes import Processes, RigError, free_port, module
 from edgespec.lab.rig.stage import Rig
@@ -55,6 +56,17 @@ class LinkRig(Rig):
             "link.host": "127.0.0.1", "link.port": port, "link.mdns": False,
             "daemon.state_dir": str(self.folder / "gateway"),
         }  # fmt: skip
+
+
+class Counts(NamedTuple):
+    """Tokens since vLLM's start: generated, verified as drafts, and accepted of these."""
+
+    tokens: int
+    drafted: int
+    accepted: int
+
+
+COUNTERS = ("generation_tokens", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
 
 
 @dataclass
@@ -104,12 +116,11 @@ class Server:
         response = connection.getresponse()
         return response.status, response.read().decode()
 
-    def counts(self) -> tuple[int, int]:
-        """Draft tokens that vLLM has verified, and those that it has accepted, by its own metrics."""
+    def counts(self) -> Counts:
+        """By vLLM's own metrics, of all engines."""
         text = self.get("/metrics")[1]
-        found = [re.findall(rf"^vllm:spec_decode_num_{what}_tokens_total.* (\S+)$", text, re.M) for what in WHAT]
-        drafted, accepted = (int(sum(map(float, one))) for one in found)  # of all engines
-        return drafted, accepted
+        found = [re.findall(rf"^vllm:{name}_total.* (\S+)$", text, re.M) for name in COUNTERS]
+        return Counts(*(int(sum(map(float, values))) for values in found))
 
     def complete(self, prompt: str, max_tokens: int, arm: str = "worker") -> str:
         """A greedy completion's text."""
@@ -126,7 +137,6 @@ class Server:
         return str(found["choices"][0]["message"]["content"])
 
 
-WHAT = ("draft", "accepted")
 ALONE = ("plain", "no consent")
 """Arms whose requests no worker sees."""
 
@@ -141,19 +151,71 @@ class Run:
     tokens_per_s: float
     drafted: int
     accepted: int
-    texts: dict[str, str]
+    texts: dict[str, set[str]]
+    """By prompt: one text each, if all is right."""
+
+
+class Clients:
+    """Clients that each send a next request as soon as the last one has ended."""
+
+    def __init__(self, server: Server, arm: str, prompts: Sequence[str], max_tokens: int) -> None:
+        self._server = server
+        self._arm = arm
+        self._prompts = itertools.cycle(prompts)
+        self._max_tokens = max_tokens
+        self._changed = threading.Condition()
+        self._over = False
+        self._ended = 0
+        self.texts: dict[str, set[str]] = {}
+
+    def run(self) -> None:
+        """One client, in a thread of its own."""
+        while True:
+            with self._changed:
+                if self._over:
+                    return
+                prompt = next(self._prompts)
+            text = self._server.complete(prompt, self._max_tokens, self._arm)
+            with self._changed:
+                self._ended += 1
+                self.texts.setdefault(prompt, set()).add(text)
+                self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Returns once so many completions have ended. Raises RigError if they do not within SERVE_S."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended >= count, SERVE_S):
+                raise RigError(f"{self._ended} of {count} completions have ended after {SERVE_S:.0f} s")
+
+    def end(self) -> None:
+        """No further request is sent."""
+        with self._changed:
+            self._over = True
 
 
 def measure(server: Server, arm: str, prompts: Sequence[str], streams: int, max_tokens: int, turn: int = 0) -> Run:
-    """All prompts, `streams` at a time."""
-    drafted, accepted = server.counts()
-    began = time.perf_counter()
+    """A steady window with `streams` clients that always have a next request.
+
+    It begins when as many completions as there are clients have ended, and ends `len(prompts)` completions later: what
+    the batch takes to fill and to drain lies outside. Tokens are counted by vLLM as it generates them.
+    """
+    clients = Clients(server, arm, prompts, max_tokens)
     with ThreadPoolExecutor(streams) as pool:
-        texts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens, arm), prompts))
-    seconds = time.perf_counter() - began
-    after = server.counts()
-    pace = len(prompts) * max_tokens / seconds
-    return Run(arm, streams, turn, pace, after[0] - drafted, after[1] - accepted, dict(zip(prompts, texts)))
+        running = [pool.submit(clients.run) for _ in range(streams)]
+        try:
+            clients.wait(streams)
+            before = server.counts()
+            began = time.perf_counter()
+            clients.wait(streams + len(prompts))
+            seconds = time.perf_counter() - began
+            after = server.counts()
+        finally:
+            clients.end()
+        for client in running:
+            client.result()
+    pace = (after.tokens - before.tokens) / seconds
+    drafted = after.drafted - before.drafted
+    return Run(arm, streams, turn, pace, drafted, after.accepted - before.accepted, clients.texts)
 
 
 def lose(server: Server, prompt: str, max_tokens: int, ways: Sequence[Callable[[], object]]) -> str:
@@ -195,22 +257,30 @@ def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str],
         starts: dict[str, Callable[[], object]] = {"worker": rig.start_worker, "gateway": rig.start_gateway}
         for name, start in starts.items():
             text = lose(server, prompts[0], options.max_tokens, [lambda: rig.stop(name, signal.SIGKILL), start])  # noqa: B023
-            runs.append(Run(f"{name} killed", 1, 0, 0.0, 0, 0, {prompts[0]: text}))
+            runs.append(Run(f"{name} killed", 1, 0, 0.0, 0, 0, {prompts[0]: {text}}))
             rig.wait_linked()
         add(server, "afterwards", prompts[:2], 1)
     return runs
 
 
+def differing(found: Mapping[str, set[str]], wanted: Mapping[str, set[str]]) -> int:
+    """Prompts with more than one text."""
+    return sum(len(texts | wanted.get(prompt, set())) > 1 for prompt, texts in found.items())
+
+
 def report(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row for each run: tokens a second, also as a multiple of plain vLLM; drafts; texts that differ from plain's."""
     plain = {(run.turn, run.streams): run.tokens_per_s for run in runs if run.arm == "plain"}
-    wanted = runs[0].texts
+    wanted: dict[str, set[str]] = {}
+    for run in runs:
+        for prompt, texts in run.texts.items() if run.arm == "plain" else ():
+            wanted.setdefault(prompt, set()).update(texts)
     return [
         {
             "arm": run.arm, "streams": run.streams, "tokens_per_s": round(run.tokens_per_s, 1),
             "of_plain": round(run.tokens_per_s / plain.get((run.turn, run.streams), inf), 2),
             "drafted": run.drafted, "accepted": run.accepted,
-            "texts": len(run.texts), "differ": sum(text != wanted[prompt] for prompt, text in run.texts.items()),
+            "texts": len(run.texts), "differ": differing(run.texts, wanted),
         }
         for run in runs
     ]  # fmt: skip
@@ -222,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("venv", type=Path, help="what `make vllm` made")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
     parser.add_argument("--rtt-ms", type=float, default=15.0, metavar="MS", help="round trip to the worker")
-    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="completions of each arm")
+    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="completions in each arm's window")
     parser.add_argument("--max-tokens", type=int, default=96, metavar="N", help="tokens of a completion")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="clients at a time")
     parser.add_argument("--turns", type=int, default=1, metavar="N", help="how often all arms run")
