@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgespec_vllm.board import Board
+from edgespec_vllm.board import Board, Terms
 from edgespec_vllm.line import Line
 from edgespec_vllm.link.process import LinkProcess
 from websockets.asyncio.client import connect
@@ -21,6 +21,7 @@ from cloud_gateway.process.config import DaemonSection, GatewaySettings, LinkSec
 from edgespec.shared import control_client as control
 from edgespec.shared.starting import Starting
 from integrations.vllm.tests.boards import DRAFTS
+from tests.support.until import until
 
 WORDS = {"a": 0, "b": 1, "c": 2}
 
@@ -43,10 +44,16 @@ async def test_the_process_serves_engines_workers_and_commands(model: Path) -> N
         board.send(now)
         if process.board.engines:
             break
+    board.open("a", [1, 2], Terms(["default"]))
+    board.send(4000)
+    await until(lambda: process.streams.open == 1)
+    process.streams.drafted = 7
+    process.streams.accepted = 5
     found = await asyncio.to_thread(control.call, state / "gateway.sock", "status")
     assert (found["state"], found["engines"], found["workers_linked"]) == ("link", 1, 0)
     assert found["board"] == str(state / "board.sock")
     assert f"1 at {state / 'board.sock'}" in views.text(found) and "0 linked, 0 paused" in views.text(found)
+    assert "1 open to workers, 0 of them with one" in views.text(found) and "5 of 7 were accepted" in views.text(found)
     assert (state / "board.sock").stat().st_mode & 0o777 == 0o600
     assert await asyncio.to_thread(control.call, state / "gateway.sock", "workers") == {"workers": []}
     assert await asyncio.to_thread(control.call, state / "gateway.sock", "keys") == {"keys": []}

@@ -19,6 +19,13 @@ def test_a_sibling_continues_after_a_rejection() -> None:
     assert tree.best(1) == [8]
 
 
+def test_a_more_probable_sibling_is_the_best_whenever_it_comes() -> None:
+    tree = Tree(2)
+    for token, cost, best in ((5, 500, 5), (6, 100, 6), (7, 300, 6), (8, 100, 6)):
+        tree.add(2, [token], [cost], [1, 1])
+        assert tree.best(8) == [best]
+
+
 def test_a_late_chain_continues_behind_the_tokens_it_repeats() -> None:
     tree = Tree(4)
     assert tree.add(2, [8, 9, 5], [0, 0, 0], [1, 1, 8, 9]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401  by `asyncio.to_thread`, too late in a child that may not read it
 import logging
 import os
 import stat

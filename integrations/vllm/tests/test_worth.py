@@ -140,6 +140,21 @@ def test_merit_is_kept_by_the_key_that_the_gateway_names() -> None:
         assert link.streams.merit.of("honest").accepted == link.streams.accepted > 0
 
 
+def test_frames_without_an_accepted_candidate_are_worth_nothing() -> None:
+    link = Link()
+    link.workers.add("w")
+    tokens = [1, 2, 3]
+    number = link.open(tokens)
+    stream = link.streams._of[link.engine, number]
+    for n in range(PATIENCE):
+        link.streams.post(FrameArrived("w", tree(stream.id, 1, tokens, n + 1, [0], [5])))
+        link.streams.tokens(link.engine, Tokens(number, len(tokens), [9], 0, n, 0))
+        tokens.append(9)
+    record = link.streams.merit.of("w")
+    assert (record.frames, record.accepted, record.useless) == (PATIENCE, 0, 1)
+    assert record.worth < 0.35
+
+
 def passes_until_it_leaves(link: Link, prompt_len: int, first_frame_at: int = -1) -> int:
     """Passes without an accepted candidate after which the worker leaves a request."""
     tokens = [1] * prompt_len
@@ -260,6 +275,9 @@ def test_candidates_verified_late_are_those_of_the_former_worker() -> None:
         ("verified", "", "w", 2, 1),
         ("verified", "", "v", 2, 1),
     ]
+    given = link.streams._of[link.engine, number].assignment
+    assert given is not None
+    assert (given.name, given.accepted) == ("v", 1)
 
 
 def test_the_requests_of_an_engine_that_went_are_given_to_nobody() -> None:
