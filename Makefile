@@ -71,6 +71,7 @@ test-live: setup
 
 test-faults: setup
 	@$(BIN)/python -m tests.faults --json out/faults.json
+	@$(BIN)/python -m tests.faults --tight --only "is killed,are cut,hang,slots,slow reader" --json out/faults-tight.json
 
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 12500000

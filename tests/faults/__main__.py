@@ -1,6 +1,6 @@
 """`python -m tests.faults`: every scenario, a line each; exit code 1 where a bound did not hold.
 
-One row runs alone with `--only 7` or `--only "5 % loss"`. With `--tight` the target has a small KV cache. With
+Rows run alone with `--only 7` or `--only "5 % loss,killed"`. With `--tight` the target has a small KV cache. With
 `--json OUT` the table is written after each row, and as Markdown beside it.
 """
 
@@ -20,9 +20,13 @@ from tools import verbs
 
 
 def chosen(only: str) -> list[tuple[int, Scenario]]:
-    """Rows and their numbers, from 1: the one of this number, or all whose names contain the text."""
-    rows = list(enumerate(TABLE, 1))
-    return [(number, row) for number, row in rows if (str(number) == only if only.isdigit() else only in row.name)]
+    """Rows and their numbers, from 1, that one of the parts of `only`, between commas, names: a number or a text."""
+    parts = [part.strip() for part in only.split(",")]
+    return [
+        (number, row)
+        for number, row in enumerate(TABLE, 1)
+        if any(str(number) == part if part.isdigit() else part in row.name for part in parts)
+    ]
 
 
 def run_rows(options: argparse.Namespace) -> int:
@@ -44,7 +48,9 @@ def run_rows(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--only", default="", metavar="N|TEXT", help="the row of this number, or those with this text")
+    parser.add_argument(
+        "--only", default="", metavar="N|TEXT[,...]", help="the rows of these numbers, or with one of these texts"
+    )
     parser.add_argument("--list", action="store_true", help="print the rows and run none")
     parser.add_argument("--tight", action="store_true", help="with a small KV cache, under `exact`")
     parser.add_argument(

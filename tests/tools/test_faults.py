@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import cast
 
 from edgespec.lab.rig import RigError
+from tests.faults.__main__ import chosen
 from tests.faults.run import Outcome, Report, Scenes
 from tests.faults.scene import Scene
-from tests.faults.table import Scenario
+from tests.faults.table import TABLE, Scenario
 
 ROWS = [Scenario(name, lambda scene: None) for name in ("one", "two", "three", "four", "five")]
 
@@ -59,3 +60,11 @@ def test_a_row_that_fails_or_hangs_costs_itself_and_gets_a_new_scene() -> None:
     assert outcomes[1:3] == [["a text differs"], ["RigError: The gateway did not get ready."]]
     assert outcomes[3:5] == [["Overdue: no end after 600 s"], ["KeyError: 'second'"]]
     assert made == ["begun", "ended", "begun", "begun", "ended", "begun", "ended", "begun", "ended"]
+
+
+def test_rows_are_chosen_by_number_and_by_text() -> None:
+    assert [number for number, _ in chosen("")] == list(range(1, len(TABLE) + 1))
+    assert [number for number, _ in chosen("7, 9")] == [7, 9]
+    names = [row.name for _, row in chosen("is killed,5 % loss")]
+    assert len(names) == 4 and all("killed" in name or "5 % loss" in name for name in names)
+    assert chosen("no such row") == []
