@@ -19,8 +19,9 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ from cloud_gateway.engine.exchange import Recording, Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.offloading import Workers
 from cloud_gateway.models.target_model import Pass, Work
+from cloud_gateway.models.target_model.slots import HostEntropy, entropy_on_host
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, spare_rounds
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
@@ -54,6 +56,9 @@ from edgespec.core.protocol.signing import SigningKey
 from tools import verbs
 
 VOCAB = 49_152
+VOCABULARIES = (49_152, 128_256, 262_144)
+"""Sizes of which the time of a row's entropy is measured: SmolLM2's, Llama 3's and Gemma 3's."""
+ENTROPIES = 200
 WARM_UP = 50
 """Rounds before those measured: caches fill."""
 PASS_S, ROW_S = 0.030, 0.001
@@ -88,6 +93,10 @@ class InstantTarget:
         rng = np.random.default_rng(1)
         self.following: list[int] = rng.permutation(VOCAB).tolist()
         self._row: NDArray[np.float32] = rng.normal(0, 2, VOCAB).astype(np.float32)
+        self._best = int(self._row.argmax())
+        self._entropy = HostEntropy()
+        self.entropies = 0
+        """How often the entropy of a row was asked for."""
 
     def wait_until(self, wake_at: float | None) -> None:
         """The clock goes on to this time, if it is not past it; a turn may have moved it already."""
@@ -108,9 +117,15 @@ class InstantTarget:
         rows = sum(len(work.tree) for work in batch)
         self.passes = [Pass(rows, PASS_S + ROW_S * rows / len(batch))]
         self.now += self.passes[0].seconds
-        found = [InstantRows([self.following[t] for t in work.tree.tokens], self._row) for work in batch]
+        found = [
+            InstantRows([self.following[t] for t in work.tree.tokens], self._row, self._row_entropy) for work in batch
+        ]
         self.spent_s += time.thread_time() - began
         return found
+
+    def _row_entropy(self) -> float:
+        self.entropies += 1
+        return self._entropy(self._row, self._best)
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Nothing to do."""
@@ -122,11 +137,15 @@ class InstantTarget:
 class InstantRows:
     """What `InstantTarget` says of one tree."""
 
-    def __init__(self, argmax: list[int], row: NDArray[np.float32]) -> None:
-        self.argmax, self._row = argmax, row
+    def __init__(self, argmax: list[int], row: NDArray[np.float32], entropy: Callable[[], float]) -> None:
+        """`entropy`: the engines' own, of this row."""
+        self.argmax = argmax
+        self._row = row
+        self._entropy = entropy
 
     def entropy(self, row: int) -> float:
-        return 0.1
+        """Nats, computed in the time of the engines: it is part of the round that is measured."""
+        return self._entropy()
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """The same logits everywhere."""
@@ -222,10 +241,27 @@ def measure(setup: Setup) -> dict[str, Any]:
     figures = asyncio.run(_measure(setup, decisions))
     spent = decisions.seconds[-round(len(decisions.seconds) * setup.rounds / (setup.rounds + WARM_UP)) :]
     return figures | {
+        "entropy_us": {str(size): entropy_us(size) for size in VOCABULARIES},
         "decision_us": round(statistics.median(spent) * 1e6, 1),
         "decision_p99_us": round(float(np.percentile(spent, 99)) * 1e6, 1),
         "decisions_per_round": round(len(spent) / setup.rounds / setup.requests, 2),
     }
+
+
+def entropy_us(vocab_size: int) -> dict[str, float]:
+    """Microseconds of the thread for the entropy of one row on the host: by the engines, and by its slow twin."""
+    row = np.random.default_rng(vocab_size).normal(0, 2, vocab_size).astype(np.float32)
+    fast = partial(HostEntropy(), row, int(row.argmax()))
+    slow = partial(entropy_on_host, row)
+    taken: dict[str, list[float]] = {"engines": [], "slow twin": []}
+
+    # In turns, so that what else runs here meets both alike.
+    for _ in range(ENTROPIES):
+        for name, entropy in (("engines", fast), ("slow twin", slow)):
+            began = time.thread_time()
+            entropy()
+            taken[name].append(time.thread_time() - began)
+    return {name: round(statistics.median(values) * 1e6, 1) for name, values in taken.items()}
 
 
 class Decisions:
@@ -294,7 +330,7 @@ async def _measure(setup: Setup, recorder: Recording) -> dict[str, Any]:
             spans.append(((received - began) / rounds, (turned - received) / rounds, (sent - resumed) / rounds))
             tokens, frames_seen, done = tokens + emitted, frames_seen + len(frames), done + rounds
         else:
-            link.sent_bytes = link.received_bytes = 0
+            link.sent_bytes = link.received_bytes = target.entropies = 0
     receive, run, send = np.array(spans).T * 1e6
     both = run + send
     parts = {"receive": receive, "engine": run, "send": send, "engine_and_send": both, "round": receive + both}
@@ -305,6 +341,7 @@ async def _measure(setup: Setup, recorder: Recording) -> dict[str, Any]:
         **{f"{name}_p99_us": round(float(np.percentile(values, 99)), 1) for name, values in parts.items()},
         "frames_per_round": round(frames_seen / setup.rounds, 2),
         "requests_per_round": round(done / setup.rounds, 2),
+        "entropies_per_round": round(target.entropies / done, 3),
         "tokens_per_round": round(tokens / done, 2),
         "bytes_per_token": round((link.sent_bytes + link.received_bytes) / tokens, 1),
     }  # fmt: skip

@@ -27,7 +27,8 @@ from cloud_gateway.models.headers import MAX_SEQUENCES, spare_sequences
 from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cell_order import CellOrder
-from cloud_gateway.models.target_model.slots import SlotTable, argmax_on_host, check_self_test, entropy_on_host, groups
+from cloud_gateway.models.target_model.llamacpp_rows import LlamaCppVerified
+from cloud_gateway.models.target_model.slots import HostEntropy, SlotTable, check_self_test, groups
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.context import Context, Row
 from edgespec.shared.threads import Threads, thread_counts
@@ -88,25 +89,6 @@ class NoRoomError(ModelError):
     """The free cells do not suffice for a pass; nothing has changed."""
 
 
-class LlamaCppVerified:
-    """One tree's result: a view of llama.cpp's logits, which can be read until the target's next pass."""
-
-    def __init__(self, logits: NDArray[np.float32], valid: Callable[[], bool]) -> None:
-        """`logits`: [n, vocab_size]."""
-        self._logits, self._valid = logits, valid
-        self.argmax: Sequence[int] = argmax_on_host(logits)
-
-    def entropy(self, row: int) -> float:
-        """Nats, after one row."""
-        return entropy_on_host(self.logits(row))
-
-    def logits(self, row: int) -> NDArray[np.float32]:
-        """Raw logits after one row, [vocab_size]; read-only. Raises RuntimeError after a further pass."""
-        if not self._valid():
-            raise RuntimeError("these logits were overwritten by a further pass of the target")
-        return self._logits[row]
-
-
 class LlamaCppTarget:
     """A target model with KV slots (the Protocol `cloud_gateway.models.target_model.Target`)."""
 
@@ -152,6 +134,7 @@ class LlamaCppTarget:
         self.context = min(context, self._llama.trained_context)
         self.slots, self.eos = slots, eos
         self.vocab_size = self._llama.vocab_size
+        self._entropy = HostEntropy()
         self._table = SlotTable(slots, capacity=self.kv_tokens)
         self._pending: dict[int, tuple[FlatTree, Laid, bool]] = {}
         """By slot; whether other requests were in the same pass."""
@@ -270,8 +253,12 @@ class LlamaCppTarget:
 
     def _results(self, logits: NDArray[np.float32], sizes: Sequence[int]) -> list[LlamaCppVerified]:
         decodes, copied = self._llama.decodes, logits.base is None
+
+        def valid() -> bool:
+            return copied or self._llama.decodes == decodes
+
         parts = np.split(logits, np.cumsum(sizes)[:-1])
-        return [LlamaCppVerified(part, lambda: copied or self._llama.decodes == decodes) for part in parts]
+        return [LlamaCppVerified(part, valid, self._entropy) for part in parts]
 
     def _decode(self, rows: list[Row]) -> None:
         alone = self.exact and len(rows) % MAX_EXACT_ROWS == 1

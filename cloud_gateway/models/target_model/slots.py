@@ -161,6 +161,12 @@ def check_self_test(errors: Sequence[float], limit: float = SELF_TEST_LIMIT) -> 
 
 MIN_LOGIT = -200.0
 """Lower bound of logits relative to the best one, in nats; minus infinity would make 0 · inf in the entropy."""
+MAX_DIRECT_LOGIT = 60.0
+MIN_DIRECT_LOGIT = -40.0
+"""Best logits between which `exp` of a row neither overflows float32 nor loses what counts, so that the best one need
+not be subtracted from the others first."""
+DOT_LENGTH = 8192
+"""Numbers of one dot product: OpenBLAS shares longer ones out over threads, which wait for the target's."""
 
 
 def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
@@ -169,12 +175,47 @@ def argmax_on_host(scores: NDArray[np.float32]) -> list[int]:
 
 
 def entropy_on_host(scores: NDArray[np.float32]) -> float:
-    """Nats of the distribution with these logits, [vocab_size]."""
+    """Nats of the distribution with these logits, [vocab_size]: slow and obvious, and for any float32."""
     below = np.maximum(scores - scores.max(), MIN_LOGIT)
     weights = np.exp(below)
     total = float(weights.sum())
     # H = ln Z - E[l], with l the logits below their maximum.
     return math.log(total) - float(np.einsum("i,i", weights, below)) / total
+
+
+class HostEntropy:
+    """`entropy_on_host` in a third of its time, for the rows of one target.
+
+    It keeps the memory of the weights: new pages for each row took longer than the sums. It uses the best token that
+    choosing has found, and passes over the row once less. To take only the likeliest tokens saves nothing: on real rows
+    those within 14 nats of the best are a fifth of the vocabulary, and leave out 0.02 nats.
+    """
+
+    def __init__(self) -> None:
+        self._weights = np.empty(0, np.float32)
+        self._ones = np.ones(DOT_LENGTH, np.float32)
+
+    def __call__(self, scores: NDArray[np.float32], best: int) -> float:
+        """Nats of the distribution with these logits, [vocab_size]; `best`: the index of the largest."""
+        if not MIN_DIRECT_LOGIT < scores[best] < MAX_DIRECT_LOGIT:
+            return entropy_on_host(scores)
+        if len(self._weights) < len(scores):
+            self._weights = np.empty(len(scores), np.float32)
+
+        weights = self._weights[: len(scores)]
+        np.exp(scores, out=weights)
+        total = self._sum(weights, None)
+        with np.errstate(invalid="ignore"):  # a logit of minus infinity makes 0 · inf
+            mean = self._sum(weights, scores) / total
+        return math.log(total) - mean if math.isfinite(mean) else entropy_on_host(scores)
+
+    def _sum(self, weights: NDArray[np.float32], scores: NDArray[np.float32] | None) -> float:
+        """The sum of the weights, each times its score if scores are given."""
+        whole = len(weights) // DOT_LENGTH * DOT_LENGTH
+        rows = weights[:whole].reshape(-1, DOT_LENGTH)
+        factors = self._ones if scores is None else scores[:whole].reshape(-1, DOT_LENGTH)
+        rest = self._ones[: len(weights) - whole] if scores is None else scores[whole:]
+        return float(np.vecdot(rows, factors).sum()) + float(np.vecdot(weights[whole:], rest))
 
 
 def groups(sizes: Sequence[tuple[int, int]], rows: int, forks: int) -> list[list[int]]:

@@ -24,10 +24,10 @@ from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForwar
 from cloud_gateway.models.target_model.slots import (
     MIN_LOGIT,
     SELF_TEST_LIMIT,
+    HostEntropy,
     SlotTable,
     argmax_on_host,
     check_self_test,
-    entropy_on_host,
     groups,
 )
 from edgespec.shared.threads import Threads, thread_counts
@@ -49,14 +49,17 @@ FLOAT32_LIMIT = 0.01
 class TorchVerified:
     """One tree's result; the logits stay on the device until a row is read."""
 
-    def __init__(self, logits: Tensor) -> None:
-        """`logits`: [n, vocab_size]."""
+    def __init__(self, logits: Tensor, entropy: HostEntropy) -> None:
+        """`logits`: [n, vocab_size]; `entropy`: the target's, for logits on the host."""
         self._logits = logits
+        self._entropy = entropy
         self.argmax: Sequence[int] = _argmax(logits)
 
     def entropy(self, row: int) -> float:
         """Nats, after one row."""
-        return _entropy(self._logits[row])
+        if self._logits.device.type == "cpu":
+            return self._entropy(self.logits(row), self.argmax[row])
+        return entropy_on_device(self._logits[row])
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Raw logits after one row, [vocab_size]."""
@@ -123,6 +126,7 @@ class TorchTarget:
         self.eos = _eos(model) if eos is None else eos
         self.device = torch.device(model.device)
         self.forward = _forward(model, self.context, kernels, exact)
+        self._entropy = HostEntropy()
         self._table = SlotTable(slots, capacity=self.kv_tokens)
         self._pending: dict[int, tuple[FlatTree, Tensor]] = {}
         """By slot: the tree last verified, and its rows' hidden states."""
@@ -195,7 +199,7 @@ class TorchTarget:
                 logits = self._logits([(self._kv[work.slot], work.tree) for work in works])
             states = zip(works, self.forward.hidden, strict=True)
             self._pending.update((work.slot, (work.tree, hidden)) for work, hidden in states)
-            results += map(TorchVerified, logits)
+            results += [TorchVerified(part, self._entropy) for part in logits]
             passes.append(Pass(sum(len(work.tree) for work in works), time.perf_counter() - began))
         self.passes = passes
         return results
@@ -344,12 +348,6 @@ def _argmax(logits: Tensor) -> list[int]:
 def argmax_on_device(logits: Tensor) -> list[int]:
     found: list[int] = logits.float().max(dim=-1).indices.tolist()
     return found
-
-
-def _entropy(logits: Tensor) -> float:
-    if logits.device.type == "cpu":
-        return entropy_on_host(logits.float().numpy())
-    return entropy_on_device(logits)
 
 
 def entropy_on_device(logits: Tensor) -> float:
