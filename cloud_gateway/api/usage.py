@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.requests.request import Usage, added
 from cloud_gateway.core.verify.candidates import LOCAL
 
@@ -57,6 +58,7 @@ class Speculated(Struct, forbid_unknown_fields=True, kw_only=True):
     local_draft_passes: int
     fallbacks: int
     guard: dict[str, dict[str, int]]
+    phi: LearntLimit | None
     frames: dict[str, int]
     tokens_before_worker: int
     timings_ms: SpeculationTimes

@@ -175,6 +175,7 @@ class _Late:
 
 def _usage(usage: Usage) -> Mapping[str, Any]:
     shown = {name: getattr(usage, name) for name in (*SUMS, *REASONS)}
+    shown["phi"] = None if usage.phi is None else msgspec.structs.asdict(usage.phi)
     return shown | {"drafted": dict(usage.drafted), "accepted": dict(usage.accepted), "decode": usage.times.decode_s}
 
 

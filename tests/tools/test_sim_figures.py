@@ -100,9 +100,14 @@ class Algorithm1(Policy):
 
     def verified(self, outcome: Outcome, now: float) -> None:
         self.sent.append((outcome.position, now))
+        assert outcome.entropy is not None
         noticed = self.whole and not outcome.at_leaf  # the next candidates are here already, and none is the last token
         if outcome.emitted < self.k + 1 or noticed or outcome.entropy > self.phi:
             self.t_update = now
+
+    def needs_entropy(self, tree: CandidateTree, *, emitted: int, at_leaf: bool) -> bool:
+        """The paper computes it in every round."""
+        return True
 
 
 class AsPrinted(Arm):

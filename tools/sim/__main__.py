@@ -13,7 +13,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.lab.demo.scene import progress
 from tools import verbs
 from tools.options import number
-from tools.sim import figures, sweep, tables
+from tools.sim import entropy, figures, sweep, tables
 from tools.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -24,6 +24,7 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "tables": (tables.tables, "the cluster post's tables and the overview's formula"),
     "amusd": (tables.amusd, "AMUSD's table I"),
     "sweep": (sweep.sweep, "policy adaptive over ratios of steps, curves, match rates, round trips and faults"),
+    "phi": (entropy.phi, "policy adaptive with the learnt limit on the target's entropy, on recorded tokens"),
 }
 
 

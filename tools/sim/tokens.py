@@ -16,6 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.policies.entropy import CENTRE
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.errors import ConfigError
 from edgespec.lab.sim.process import LOOKAHEAD, OFF_PATH
@@ -159,6 +160,8 @@ class Recorded:
     path: Path = SHIPPED
     shuffled: bool = False
     """Whether single positions are drawn instead of whole answers, which makes them i.i.d. (WANSpec section 5.1)."""
+    flat_entropy: bool = False
+    """Whether the target's entropy is the same everywhere, so that it says nothing of the draft."""
 
     def make(self, seed: int, length: int) -> RecordedProcess:
         """One answer; long ones run on into the next. Nothing comes twice before all of the recording has come once.
@@ -185,7 +188,10 @@ class RecordedProcess:
 
     def __init__(self, recording: Recording, kind: Recorded, picked: Sequence[int]) -> None:
         self.targets: Sequence[int] = recording.targets[picked].tolist()
-        self.target_entropies: Sequence[float] = recording.entropies[picked].astype(float).tolist()
+        entropies: list[float] = recording.entropies[picked].astype(float).tolist()
+        if kind.flat_entropy:
+            entropies = [CENTRE] * len(entropies)
+        self.target_entropies: Sequence[float] = entropies
         self.off_path = _recorded_off_path(kind.path, kind.draft)
         proposals = recording.drafts[kind.draft]
         self._proposals = [_recorded_proposal(proposals, i) for i in picked]

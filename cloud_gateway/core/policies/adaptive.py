@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import NamedTuple
 
-from cloud_gateway.core.policies.arrival import Expected, Timeline
+from cloud_gateway.core.policies.arrival import Expected, OpenLeaf, Timeline
 from cloud_gateway.core.policies.completion import Budget, Completion, Kind, Refusal
 from cloud_gateway.core.policies.guard import Guard, Mode, Reason, Reference
 from cloud_gateway.core.policies.policy import (
@@ -26,6 +27,7 @@ from cloud_gateway.core.policies.policy import (
     Costs,
     Draft,
     Learnt,
+    LearntLimit,
     LinkView,
     Outcome,
     Policy,
@@ -39,6 +41,7 @@ from cloud_gateway.core.policies.worth import (
     Outlook,
     Prices,
     Surveyor,
+    break_even,
     credit,
     per_pass_s,
     reading_pays,
@@ -84,6 +87,7 @@ class Adaptive(Policy):
     why: str | None = field(default=None, init=False)
     change: tuple[Mode, Reason] | None = field(default=None, init=False)
     carried: Learnt | None = field(default=None, init=False)
+    learnt_phi: LearntLimit | None = field(default=None, init=False)
     completion: Completion = field(init=False)
     surveyor: Surveyor = field(init=False)
     worker: Timeline = field(init=False)
@@ -93,6 +97,8 @@ class Adaptive(Policy):
     _link: LinkView | None = field(default=None, init=False)
     _reference: Reference | None = field(default=None, init=False)
     _tree: CandidateTree | None = field(default=None, init=False)
+    _leaf: OpenLeaf | None = field(default=None, init=False)
+    """The open leaf for which `learnt_phi` was noted last."""
 
     def __post_init__(self) -> None:
         self.completion, self.surveyor = Completion(self.tuning), Surveyor(self.tuning)
@@ -105,6 +111,7 @@ class Adaptive(Policy):
         self.surveyor.resume(learnt["ranks"])
         self.surveyor.calibrator.resume(learnt["draft"])
         self.worker.resume(learnt["worker"])
+        self.worker.odds.resume(learnt["entropy"])
         self.completion.resume(learnt["answers"])
         self.guard.resume(learnt["guard"])
 
@@ -114,6 +121,7 @@ class Adaptive(Policy):
             "ranks": self.surveyor.state(),
             "draft": self.surveyor.calibrator.state(),
             "worker": self.worker.state(),
+            "entropy": self.worker.odds.state(),
             "guard": list(self.guard.state()),
             "answers": self.completion.state(self._reference),
         }
@@ -183,7 +191,18 @@ class Adaptive(Policy):
         first = level.value_s(outlook.found(self.tuning.worker_leaves)) * credit(kept, levels)
         value = first + run_s(first * kept, kept, level_s)  # the first level's time is that until it is due
         soon_s = max(due.soon_s, prices.token_s) if prices.shared else due.soon_s  # the others' pass begins meanwhile
+        if self.worker.open is not None and self.worker.open != self._leaf:
+            self._leaf = self.worker.open
+            self._limit(self._leaf.entropy, break_even(soon_s, due.late_s, value))
         return due, wait_value(due.chance, soon_s, due.late_s, value)
+
+    def _limit(self, entropy: float, chance: float) -> None:
+        """Notes the learnt φ at a new open leaf: the entropy at which the worker is on the path with the chance from
+        which on waiting pays."""
+        limit = self.worker.odds.limit(chance)
+        before = self.learnt_phi or LearntLimit(None, 0, 0)
+        nats = limit if isfinite(limit) else None
+        self.learnt_phi = LearntLimit(nats, before.leaves + 1, before.above + (entropy > limit))
 
     def _run(self, root: Node | None, outlook: Outlook, level: Level, costs: Costs, prices: Prices) -> Run | None:
         """The local run of the greatest worth; None if no first pass pays for itself. `root`: the tree's, where other
@@ -313,5 +332,15 @@ class Adaptive(Policy):
             self.budget.earn(outcome.emitted * self._reference.passes)
             if self._link is not None:
                 self.guard.round(outcome.emitted, took_s / self._reference.plain_s, ready=self._link.ready)
-        unsure = self.settings.phi != "learnt" and outcome.entropy > self.settings.phi
+        phi = self.settings.phi
+        unsure = phi != "learnt" and outcome.entropy is not None and outcome.entropy > phi
         self.worker.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf and not unsure)
+        if phi == "learnt" and outcome.entropy is not None and self._link is not None and not self.worker.lost:
+            self.worker.left_open(outcome.position, outcome.entropy, self._link, now)
+
+    def needs_entropy(self, tree: CandidateTree, *, emitted: int, at_leaf: bool) -> bool:
+        """Only if a worker that streams may be on the path, and no frame has shown yet whether it is."""
+        if self._link is None or not self._link.ready or self.worker.lost or self.guard.mode != "normal":
+            return False
+        # A root that somebody had proposed says where the worker is better than any entropy.
+        return self.settings.phi != "learnt" or (at_leaf and not tree.root.owner)

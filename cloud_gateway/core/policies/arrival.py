@@ -3,6 +3,9 @@
 A worker on the committed path delivers one level per draft step. When the target leaves the worker's tree, nothing is
 useful until a round trip after the commit with it (WANSpec section 4.1). Frames under way when that happens are useless
 too, and Algorithm 1 as printed does not notice; `Merged.diverged_at` and a walk that ended beside known candidates do.
+
+After a token that nobody had proposed yet (an open leaf), only a later frame shows where the worker is. Until then the
+target's entropy for that token says how likely it is on the path (entropy.py).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cloud_gateway.core.policies.entropy import PathOdds
 from cloud_gateway.core.policies.estimators import Ewma
 from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
@@ -33,6 +37,18 @@ class Expected(NamedTuple):
     """How much later than `soon_s` it may well be."""
 
 
+class OpenLeaf(NamedTuple):
+    """A committed token of which no frame has shown yet whether the worker drafted it."""
+
+    position: int
+    entropy: float
+    """Nats, of the target's distribution for the token."""
+    sent_s: float
+    """When the token was committed."""
+    corrected_s: float
+    """When the first frame may arrive that a worker on another path begins after it received the token."""
+
+
 class Timeline:
     """One request's worker. Positions are indices in prompt + completion, times seconds."""
 
@@ -49,6 +65,9 @@ class Timeline:
         self._level_s = Ewma(0.1)
         """Time between levels on the committed path, which is longer than a step where the worker tries other branches,
         is held up, or gets little of its machine."""
+        self.odds = PathOdds()
+        self.open: OpenLeaf | None = None
+        """The latest open leaf, until a frame has shown where the worker was."""
 
     @property
     def kept(self) -> float:
@@ -68,8 +87,37 @@ class Timeline:
         if not on_path and not self.lost:
             self._lose(position - 1)
 
+    def left_open(self, position: int, entropy: float, link: LinkView, now: float) -> None:
+        """The walk to `position` ended at an open leaf, after `committed`.
+
+        A worker on the path brings the next level within one level's time. What the frontier counted below other leaves
+        is not on the path.
+        """
+        self.frontier = position
+        self._since = now
+        self.open = OpenLeaf(position, entropy, now, now + link.rtt_s + link.step_s / 2)
+
+    def _answer(self, leaf: OpenLeaf, merged: Merged, now: float) -> None:
+        """Counts the open leaf if this frame shows where the worker was."""
+        if merged.diverged_at == leaf.position - 1:
+            on_path = False
+        elif merged.diverged_at >= leaf.position:
+            on_path = True
+        elif merged.useful and merged.reached >= leaf.position:
+            # A later frame may have been begun after the commit that put the worker right.
+            on_path = now < leaf.corrected_s
+        else:
+            return
+
+        self.odds.observe(leaf.entropy, on_path=on_path)
+        self.open = None
+        if merged.diverged_at == leaf.position - 1:
+            self._lose(merged.diverged_at)
+
     def frame(self, merged: Merged, now: float) -> None:
         """A frame was merged."""
+        if self.open is not None:
+            self._answer(self.open, merged, now)
         if merged.useful and merged.reached > self.frontier:
             if self._commits:  # a frame may come before the first decision
                 self.hits += max(min(merged.reached, self._commits[-1][0]) - self.frontier, 0)
@@ -82,6 +130,7 @@ class Timeline:
     def _lose(self, last_right: int) -> None:
         """The worker lacks the token after `last_right`; the first commit that contains it puts it right."""
         self.lost = True
+        self.open = None
         self.divergences += 1
         for position, when in self._commits:
             if position > last_right:
@@ -105,14 +154,19 @@ class Timeline:
 
     def expect(self, position: int, link: LinkView, now: float) -> Expected:
         """The level at `position`. While the worker is lost: a round trip after the commit, the step under way there,
-        and one step a level. Else one step a level, useful if its tree covers each committed token not sent yet."""
+        and one step a level. Else one step a level, useful if its tree covers each committed token not sent yet: the
+        open leaf's as likely as its entropy says, each other one as likely as most."""
         levels, level = max(position - self.frontier, 1), self.level_s(link)
         right_s = link.rtt_s + 1.5 * link.step_s
         if self.lost:
             return self._overdue(1.0, self._since + right_s + (levels - 1) * level, NEVER, link, now)
         unknown = max(self._commits[-1][0] - self.frontier, 0)
         sent = next((when for place, when in self._commits if place > self.frontier), NEVER) if unknown else NEVER
-        return self._overdue(self.kept**unknown, self._since + levels * level, sent + right_s, link, now)
+        covered = self.kept**unknown
+        if self.open is not None:
+            covered *= self.odds.chance(self.open.entropy)
+            sent = self.open.sent_s
+        return self._overdue(covered, self._since + levels * level, sent + right_s, link, now)
 
     def _overdue(self, chance: float, soon: float, late: float, link: LinkView, now: float) -> Expected:
         """Lateness is taken to be exponential: what is overdue takes its mean again, and the longer it is overdue, the

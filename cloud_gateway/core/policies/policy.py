@@ -144,10 +144,21 @@ class Outcome(Struct, frozen=True):
     emitted: int
     at_leaf: bool
     """The walk ended where no candidate children were known: whether the next draft token matches is unknown."""
-    entropy: float
-    """Of the target's distribution for the last token emitted."""
+    entropy: float | None
+    """Of the target's distribution for the last token emitted; None if the policy did not need it."""
     position: int = -1
     """Index in prompt + answer of that token."""
+
+
+class LearntLimit(Struct, frozen=True):
+    """The entropy of the target beyond which waiting for the worker did not pay, as policy `adaptive` learnt it."""
+
+    nats: float | None
+    """At the latest open leaf (a token that nobody had proposed); None: waiting paid at every entropy."""
+    leaves: int
+    """Open leaves at which a worker might have been on the target's path."""
+    above: int
+    """Those of them whose entropy was above the limit."""
 
 
 Learnt = dict[str, list[float]]
@@ -203,6 +214,8 @@ class Policy:
     """Why it last drafted at the gateway, in words for the client; None if it never did, or does not say."""
     change: tuple[str, str] | None = None
     """The guard's new mode and its reason, if the latest decision changed it (guard.py)."""
+    learnt_phi: LearntLimit | None = None
+    """The limit on the entropy that it learnt; None if it learns none, or no token called for it."""
     carried: Learnt | None = None
     """What it was resumed from, for the trace."""
 
@@ -222,6 +235,11 @@ class Policy:
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A verify pass ended and its tokens were sent."""
+
+    def needs_entropy(self, tree: CandidateTree, *, emitted: int, at_leaf: bool) -> bool:
+        """Whether `Outcome.entropy` of the walk that just ended can change a decision: it takes a pass over the
+        vocabulary. `tree`: with the emitted tokens committed."""
+        return False
 
     def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
         """Whether the local draft reads the prompt before the first token, with what is left to read in `costs`;

@@ -36,8 +36,8 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     k: Annotated[int, K.meta] = 2
     """Depth of the candidate tree, in tokens, at which it is verified."""
     phi: Phi = "learnt"
-    """Entropy (nats) of the target above which the worker counts as being on another path; "learnt": none, policy
-    `adaptive` learns from frames how likely it is."""
+    """Entropy (nats) of the target above which the worker counts as being on another path; "learnt": policy `adaptive`
+    learns from frames how likely it is at each entropy (entropy.py)."""
     verify_nodes: Annotated[int, Meta(ge=1, le=MAX_VERIFY_NODES)] = 16
     """Maximum candidates of one request in one pass."""
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, extra={"fixed": True})] = MAX_DEPTH

@@ -131,9 +131,17 @@ class WanSpec(Policy):
         """A result shorter than the path, or a high-entropy last token, marks the worker out of date."""
         self._waits_since = None
         self._commits.append((outcome.position, now))
-        mismatch = outcome.emitted < self.k + 1 or not outcome.at_leaf
-        if mismatch or outcome.entropy > self._phi:
+        unsure = outcome.entropy is not None and outcome.entropy > self._phi
+        if unsure or self._mismatch(outcome.emitted, at_leaf=outcome.at_leaf):
             self._t_update = now
+
+    def needs_entropy(self, tree: CandidateTree, *, emitted: int, at_leaf: bool) -> bool:
+        """Only after a full result: a shorter one marks the worker out of date at any entropy."""
+        return not self._mismatch(emitted, at_leaf=at_leaf)
+
+    def _mismatch(self, emitted: int, *, at_leaf: bool) -> bool:
+        """Whether the result was shorter than the path."""
+        return emitted < self.k + 1 or not at_leaf
 
 
 class RollingK:

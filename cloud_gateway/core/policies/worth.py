@@ -155,6 +155,14 @@ def wait_value(chance: float, soon_s: float, late_s: float, run_s: float) -> flo
     return chance * run_s - soon_s + (1 - chance) * max(run_s - max(late_s - soon_s, 0.0), 0.0)
 
 
+def break_even(soon_s: float, late_s: float, run_s: float) -> float:
+    """The chance at which `wait_value` is zero: 0 if waiting pays at every chance, 1 if it pays at none."""
+    later_s = max(run_s - max(late_s - soon_s, 0.0), 0.0)
+    if run_s <= later_s:
+        return 0.0 if run_s > soon_s else 1.0
+    return min(max((soon_s - later_s) / (run_s - later_s), 0.0), 1.0)
+
+
 def reading_pays(saved_s: float, uses: float, backlog_s: float) -> bool:
     """Whether reading the backlog pays over the tokens still to come: this run's saving, and those of later ones."""
     return saved_s * (1 + uses) > backlog_s

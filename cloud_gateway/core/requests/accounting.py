@@ -199,6 +199,7 @@ class Account:
         """This policy decides no more for it."""
         usage = self.usage
         usage.fallbacks += policy.fallbacks
+        usage.phi = policy.learnt_phi or usage.phi
         usage.why = policy.why or usage.why
         usage.why_not_local = usage.why_not_local or policy.why_not_local(drafted=usage.local_draft_passes > 0)
 

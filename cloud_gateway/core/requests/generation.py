@@ -318,8 +318,12 @@ class Generation:
         self.forced = ()
         if self._guide is not None and taken.tokens[-1] not in self.bounds.eos:
             self.forced = self._guide.propose(self.tree)
-        entropy, position = rows.entropy(taken.rows[-1]), self.tree.root.position
-        outcome = Outcome(max(flat.depths), len(taken.tokens), at_leaf, entropy, position)
+
+        emitted = len(taken.tokens)
+        entropy = None
+        if self.policy.needs_entropy(self.tree, emitted=emitted, at_leaf=at_leaf):
+            entropy = rows.entropy(taken.rows[-1])
+        outcome = Outcome(max(flat.depths), emitted, at_leaf, entropy, self.tree.root.position)
         self._rounds.ended(outcome, now)
         return taken, outcome
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
 from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
 from edgespec.core.errors import ClientError
@@ -111,6 +112,8 @@ class Usage:
     """Times that the controller took up drafting itself while a worker was there."""
     guard: dict[str, dict[str, int]] = field(default_factory=dict)
     """How often policy `adaptive` entered each of the guard's modes, by reason (core/policies/guard.py)."""
+    phi: LearntLimit | None = None
+    """The limit on the target's entropy that policy `adaptive` learnt for the worker."""
     policy: str = "plain"
     verification: Method = "shared-noise"
     why_off: str | None = None

@@ -140,7 +140,9 @@ function drawWorkers() {
     ...[row.state, row.rtt, row.accepted, row.runs, row.why].map((text, i) => make("td", { textContent: safe(text ?? "–"), className: i ? "" : `is-${row.kind}` })))));
   if (!rows.length) $("workers").replaceChildren(make("tr", {}, make("td", { colSpan: 6, textContent: "No worker has drafted for this API key since the page was opened." })));
   const run = page.current;
-  const why = [run?.off && `No worker drafts: ${run.off}.`, run?.guard && `The policy’s mode is ${run.guard.mode} (${run.guard.why}).`, run?.usage?.why && `The gateway drafted: ${run.usage.why}.`, run?.usage?.why_not_local && `The gateway’s own draft made no pass: ${run.usage.why_not_local}.`];
+  const phi = run?.usage?.phi;
+  const limit = phi && `${phi.leaves} tokens left open where the worker was: waiting for it paid ${phi.nats === null ? "at every entropy" : `up to ${phi.nats.toFixed(2)} nats of entropy`}, and ${phi.above} were above the limit.`;
+  const why = [limit, run?.off && `No worker drafts: ${run.off}.`, run?.guard && `The policy’s mode is ${run.guard.mode} (${run.guard.why}).`, run?.usage?.why && `The gateway drafted: ${run.usage.why}.`, run?.usage?.why_not_local && `The gateway’s own draft made no pass: ${run.usage.why_not_local}.`];
   $("why-off").textContent = safe(why.filter(Boolean).join(" "));
 }
 

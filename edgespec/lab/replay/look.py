@@ -189,6 +189,8 @@ class _Teller:
         self.player, self._k = player, header.settings.k
         phi = header.settings.phi
         self._phi = float("inf") if phi == "learnt" or header.settings.name not in USES_PHI else phi
+        self._above = 0
+        """Open leaves above the learnt limit, until the latest decision."""
         self.turn = Turn()
         self._began: float | None = None
         self._doubt = ""
@@ -216,6 +218,11 @@ class _Teller:
         ended = self.turn if self.turn.decision else None
         if event.act.kind == "wait" and ended and ended.decision == "wait" and moment.same:
             return None
+        learnt = self.player.generation.policy.learnt_phi
+        if learnt is not None and learnt.above > self._above:
+            self._above = learnt.above
+            assert learnt.nats is not None, "no entropy is above a limit that is not there"
+            self._doubt = f"entropy > {learnt.nats:.2f}, learnt"
         self._began = moment.now if self._began is None else self._began
         self._verified = len(event.act.nodes) if event.act.kind == "verify" else 0
         hand = f"{event.size} in {self.player.tree.depth()}" if event.size else ""

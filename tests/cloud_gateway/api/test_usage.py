@@ -5,6 +5,7 @@ from dataclasses import fields
 import msgspec
 
 from cloud_gateway.api.usage import SourceFigures, combined, offload_share, unnamed, usage_extension, worker_share
+from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.requests.request import Times, Usage
 
 
@@ -64,6 +65,13 @@ def test_times_are_milliseconds() -> None:
         "total": 0.0,
         "host": 0.0,
     }
+
+
+def test_the_learnt_limit_is_shown_and_never_added() -> None:
+    one, other = LearntLimit(1.5, 4, 1), LearntLimit(2.5, 6, 0)
+    assert usage_extension(Usage(phi=one)).phi == one and usage_extension(Usage()).phi is None
+    assert combined([Usage(phi=one), Usage(phi=other)]).phi == one
+    assert combined([Usage(), Usage(phi=other)]).phi == other
 
 
 def test_a_client_sees_numbers_and_no_names_of_workers() -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.core.policies.policy import LearntLimit
+from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.trace.format import emitted, unseal
 from cloud_gateway.core.trace.play import Player
 from cloud_gateway.ui.pages import check_origin
-from cloud_gateway.ui.view import STATIC, alone, played
+from cloud_gateway.ui.view import STATIC, _usage, alone, played
 from edgespec.core.errors import ClientError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
@@ -77,6 +79,11 @@ def test_the_shipped_traces_have_passes_that_two_drafters_share() -> None:
         for one in played(unseal(path.read_bytes())[0])["events"]:
             shared += one["kind"] == "pass" and len({owner(token) for token in one["tokens"][:-1]}) > 1
     assert shared, "or no trace would show tokens of one drafter under another's name"
+
+
+def test_the_end_of_a_request_has_the_learnt_limit() -> None:
+    assert _usage(Usage(phi=LearntLimit(1.5, 4, 1)))["phi"] == {"nats": 1.5, "leaves": 4, "above": 1}
+    assert _usage(Usage())["phi"] is None
 
 
 @pytest.mark.claim("pages-of-other-origins-get-nothing-of-the-page")

@@ -277,26 +277,6 @@ def test_balanced_makes_a_third_of_colocated_decodings_passes() -> None:
     assert 0.25 < local_share("balanced") < 0.33 and local_share("latency") > 0.9
 
 
-def unsure(phi: float | str, entropy: float) -> Adaptive:
-    """A policy whose worker streams, after a walk that ended at an open leaf with this entropy."""
-    policy, tree = Adaptive(PolicySettings(prefer="offload", phi=phi)), CandidateTree([1, 2])
-    decide(policy, tree, 0.1)
-    policy.received(Merged(fresh=1, reached=2), TT)
-    tree.advance([7, 8])
-    policy.verified(Outcome(1, 2, True, entropy, 3), TT)
-    return policy
-
-
-def waits(policy: Adaptive) -> bool:
-    """Whether it waits for the level after that token, which is due in a tenth of a draft step."""
-    return isinstance(decide(policy, CandidateTree([1, 2, 7, 8]), 0.1, TT + 1.9 * TD), Wait)
-
-
-@pytest.mark.parametrize(("phi", "waiting"), [(0.0, False), (1.0, False), (2.0, True), (100.0, True), ("learnt", True)])
-def test_above_phi_the_worker_counts_as_diverged(phi: float | str, waiting: bool) -> None:
-    assert waits(unsure(phi, 1.5)) == waiting
-
-
 def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
     policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
     costs = replace(COSTS, local_step_s=TT / 5)

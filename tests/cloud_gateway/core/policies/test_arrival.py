@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloud_gateway.core.policies.arrival import NEVER, Timeline
+from cloud_gateway.core.policies.entropy import PathOdds
 from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.verify.candidates import Merged
 
@@ -48,6 +49,51 @@ def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline.frame(Merged(stale=4, reached=-1, diverged_at=12), 1.015)
     assert timeline.lost
     assert timeline.expect(15, LINK, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
+
+
+def open_leaf(entropy: float) -> Timeline:
+    """A worker that reached position 12, after a commit at time 1.002 of a token at 13 that nobody had proposed."""
+    timeline = streaming()
+    timeline.committed(13, 2, 1.002, on_path=True)
+    timeline.left_open(13, entropy, LINK, 1.002)
+    return timeline
+
+
+@pytest.mark.parametrize("entropy", [0.1, 1.0, 4.0])
+def test_after_an_open_leaf_the_entropy_says_how_likely_it_is_there(entropy: float) -> None:
+    due = open_leaf(entropy).expect(14, LINK, 1.002)
+    assert due.chance == pytest.approx(PathOdds().chance(entropy))
+    assert due.soon_s == pytest.approx(TD) and due.late_s == pytest.approx(R + 1.5 * TD)
+
+
+def test_a_frame_that_goes_on_from_the_token_shows_the_path() -> None:
+    timeline = open_leaf(2.0)
+    before = timeline.odds.chance(2.0)
+    timeline.frame(Merged(fresh=2, reached=14), 1.004)
+    assert timeline.open is None and not timeline.lost and timeline.odds.chance(2.0) > before
+
+
+def test_a_frame_with_others_in_its_place_shows_a_divergence() -> None:
+    timeline = open_leaf(2.0)
+    before = timeline.odds.chance(2.0)
+    timeline.frame(Merged(stale=3, diverged_at=12), 1.004)
+    assert timeline.open is None and timeline.lost and timeline.divergences == 1
+    assert timeline.odds.chance(2.0) < before
+    assert timeline.expect(14, LINK, 1.004).soon_s == pytest.approx(R + 1.5 * TD - 0.002)
+
+
+def test_a_frame_that_may_answer_the_commit_counts_as_a_divergence() -> None:
+    early, late = open_leaf(2.0), open_leaf(2.0)
+    early.frame(Merged(fresh=1, reached=14), 1.002 + R)
+    late.frame(Merged(fresh=1, reached=14), 1.002 + R + TD)
+    assert early.odds.chance(2.0) > PathOdds().chance(2.0) > late.odds.chance(2.0)
+    assert not late.lost, "it has been put right"
+
+
+def test_frames_of_earlier_positions_leave_the_question_open() -> None:
+    timeline = open_leaf(2.0)
+    timeline.frame(Merged(known=1, reached=12), 1.003)
+    assert timeline.open is not None and timeline.odds.state() == PathOdds().state()
 
 
 def test_what_is_overdue_is_less_and_less_likely_to_come() -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.policy import Action, Costs, LearntLimit, LinkView
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Trace, emitted, seal, unseal
 from cloud_gateway.core.trace.play import Check
+from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.__main__ import main
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
@@ -149,7 +152,8 @@ def test_phi_changes_what_adaptive_does(capsys: pytest.CaptureFixture[str]) -> N
     (table,) = json.loads(out)["compared"]
     rows = {row["phi"]: row["ms_per_token"] for row in table["rows"] if row["kind"] != "recorded"}
     assert set(rows) == {0.0, 100.0, "learnt"}
-    assert rows[0.0] != rows[100.0] == rows["learnt"], "no entropy is above 100 nats"
+    assert rows[0.0] != rows[100.0], "every entropy is above 0 nats and none above 100"
+    assert rows["learnt"] != rows[0.0]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +197,20 @@ def test_every_token_frame_and_pass_is_shown_once(recorded: Trace) -> None:
     assert passes == sum(isinstance(event, trace.Verified) for _, event in recorded.entries)
     assert [turn.at_ms for turn in story] == sorted(turn.at_ms for turn in story)
     assert all(turn.same for turn in story)
+
+
+def test_an_entropy_above_the_learnt_limit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decision notes one more open leaf above 1.5 nats."""
+    limits = [LearntLimit(1.5, count, count) for count in range(1, 1000)]
+    decide = Adaptive.decide
+
+    def noting(policy: Adaptive, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        policy.learnt_phi = limits.pop(0)
+        return decide(policy, tree, link, costs, now)
+
+    monkeypatch.setattr(Adaptive, "decide", noting)
+    whys = {turn.why for name in ("adaptive-20ms", "adaptive-dropped-40ms") for turn in turns(BY_NAME[name])}
+    assert "entropy > 1.50, learnt" in whys
 
 
 def test_a_worker_that_goes_is_shown_and_the_decisions_without_it() -> None:
