@@ -116,12 +116,15 @@ def held(folder: Path, what: str) -> Iterator[None]:
 
     The lock is on the folder itself (flock(2)), so it does not end if files in it are deleted, as that of a lock file
     does; and it ends with the process. `what`: the program, for the text. Raises AddressError if another one has it.
+    Whoever can open the folder can lock it, so the folder is closed to other users first.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _cannot("lock", folder, error) from None
     try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, 0o700)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

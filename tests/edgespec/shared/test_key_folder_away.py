@@ -100,3 +100,9 @@ def test_a_state_folder_stays_held_when_all_in_it_is_deleted(tmp_path: Path) -> 
 
     with held(tmp_path, "gateway"):  # the lock has ended with its process
         pass
+
+
+def test_a_held_state_folder_is_closed_to_users_who_could_lock_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with held(tmp_path, "gateway"):
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
