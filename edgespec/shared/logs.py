@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -42,7 +41,7 @@ KEPT = 20
 JOIN_S = 1.0
 """Time for the reader thread to end; a child process may keep the pipe open for longer."""
 PACKAGES = ("edgespec", "cloud_gateway", "edgespec_vllm")
-_OUR_FILES = tuple(f"{Path(__file__).absolute().parents[2] / package}{os.sep}" for package in PACKAGES)
+"""Wherever they were imported from: in a checkout, `edgespec_vllm` has another parent folder than the others."""
 _LENT = ".websockets"
 """Suffix of our loggers that are passed to the library `websockets`."""
 _KNOWN = frozenset({
@@ -113,7 +112,14 @@ def loop_failed(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
 
 def is_ours(record: logging.LogRecord) -> bool:
     """Whether the logging call is in a file of our packages."""
-    return record.pathname.startswith(_OUR_FILES) and not record.name.endswith(_LENT)
+    return record.pathname.startswith(_our_folders()) and not record.name.endswith(_LENT)
+
+
+def _our_folders() -> tuple[str, ...]:
+    """The folders of those of our packages that are imported, each with a separator at its end."""
+    # Read for each record, since a package may be imported after the policy began.
+    imported = [sys.modules.get(package) for package in PACKAGES]
+    return tuple(f"{folder}{os.sep}" for module in imported for folder in getattr(module, "__path__", ()))
 
 
 class JsonLines(logging.Formatter):

@@ -83,7 +83,9 @@ class Scene:
             self.completion()
             if self.server.counts().accepted > before:
                 return time.monotonic() - began
-        raise AssertionError(f"no draft was accepted within {RETURN_S:.0f} s")
+        status = self.rig.gateway_command("status", "--json")
+        shown = ", ".join(f"{name} {status[name]}" for name in ("engines", "workers_linked", "drafted", "accepted"))
+        raise AssertionError(f"no draft was accepted within {RETURN_S:.0f} s; the link process: {shown}")
 
 
 def two_users(scene: Scene) -> None:
@@ -126,11 +128,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m integrations.vllm.live.faults", description=__doc__)
     parser.add_argument("venv", type=Path, help="what `make vllm` made")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep logs and state there")
     options = parser.parse_args(argv)
     venv = options.venv.resolve()
     wrong = 0
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = options.folder or Path(name)
         folder.chmod(0o755)
         for part in ("volume", "state"):
             (folder / part).mkdir(mode=0o750 if part == "volume" else 0o700)

@@ -1,6 +1,7 @@
 """The logging policy: messages of our packages are printed, of all others only the kind and the place."""
 
 import asyncio
+import importlib
 import io
 import json
 import logging
@@ -48,10 +49,32 @@ def out() -> Iterator[io.StringIO]:
         yield stream
 
 
-@pytest.mark.parametrize("of", ["edgespec", "cloud_gateway", "edgespec_vllm"])
+@pytest.mark.parametrize("of", ["edgespec", "cloud_gateway"])
 def test_our_own_sentences_are_printed(out: io.StringIO, of: str) -> None:
+    importlib.import_module(of)
     planted("def f(): log.info('draft model %s: %d tokens, %.1f s', 'm.gguf', 5, 0.25)", of=of)()
     assert f"INFO    {of}.planted: draft model m.gguf: 5 tokens, 0.2 s\n" in out.getvalue()
+
+
+@pytest.mark.parametrize("parent", ["checkout/integrations/vllm", "venv/lib/python3.11/site-packages"])
+def test_the_integration_is_ours_wherever_it_is_imported_from(tmp_path: Path, parent: str) -> None:
+    source = "import logging\nlogging.getLogger(__name__).warning('said by %s', __name__)\n"
+    for name in ("edgespec_vllm", "edgespec_vllm_other"):
+        folder = tmp_path / parent / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "speaks.py").write_text(source)
+    program = """
+from edgespec.shared import logs
+with logs.policy("info"):
+    import edgespec_vllm.speaks, edgespec_vllm_other.speaks
+"""
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path / parent}:{ROOT}"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    ours, foreign = done.stderr.splitlines()
+    assert ours.endswith("WARNING edgespec_vllm.speaks: said by edgespec_vllm.speaks")
+    assert "text withheld" in foreign and "said by" not in foreign
 
 
 def test_a_line_of_json_has_the_figures_of_our_own_lines_only(monkeypatch: pytest.MonkeyPatch) -> None:
