@@ -17,7 +17,7 @@ class NoStage:
 def answer(text: str, *, frames: int = 0, verified: int = 0, accepted: int = 0, after: int = 0) -> Answer:
     extension: dict[str, Any] = {
         "rounds": 5,
-        "frames": {"used": frames, "rejected": 0},
+        "frames": {"received": frames, "used": frames, "rejected": 0},
         "drafted": {"worker": verified},
         "accepted": {"worker": accepted},
     }
@@ -32,7 +32,7 @@ def test_a_completion_counts_only_where_its_condition_was_applied() -> None:
     assert not answer("abcd", after=2).exercised("killed"), "no frame was used before"
     assert not answer("abcd", frames=2, verified=3, after=0).exercised("killed"), "the answer had ended"
     assert not answer("abcd", frames=2, verified=3, after=4).exercised("killed"), "it had not begun"
-    assert answer("abcd", frames=2, verified=3).exercised("random") and not answer("abcd").exercised("random")
+    assert answer("abcd", frames=2).exercised("random") and not answer("abcd").exercised("random")
 
 
 def test_one_different_text_is_found_and_named() -> None:

@@ -47,6 +47,7 @@ class Answer:
         return {
             "tokens": self.usage["completion_tokens"],
             "rounds": extension["rounds"],
+            "frames_received": extension["frames"]["received"],
             "frames_used": extension["frames"]["used"],
             "frames_rejected": extension["frames"]["rejected"],
             "verified_from_workers": extension["drafted"].get("worker", 0),
@@ -63,8 +64,8 @@ class Answer:
             case "killed":
                 used = figures["frames_used"] > 0 and figures["verified_from_workers"] > 0
                 return bool(used and 0 < self.after_kill < self.length)
-            case "random":
-                return bool(figures["verified_from_workers"] > 0)
+            case "random":  # `adaptive` soon verifies none of its candidates; `wanspec`, beside it, verifies them
+                return bool(figures["frames_received"] > 0)
         return bool(figures["accepted_from_workers"] > 0)
 
 
