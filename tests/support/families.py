@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tests.support.tiny_gguf import add_tiny_tokenizer, describe, gguf_file
 
-VOCAB, WINDOW = 96, 8
+VOCAB = 320
+WINDOW = 8
 SIZES = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -115,8 +116,8 @@ SENTENCEPIECE = {"mistral", "gemma2", "gemma3_text", "phi3"}
 
 
 def pieces(vocab: int) -> list[str]:
-    """A SentencePiece vocabulary of this size; too small for every byte."""
-    made = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(64)), "▁", "t", "▁t", "▁the"]
+    """A SentencePiece vocabulary of this size, with a token for each byte."""
+    made = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "t", "▁t", "▁the"]
     return [*made, *(f"x{i}" for i in range(vocab - len(made)))]
 
 
