@@ -133,16 +133,20 @@ class _WithoutEnds:
     @property
     def argmax(self) -> Sequence[int]:
         """The most probable token of each row; logits are read only of rows at whose top an end token was."""
-        found = self._rows.argmax
-        return [int(self.logits(row).argmax()) if self._short(row, top) else top for row, top in enumerate(found)]
+        likeliest = list(self._rows.argmax)
+        for row, token in enumerate(likeliest):
+            if token in self._ends and self._too_early(row):
+                likeliest[row] = int(self.logits(row).argmax())
+        return likeliest
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Shape [vocab_size]."""
         raw = self._rows.logits(row)
-        return _without(raw, self._ends) if self._depths[row] < self._left else raw
+        return _without(raw, self._ends) if self._too_early(row) else raw
 
-    def _short(self, row: int, top: int) -> bool:
-        return top in self._ends and self._depths[row] < self._left
+    def _too_early(self, row: int) -> bool:
+        """Whether a completion that ended after this row would have too few tokens."""
+        return self._depths[row] < self._left
 
 
 def _without(logits: NDArray[np.float32], ends: AbstractSet[int]) -> NDArray[np.float32]:

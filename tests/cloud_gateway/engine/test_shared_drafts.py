@@ -167,3 +167,31 @@ async def test_a_small_prompt_is_drafted_for_beside_three_large_ones(make: Make,
     refused = [(await one)[1].usage.why_not_local for one in large]
     assert "the local draft has no room for this request" in refused, "the memory was too small for all"
     local.shutdown()
+
+
+class Offered(Policy):
+    """Notes the probes that it is offered."""
+
+    def __init__(self) -> None:
+        self.probes: list[tuple[int, float] | None] = []
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        self.probes.append(costs.probe)
+        return Verify(())
+
+
+def test_a_probe_of_the_targets_curve_is_offered_to_every_policy() -> None:
+    engine = turned(Noted(), [asked(number, "adaptive") for number in range(3)], turns=14)
+    curve = engine.local.verify_s
+    policies = [Offered() for _ in engine.requests.active]
+    for active, policy in zip(engine.requests.active.values(), policies, strict=True):
+        active.generation.policy = policy
+    engine.turn()
+    assert [policy.probes for policy in policies] == [[None]] * 3
+
+    curve.sample(4, 0.050)
+    while curve.probe is None:
+        curve.sample(1, 0.030)
+    offered = curve.probe
+    engine.turn()
+    assert [policy.probes[1:] for policy in policies] == [[offered]] * 3

@@ -1,9 +1,12 @@
-"""The eviction order of cached prefixes."""
+"""The eviction order of cached prefixes, and which open request gives way to another."""
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.eviction import MAX_IDLE_S, Kept, first_to_go
+from edgespec.core.eviction import MARGIN, MAX_IDLE_S, Holding, Kept, first_to_go, gives_way
 
 kept = st.builds(Kept, st.sampled_from([b"", b"a", b"b", b"c"]), st.integers(0, 5), st.floats(0, 2 * MAX_IDLE_S))
 
@@ -30,3 +33,35 @@ def test_no_small_scope_is_evicted_before_a_larger_one(entries: list[Kept]) -> N
     found = [entries[i] for i in order]
     fresh = [one for one in found if one.scope and one.size and now - one.used_at <= MAX_IDLE_S]
     assert [size[one.scope] for one in fresh] == sorted((size[one.scope] for one in fresh), reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_owner_loses_only_to_one_that_holds_less_by_the_margin(seed: int) -> None:
+    draws = random.Random(seed)
+    decided = {"waits": 0, "takes": 0}
+    for _ in range(60):
+        held = [Holding(draws.choice("abc"), draws.randint(1, 200), order) for order in range(draws.randint(1, 8))]
+        asker = Holding(draws.choice("abc"), draws.randint(1, 400), 99)
+        held.append(asker)
+        loser = gives_way(held, asker)
+        assert loser is not None
+
+        sizes = {owner: sum(holding.size for holding in held if holding.owner == owner) for owner in "abc"}
+        asked = sizes[str(asker.owner)]
+        if loser.owner == asker.owner:
+            decided["waits"] += 1
+            assert max(sizes.values()) <= MARGIN * asked
+        else:
+            decided["takes"] += 1
+            assert sizes[str(loser.owner)] > MARGIN * asked
+    assert min(decided.values()) > 5
+
+
+def test_of_two_that_need_about_the_same_the_one_that_has_it_works_on() -> None:
+    """Without a margin, each would take the room that the other one has just been given, token by token."""
+    small, large = Holding("a", 100, 1), Holding("b", 125, 2)
+    assert gives_way([small, large], asker=small) == small
+    assert gives_way([small, large], asker=large) == large
+
+    larger = Holding("b", 126, 2)
+    assert gives_way([small, larger], asker=small) == larger

@@ -277,6 +277,35 @@ def test_balanced_makes_a_third_of_colocated_decodings_passes() -> None:
     assert 0.25 < local_share("balanced") < 0.33 and local_share("latency") > 0.9
 
 
+def with_credit(passes: float) -> Adaptive:
+    """A policy under `balanced` that may make so many local passes beside a worker."""
+    policy = Adaptive(PolicySettings(prefer="balanced"))
+    policy.budget.earn(passes / policy.tuning.share)
+    return policy
+
+
+COMPANY = replace(COSTS, local_step_s=TD / 4, sharers=3, together=3)
+"""Four requests share a pass of the local draft."""
+
+
+def test_of_a_shared_pass_the_budget_pays_the_requests_part() -> None:
+    for costs, left in ((COSTS, False), (COMPANY, True)):
+        policy = with_credit(0.5)
+        assert isinstance(decide(policy, CandidateTree([1, 2]), 0.1, costs=costs), Draft)
+        assert policy.budget.open is left
+
+
+def test_a_pass_that_is_not_made_costs_nothing() -> None:
+    policy, tree = with_credit(0.5), CandidateTree([1, 2])
+    for _ in range(6):
+        assert isinstance(decide(policy, tree, 0.1, costs=COMPANY), Draft)
+        assert (policy.completion.run, policy.fallbacks) == (1, 1)
+        policy.withdrawn()
+        assert (policy.completion.run, policy.fallbacks) == (0, 0)
+    policy.withdrawn()
+    assert (policy.completion.run, policy.fallbacks) == (0, 0), "no pass was to be made"
+
+
 def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
     policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
     costs = replace(COSTS, local_step_s=TT / 5)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
@@ -18,6 +20,7 @@ from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, Rounds
+from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.verification import SharedNoise
@@ -181,6 +184,51 @@ def test_a_worker_that_declines_or_breaks_the_protocol_is_not_asked_again() -> N
     assert generation.assignments.excluded == {"w", "v"} and generation.usage.frames["rejected"] == 1
 
 
+def test_a_released_workers_numbering_is_forgotten() -> None:
+    """It is kept by epoch, and a request may be taken away from workers again and again."""
+    generation = decoding()
+    generation.handle(events.FrameArrived("w", frame(generation)), 0.1)
+    generation.handle(events.WorkerChanged("w", "needed"), 0.2)
+    assert len(generation.tree.tree) == 2, "its candidates stay"
+
+    again = generation.tree.merge(1, frame(generation, first=1), "w")
+    assert again.known == 2, "its nodes are numbered from 1 again"
+
+
+class Late(ForcesFive):
+    """Its masks of candidates are never there; asking for one would wait."""
+
+    def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+        assert not path, "the engine's thread would wait for the mask"
+        return super().__call__(path)
+
+    def ready(self, path: Sequence[int], wake: Callable[[], None] | None = None) -> bool:
+        return not path
+
+
+@pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
+def test_a_round_ends_before_a_candidate_whose_mask_is_late() -> None:
+    for constraint, tokens in ((ForcesFive(PROMPT, ()), 3), (Late(PROMPT, ()), 1)):
+        generation = decoding(constraint=constraint)
+        generation.handle(events.FrameArrived("w", frame(generation)), 0.1)
+        (chosen,) = of(verify(generation), events.Chosen)
+        assert len(chosen.tokens) == tokens
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_only_a_refuted_draft_counts_as_a_divergence(drafted: bool) -> None:
+    """A worker drafts on from where the target is, if only a source without a model was wrong."""
+    generation = decoding("plain")
+    wrong = (int(next_logits(PROMPT).argmax()) + 1) % VOCAB
+    if drafted:
+        generation.handle(events.FrameArrived("w", frame(generation, right=False)), 0.1)
+    else:
+        generation.account.asked("lookup", 1, None)
+        generation.tree.suggest(generation.tree.root, wrong, 0.5, "lookup")
+    (commit,) = of(verify(generation), events.Send)
+    assert commit.diverged is drafted
+
+
 # --- reading, rounds, ends -------------------------------------------------------------------------------------------
 
 
@@ -210,6 +258,15 @@ def test_a_cancelled_request_ends_with_its_round_and_emits_nothing() -> None:
     outputs = verify(generation)
     assert of(outputs, events.Finished) == [events.Finished("cancelled")]
     assert [chosen.event for chosen in of(outputs, events.Chosen)] == [None]
+
+
+def test_a_cancelled_request_that_is_preempted_ends_and_does_not_wait_again() -> None:
+    generation = decoding()
+    assert generation.handle(events.Ended("left"), 0.1) == ()
+    outputs = generation.handle(events.Preempted(), 0.2)
+    assert of(outputs, events.Finished) == [events.Finished("cancelled")]
+    assert of(outputs, events.Drop) == [], "the end frees slot and local draft"
+    assert generation.status is Status.FINISHED
 
 
 def test_the_policy_receives_a_round_before_anything_later() -> None:
@@ -250,6 +307,38 @@ def test_a_failed_pass_is_retried_with_what_was_emitted_then_ends() -> None:
     assert isinstance(generation.decide(None, COSTS, 2.3), Verify)
     (finished,) = of(generation.handle(events.Failed("own-pass", "x"), 2.4), events.Finished)
     assert finished.finish == "error" and generation.status is Status.FINISHED
+
+
+def test_only_a_pass_of_its_own_ends_a_request_that_is_suspected() -> None:
+    """A pass for several requests may fail by the fault of any of them."""
+    generation = decoding()
+    for retry in range(1, 2 * MAX_RETRIES):
+        outputs = generation.handle(events.Failed("pass", "x"), 1.0)
+        assert of(outputs, events.Finished) == []
+        assert (generation.status, generation.retries.count) == (Status.QUEUED, retry)
+        generation.handle(events.Admitted(len(generation.reading) - 1), 1.0)
+        assert generation.retries.alone
+    (finished,) = of(generation.handle(events.Failed("own-pass", "x"), 2.0), events.Finished)
+    assert finished.finish == "error"
+
+
+@pytest.mark.parametrize("scope", ["speculation", "pass", "own-pass"])
+def test_after_a_fault_no_source_is_asked_and_no_token_forced(
+    scope: Literal["speculation", "pass", "own-pass"],
+) -> None:
+    constraint = ForcesFive(PROMPT, range(VOCAB))
+    generation = decoding(constraint=constraint)
+    generation.sources = make_sources(PolicySettings(), PROMPT)
+    assert list(generation.ask_sources()) == ["lookup"]
+    verify(generation, 0.5)
+    assert [node.token for node in generation.forced] == [5]
+
+    generation.handle(events.Failed(scope, "x"), 1.0)
+    if scope != "speculation":
+        generation.handle(events.Admitted(len(generation.reading) - 1), 1.0)
+    assert list(generation.ask_sources()) == []
+    assert verify(generation, 2.0)
+    assert list(generation.forced) == []
 
 
 def test_a_good_pass_ends_suspicion_until_it_was_retried_twice() -> None:

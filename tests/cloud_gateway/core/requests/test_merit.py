@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from cloud_gateway.core.requests.router import MAX_KEYS, MIN_WORTH, START, LinkedWorker, Merit, choose
 
 GROUPS = frozenset({"default"})
@@ -60,3 +64,32 @@ def test_no_keys_prompts_alone_make_a_worker_worthless() -> None:
 def test_one_of_ten_requests_explores() -> None:
     merit = Merit()
     assert sum(merit.explores() for _ in range(100)) == 10
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_of_workers_passed_over_the_one_tried_longest_ago_explores(seed: int) -> None:
+    """The best worker is far away; all others are nearer, and have brought nothing."""
+    draws = random.Random(seed)
+    merit = Merit()
+    names = [f"near {number}" for number in range(40)]
+    near = [LinkedWorker(name, 0.001, 0.001, 0.01, paused=False, name=name) for name in names]
+    for name in names:
+        for _ in range(4):
+            merit.ended(name, "key", 24, 0, 0)
+
+    tried = names.copy()
+    draws.shuffle(tried)
+    for name in tried:
+        merit.explores()
+        merit.given(name)
+    workers = [FAR, *near]
+    draws.shuffle(workers)
+    assert choose(workers, {}, GROUPS, merit) == "far"
+
+    explored: list[str | None] = []
+    for _ in names:
+        worker = choose(workers, {}, GROUPS, merit, explore=True)
+        merit.explores()
+        merit.given(str(worker))
+        explored.append(worker)
+    assert explored == tried

@@ -87,6 +87,25 @@ def test_a_walk_ends_at_the_leaf_at_a_miss_and_at_its_limit() -> None:
     assert (missed.tokens, missed.rows, missed.at_leaf) == ([9], [0], False)
 
 
+@pytest.mark.claim("a-late-mask-keeps-its-own-completion-waiting-and-no-other")
+@given(tree=flat_trees(VOCAB, max_rows=20), seed=st.integers(0, 255), late=st.sets(st.integers(1, 19)))
+def test_a_walk_ends_before_a_row_whose_mask_is_late(tree: FlatTree, seed: int, late: set[int]) -> None:
+    asked: list[int] = []
+
+    def choose(row: int) -> int:
+        asked.append(row)
+        return target([tree.tokens[i] for i in path_to(tree, row)], seed)
+
+    free = walk(tree, choose)
+    asked.clear()
+    taken = walk(tree, choose, ready=lambda row: row not in late)
+
+    assert not late.intersection(asked), "asking for it would wait"
+    passed = next((i for i, row in enumerate(free.rows) if row in late), len(free.rows))
+    assert taken.rows == free.rows[:passed]
+    assert taken.tokens == free.tokens[:passed]
+
+
 steps = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=30)
 
 
