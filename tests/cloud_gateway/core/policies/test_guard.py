@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.completion import Budget
-from cloud_gateway.core.policies.guard import Guard, Mode, Reference
+from cloud_gateway.core.policies.guard import ESTIMATED_EVERY, Guard, Mode, Reference
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
@@ -157,6 +157,29 @@ def test_a_round_that_read_the_prompt_says_nothing_of_the_pace_alone() -> None:
         assert choice(guard, behind) == choice(guard) == "alone", "it decides more than once in a round"
         after(guard, 1, 5 * ALONE_S)
     assert driven(Adaptive(), lambda token: 0.5 * ALONE_S) == []
+
+
+def test_a_round_that_read_changes_nothing_of_the_pace_alone() -> None:
+    """Also if it is asked again in that round, when nothing is left to read."""
+    guard = after(Guard("latency"), 20, 2 * ALONE_S)
+    behind = replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
+    assert choice(guard, behind) == choice(guard) == "alone"
+    before = guard.state()[4:6]
+    after(guard, 1, 5 * ALONE_S)
+    assert guard.state()[4:6] == before
+
+    assert choice(guard) == "alone"
+    after(guard, 1, 5 * ALONE_S)
+    assert guard.state()[4:6] != before
+
+
+def test_the_estimate_of_the_pace_alone_follows_the_draft() -> None:
+    guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
+    poor = (0.05, 0.02, 0.01, 0.01)
+    modes = [guard.choose(COSTS, poor, 16, 100, ready=True) for _ in range(20)]
+    assert set(modes) == {"normal"}
+    modes = [choice(guard) for _ in range(ESTIMATED_EVERY)]
+    assert modes[-1] == "alone"
 
 
 def test_changes_are_counted_in_usage_and_metrics() -> None:
