@@ -116,7 +116,7 @@ def held(folder: Path, what: str) -> Iterator[None]:
 
     The lock is on the folder itself (flock(2)), so it does not end if files in it are deleted, as that of a lock file
     does; and it ends with the process. `what`: the program, for the text. Raises AddressError if another one has it.
-    Whoever can open the folder can lock it, so the folder is closed to other users first.
+    A user who can open the folder can lock it, so the folder is closed to other users first.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
