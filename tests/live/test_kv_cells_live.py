@@ -1,9 +1,11 @@
-"""The demo's model with a KV cache that holds one long request: what a key that holds most of it costs another key."""
+"""The demo's model, a KV cache for one long request: what a key that holds most of it costs another key."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,11 +23,25 @@ SET = {
     "policy.name": "plain",
     "local_draft.model": "",
     "target.engine": "llamacpp",
-    "target.context": "512",
-    "target.kv_tokens": "600",
+    "target.context": "1024",
+    "target.slots": "4",
+    "target.kv_tokens": "1100",
 }
-LARGE, SMALL = [500 + i % 90 for i in range(300)], [100 + 7 * i % 900 for i in range(60)]
+LARGE = [500 + i % 90 for i in range(800)]
+"""Beside it and its completion there is no room for 32 tokens of a small request, which would need no preemption."""
+SMALL = [100 + 7 * i % 900 for i in range(60)]
 SAMPLES = 3
+
+
+@contextmanager
+def gateway() -> Iterator[Engine]:
+    """An engine with the demo's model."""
+    settings = overridden(GatewaySettings(), {"target.model": str(models.quantised())})
+    for name, value in SET.items():
+        settings = overridden(settings, {name: value})
+    engine = Engine(load_models(settings).target, None, engine_settings(settings))
+    with started(engine):
+        yield engine
 
 
 async def first_token_s(stream: Any) -> float:
@@ -44,16 +60,12 @@ def request(key: str, prompt: list[int], count: int) -> GenerationRequest:
 @pytest.mark.claim("no-key-keeps-the-kv-cache-from-another")
 async def test_a_key_that_holds_the_cache_does_not_delay_anothers_first_token() -> None:
     """In turns with and without the attack, so that both see the same load of the machine."""
-    settings = overridden(GatewaySettings(), {"target.model": str(models.quantised())})
-    for name, value in SET.items():
-        settings = overridden(settings, {name: value})
-    engine = Engine(load_models(settings).target, None, engine_settings(settings))
     alone: list[float] = []
     beside: list[float] = []
-    with started(engine):
+    with gateway() as engine:
         for _ in range(SAMPLES):
             for attacked, waits in ((False, alone), (True, beside)):
-                streams = [engine.submit(request("attacker", LARGE, 150))] if attacked else []
+                streams = [engine.submit(request("attacker", LARGE, 200))] if attacked else []
                 for stream in streams:
                     await first_token_s(stream)
                 streams.append(engine.submit(request("victim", SMALL, 200)))

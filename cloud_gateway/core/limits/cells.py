@@ -16,7 +16,9 @@ room is taken from others by one of two rules.
 
 A key's part of the time is counted while requests wait for room: each key that runs or waits should run for an equal
 part of it (`Cells.lag`). So keys alternate, and one that has had less than its part cannot be kept from it, whatever
-the others ask for.
+the others ask for. A key that asks now and then is also credited with its part of the time in which it was absent, up
+to what it costs to preempt those that run. So its requests enter at once, if it uses less than its part. Without that,
+the lag of its last request made it wait for a turn of the others, although they had run alone since then.
 
 Not done: room by a share of the cells for each key. With 1100 cells and a context of 1024, a share of two keys holds no
 long prompt. Nor a pause before a large request is admitted again, in the hope that the next small one comes: the target
@@ -44,10 +46,8 @@ TURN_READINGS = 10.0
 MAX_TURN_S = 60.0
 """Longest turn, except that a turn is never shorter than the reading before it: others wait for their first token."""
 MEMORY_S = 300.0
-"""Time in which a lag shrinks to 1 / e: a key that had much of the cache an hour ago is like any other."""
-
-FORGOTTEN_S = 1e-3
-"""Lag of a key that counts as none."""
+"""Time in which a lag shrinks to 1 / e, and after which an absent key is forgotten: a key that had much of the cache an
+hour ago is like any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,18 @@ class Room:
     """When its turn ends; without end until it has gained a token."""
 
 
+@dataclass(slots=True)
+class Account:
+    """One key's use of the time in which requests waited for room."""
+
+    lag_s: float = 0.0
+    """Seconds that the key should have run, less those that it did: below 0 if it has had more than its part."""
+    ran_at: float = -math.inf
+    """When a request of it ran last."""
+    present_at: float = -math.inf
+    """When a request of it ran or waited last."""
+
+
 class Cells:
     """The rooms of all running requests, which never exceed `capacity`."""
 
@@ -97,9 +109,8 @@ class Cells:
         self._running: list[Room] = []
         self._waiting: list[Room] = []
         """Requests that were refused room."""
-        self._lags: dict[str, float] = {}
-        """Seconds that a key should have run while requests waited, less those that it did: below 0 for a key that has
-        had more than its part. One that is not here is at 0."""
+        self._accounts: dict[str, Account] = {}
+        """Those of the keys that have run or waited within MEMORY_S."""
         self._at: float | None = None
 
     @property
@@ -109,7 +120,8 @@ class Cells:
 
     def lag(self, key: str) -> float:
         """Seconds by which a key has had less than its part of the time; negative if it has had more."""
-        return self._lags.get(key, 0.0)
+        account = self._accounts.get(key)
+        return 0.0 if account is None else account.lag_s
 
     def advance(self, now: float, prices: Prices) -> None:
         """Books the time since the last call, and begins the turns of requests that have been read."""
@@ -117,6 +129,7 @@ class Cells:
         elapsed_s = 0.0 if self._at is None else now - self._at
         self._at = now
         self._book(elapsed_s)
+        self._note_presence(now)
 
         for room in self._running:
             if room.turn_end == math.inf and room.tokens > room.entered:
@@ -130,8 +143,9 @@ class Cells:
             return None
 
         room.read = 0
+        self._credit(room.key, now)
         first = self._is_first(room, now)
-        due = first and now - room.since >= self._wait_s(room)
+        due = first and self._is_due(room, now)
         preempted = self._make_way(room, now, takes=due and now - room.lost_at >= self._wait_s(room))
         if preempted is None:
             self._refuse(room)
@@ -206,12 +220,16 @@ class Cells:
         others = [loser for loser in losers if loser.key != room.key]
         if not others:
             return False
-        lost_s = sum(loser.read for loser in others) * self._prices.read_s
+        lost_s = self._reading_s(others)
         unread = room.tokens - room.read
         to_come = room.longest - self.rows - room.tokens
         asked_s = unread * self._prices.read_s + to_come * self._prices.pass_s
         waited_s = self.lag(room.key) - max(self.lag(loser.key) for loser in others)
         return lost_s > asked_s + waited_s
+
+    def _reading_s(self, rooms: Sequence[Room]) -> float:
+        """Seconds of reading that is lost if these are preempted."""
+        return sum(room.read for room in rooms) * self._prices.read_s
 
     def _preempt(self, room: Room, now: float) -> None:
         """Takes all room from a request. One that has gained nothing keeps the time for which it has waited."""
@@ -239,24 +257,62 @@ class Cells:
         """Seconds until a request that waits is due."""
         return WAIT_READINGS * room.tokens * self._prices.read_s
 
+    def _is_due(self, room: Room, now: float) -> bool:
+        """Whether it has waited long enough for other keys: the time in which its own key ran does not count."""
+        waits_since = max(room.since, self._accounts[room.key].ran_at)
+        return now - waits_since >= self._wait_s(room)
+
     def _is_first(self, room: Room, now: float) -> bool:
         """Whether its key has a part left, and no other key whose request is due has had less of its part."""
         due = [
             self.lag(other.key)
             for other in self._waiting
-            if other is not room and now - other.since >= self._wait_s(other) and self._has_part_left(other)
+            if other is not room and self._is_due(other, now) and self._has_part_left(other)
         ]
         return self._has_part_left(room) and self.lag(room.key) >= max(due, default=0.0)
 
     def _book(self, elapsed_s: float) -> None:
-        """Changes the lags of the keys that run or wait, if one waits."""
+        """Changes the lags of the keys that run or wait."""
         faded = math.exp(-elapsed_s / MEMORY_S)
-        self._lags = {key: lag * faded for key, lag in self._lags.items() if abs(lag) > FORGOTTEN_S}
+        for account in self._accounts.values():
+            account.lag_s *= faded
 
         running = {room.key for room in self._running}
         contending = running | {room.key for room in self._waiting}
-        if len(contending) == len(running):  # nobody waits for another key
+        # 1. A key waits for others: each has an equal part of the time.
+        if len(contending) > len(running):
+            part = len(running) / len(contending)
+            for key in contending:
+                self._accounts[key].lag_s += elapsed_s * (part - (key in running))
             return
-        part = len(running) / len(contending)
-        for key in contending:
-            self._lags[key] = self.lag(key) + elapsed_s * (part - (key in running))
+
+        # 2. Nobody waits for another key: those that run catch up, as if one more key waited.
+        caught_up_s = elapsed_s / (len(running) + 1)
+        for key in running:
+            account = self._accounts[key]
+            account.lag_s = min(account.lag_s, max(account.lag_s - caught_up_s, 0.0))
+
+    def _note_presence(self, now: float) -> None:
+        """Notes which keys run or wait, and forgets those that were absent for long."""
+        for room in self._waiting:
+            self._accounts[room.key].present_at = now
+        for room in self._running:
+            account = self._accounts[room.key]
+            account.present_at = now
+            account.ran_at = now
+
+        absent = [key for key, account in self._accounts.items() if now - account.present_at > MEMORY_S]
+        for key in absent:
+            del self._accounts[key]
+
+    def _credit(self, key: str, now: float) -> None:
+        """Adds to the lag of a key that was absent its part of that time, up to the reading of what runs."""
+        others = {room.key for room in (*self._running, *self._waiting)}
+        if key in others:
+            return
+
+        account = self._accounts.setdefault(key, Account())
+        part_s = (now - account.present_at) / (len(others) + 1)
+        most_s = self._reading_s(self._running)
+        account.lag_s = max(account.lag_s, min(account.lag_s + part_s, most_s))
+        account.present_at = now
