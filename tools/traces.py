@@ -49,7 +49,7 @@ SCENES = (
     Scene("colocated-k4", "colocated", 2, k=4),
     Scene("worker-lost", "wanspec", 3, tokens=160, worker_ends_after=26),
     Scene("wanspec-dropped-40ms", "wanspec", 4, draft="dropped", rtt_ms=40.0),
-    Scene("adaptive-20ms", "adaptive", 5),
+    Scene("adaptive-20ms", "adaptive", 5, tokens=128),
     Scene("adaptive-dropped-40ms", "adaptive", 6, draft="dropped", rtt_ms=40.0),
 )
 

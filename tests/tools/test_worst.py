@@ -19,3 +19,4 @@ def test_ratios_are_paired_by_prompt_and_those_above_the_limit_counted() -> None
     assert (beside["case"], beside["ratio"], beside["above 1.02"], beside["disturbed"]) == ("slow", 1.01, 1, 0)
     assert (alone["case"], alone["ratio"], alone["above 1.02"], alone["no worker ms"]) == ("slow*", 1.212, 3, 25.0)
     assert (beside["same text"], beside["reason"]) == (3, "too slow")
+    assert (beside["single ratios"], alone["single ratios"]) == ("1.00 1.10 1.01", "1.20 1.32 1.21")

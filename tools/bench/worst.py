@@ -62,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", choices=tuple(CASES), nargs="+", default=list(CASES), help="default: all")
     parser.add_argument("--draft", choices=("quantised", "requantised", "dropped"), default="quantised")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
-    parser.add_argument("--limit", type=checked.number(int, 1, 1000), default=10, help="prompts to use")
+    parser.add_argument(
+        "--limit", type=checked.number(int, 1, 1000), default=10, help="prompts to use; the demo has 16"
+    )
     parser.add_argument("--max-tokens", type=checked.number(int, 1, 1024), default=128)
     parser.add_argument("--json", type=checked.output, metavar="OUT", help="written after every prompt")
 
@@ -120,6 +122,7 @@ def row(table: Table, arm: str, control: str) -> dict[str, Any]:
         "ratio": round(table.ratio(arm, control, _whole), 3),
         "p90": round(high(ratios), 3),
         f"above {LIMIT}": sum(ratio > LIMIT for ratio in ratios),
+        "single ratios": " ".join(f"{ratio:.2f}" for ratio in ratios),
         "same text": sum(runs[arm].text == runs[control].text for runs in table.runs),
         "reason": why.most_common(1)[0][0],
     }

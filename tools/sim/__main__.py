@@ -71,7 +71,7 @@ def _figure(options: argparse.Namespace) -> int:
         answer = options.simulated(options.json, options.processes, seen, options.runs, **more)
     verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
-    for key in [one for one in answer if one not in ("figure", "rows", "tables", "table")]:
+    for key in [one for one in answer if one not in ("figure", "rows", "tables", "table", "worst")]:
         name, found = key.replace("_", " "), answer[key]
         verbs.console().print(verbs.table(_listed(name, found)) if isinstance(found, Mapping) else f"{name}: {found}")
     print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")

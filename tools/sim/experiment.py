@@ -19,7 +19,7 @@ from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.lab.link_model import LinkModel
 from edgespec.lab.sim.process import TokenProcess
 from edgespec.lab.sim.world import Curve, Result, Steps, run
-from tools.sim.tokens import Iid, Recorded
+from tools.sim.tokens import Iid, IidProcess, Recorded
 
 Kind = Iid | Recorded
 Row = dict[str, Any]
@@ -95,6 +95,10 @@ class Cell:
     """Further columns of its row."""
     base: Arm = field(default=BASE, compare=False)
     """What its ratios are relative to, without a worker."""
+    workers: tuple[Iid, ...] = ()
+    """Each worker's draft; empty: the gateway's own model."""
+    changes_after: int = 1 << 30
+    """Completions after which all workers draft with the gateway's own model."""
 
 
 def simulate(cell: Cell) -> list[Result]:
@@ -109,9 +113,18 @@ def simulate(cell: Cell) -> list[Result]:
         made = [worker.make(2, says, epoch) for epoch in range(1, worker.count + 1)] if worker else []
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
         controller = cell.arm.controller(before)
-        results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed))
+        drafts = _drafts(cell, process, seed) if made else []
+        results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed, drafts=drafts))
         before = controller.state()
     return results
+
+
+def _drafts(cell: Cell, process: TokenProcess, seed: int) -> list[TokenProcess]:
+    """What the workers propose for the completion of `process`, if they have drafts of their own."""
+    if not cell.workers or seed >= cell.changes_after:
+        return []
+    assert isinstance(process, IidProcess), "a recording has one draft"
+    return [kind.beside(process, seed + 1000 * nth, cell.tokens) for nth, kind in enumerate(cell.workers)]
 
 
 def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lambda done, total: None) -> list[Row]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ MEDIAN, HIGH = 1.00, 1.05
 """Goals for the median and the 90th percentile of a place, relative to the best of plain and co-located k = 2."""
 BETTER = 0.98
 """A `wanspec` at no more passes is better where its latency is below this share of ours."""
+ALONE = 1.05
+"""Goal for the time of all completions with a bad worker, relative to the same gateway alone; not for `offload`, which
+makes no passes of its own while a worker drafts."""
 WORKER = WorkerSpec("bestfirst", 4, 0.0, 16)
 
 
@@ -48,6 +52,33 @@ class Place:
     noise: float = 0.0
     slower: float = 1.0
     """The worker is so many times slower than it reports."""
+    beside: str = ""
+    """Each worker's draft, names of `DRAFTS` with spaces between; empty: one worker with the gateway's own model."""
+    changes_after: int = 1 << 30
+    """Completions after which the workers draft with the gateway's own model."""
+    late_passes: float = 0.0
+    """Passes of the target for which each commit waits at the worker."""
+    local_match: float | None = None
+    """Of the gateway's own draft, if not `match`."""
+
+
+DRAFTS: Mapping[str, Callable[[float], Iid]] = {
+    "wrong": lambda match: Iid(match=match, wrong=True),
+    "second": lambda match: Iid(match=0.01),
+    "right": lambda match: Iid(match=match),
+}
+"""Drafts of workers by name, for the match rate of a place: all that it names wrong, only its best token wrong, or as
+often right as the gateway's own draft, and elsewhere."""
+
+
+def worst_places(config: Mapping[str, Any]) -> Iterator[Place]:
+    """Those at which the same gateway alone is the control."""
+    worst = config["worst"]
+    for case, settings in worst["cases"].items():
+        rtts = [settings["rtt_ms"]] if "rtt_ms" in settings else worst["rtt_ms"]
+        for curve, ratio, match, rtt in product(worst["curve"], worst["ratio"], worst["match"], rtts):
+            yield Place(**{"curve": curve, "ratio": ratio, "match": match, "rtt_ms": rtt, "case": case,
+                           "tokens": config["run"]["tokens"], **settings})  # fmt: skip
 
 
 def places(config: Mapping[str, Any], *, quick: bool = False) -> Iterator[Place]:
@@ -79,7 +110,10 @@ def steps_at(place: Place, config: Mapping[str, Any]) -> Steps:
     local, verify = scaled(curve["draft"], draft_s), scaled(curve["verify"], draft_s / place.ratio)
     slow = scaled(curve["draft"], draft_s * place.slower)
     says = None if place.slower == 1 else local
-    return Steps(verify, local, slow, unread=config["run"]["unread"], worker_noise=place.noise, worker_says=says)
+    return Steps(
+        verify, local, slow, unread=config["run"]["unread"], worker_noise=place.noise, worker_says=says,
+        worker_behind_s=place.late_passes * verify(1),
+    )  # fmt: skip
 
 
 def measure(place: Place, config: Mapping[str, Any], runs: int) -> Row:
@@ -103,6 +137,27 @@ def measure(place: Place, config: Mapping[str, Any], runs: int) -> Row:
     return row
 
 
+def measure_worst(place: Place, config: Mapping[str, Any], runs: int) -> Row:
+    """The time of each completion with a bad worker, relative to the same gateway alone, and of all together."""
+    steps = steps_at(place, config)
+    net = LinkModel(place.rtt_ms / 1000, place.jitter_ms / 1000, place.loss)
+    local = Iid(match=place.match if place.local_match is None else place.local_match)
+    beside = tuple(DRAFTS[name](place.match) for name in place.beside.split())
+    worker = replace(WORKER, count=max(len(beside), 1))
+    row: Row = asdict(place) | {"base": "alone"}
+    for prefer in config["worst"]["prefer"]:
+        alone = simulate(Cell(Arm("alone", "adaptive", prefer=prefer), local, net, steps, place.tokens, runs))
+        arm = Arm(prefer, "adaptive", worker, prefer=prefer)
+        ours = simulate(
+            Cell(arm, local, net, steps, place.tokens, runs, workers=beside, changes_after=place.changes_after)
+        )
+        row[prefer] = {
+            "all": round(sum(mine.seconds for mine in ours) / sum(other.seconds for other in alone), 4),
+            "each": [round(mine.seconds / other.seconds, 3) for mine, other in zip(ours, alone, strict=True)],
+        }
+    return row
+
+
 def _against(ours: Sequence[Result], base: Sequence[Result], colocated: Sequence[Result]) -> dict[str, float]:
     ratios = [mine.seconds / other.seconds for mine, other in zip(ours, base, strict=True)]
     passes = statistics.median(
@@ -118,19 +173,29 @@ def sweep(
     """One row a place; places that `OUT.part` holds are not simulated again."""
     config = load("sweep")
     runs = runs or (config["quick"] if quick else config["run"])["runs"]
+    grid = list(places(config, quick=quick))
+    worst = [] if quick else list(worst_places(config))
     kept = verbs.Kept(out.with_suffix(".part"))
-    wanted = list(places(config, quick=quick))
     stamp = zlib.crc32(json.dumps(config, sort_keys=True).encode())
-    keys = {place: (*asdict(place).values(), runs, stamp) for place in wanted}
-    left = [place for place in wanted if keys[place] not in kept]
+    wanted = {place: (*asdict(place).values(), runs, stamp) for place in (*grid, *worst)}
+    left = [place for place in wanted if wanted[place] not in kept]
     progress(len(wanted) - len(left), len(wanted))
-    for number, (place, row) in enumerate(spread(partial(measure, config=config, runs=runs), left, processes), 1):
-        kept.get(keys[place], lambda: row)  # noqa: B023  called at once
+    for number, (place, row) in enumerate(spread(partial(_row, config=config, runs=runs), left, processes), 1):
+        kept.get(wanted[place], lambda: row)  # noqa: B023  called at once
         progress(len(wanted) - len(left) + number, len(wanted))
-    rows = [kept.get(keys[place], dict) for place in wanted]
+    rows = [kept.get(wanted[place], dict) for place in grid]
+    bad = [kept.get(wanted[place], dict) for place in worst]
     _plot(rows, out, config["run"]["prefer"])
-    answer = {"figure": "sweep", "rows": rows, **verdict(rows, config["run"]["prefer"])}
-    return answer | {"text": text(rows, config["run"]["prefer"])}
+    answer = {"figure": "sweep", "rows": rows, "worst": bad, **verdict(rows, config["run"]["prefer"])}
+    lines = [text(rows, config["run"]["prefer"]), *map(worst_text, bad)]
+    return answer | {"text": "\n".join(lines)}
+
+
+def _row(place: Place, config: Mapping[str, Any], runs: int) -> Row:
+    """A place of the grid against the better baseline, a bad worker against the gateway alone."""
+    if place.case in config["worst"]["cases"]:
+        return measure_worst(place, config, config["worst"]["runs"])
+    return measure(place, config, runs)
 
 
 def verdict(rows: Sequence[Row], prefer: Sequence[str]) -> dict[str, Any]:
@@ -168,6 +233,17 @@ def text(rows: Sequence[Row], prefer: Sequence[str]) -> str:
         place = f"{row['curve']:11}{row['ratio']:6.2f}{row['match']:6.2f}{row['rtt_ms']:5.0f}  {row['case']:36}"
         lines.append(f"{place}{mine}   {cell['median']:.3f} ({cell['passes']:.2f}) {best} {marks}".rstrip())
     return "\n".join(lines)
+
+
+def worst_text(row: Row) -> str:
+    """A line for each preference: all completions together, then each, relative to the gateway alone."""
+    place = f"{row['curve']:11}{row['ratio']:6.2f}{row['match']:6.2f}{row['rtt_ms']:5.0f}  {row['case']:36}"
+    cells = {prefer: row[prefer] for prefer in ("latency", "balanced", "offload") if prefer in row}
+    return "\n".join(
+        f"{place}{prefer:9}{cell['all']:7.3f} {'!' if cell['all'] > ALONE and prefer != 'offload' else ' '} "
+        + " ".join(f"{ratio:.2f}" for ratio in cell["each"])
+        for prefer, cell in cells.items()
+    )
 
 
 def _plot(rows: Sequence[Row], out: Path, prefer: Sequence[str]) -> None:

@@ -49,22 +49,32 @@ class Iid:
     entropy_miss: float = 1.2
     tail_tokens: int = 30
     """Tokens that share what lies behind the ranks named."""
+    wrong: bool = False
+    """Whether no token that it names is right. Its confidences have the mean `match` all the same: it is wrong, and
+    says what a draft would say that is right."""
 
     def make(self, seed: int, length: int) -> IidProcess:
         """One answer of this kind."""
         return IidProcess(self, seed, length)
 
+    def beside(self, other: IidProcess, seed: int, length: int) -> IidProcess:
+        """The same answer as `other`, as a draft of this kind proposes it; independent of what the other draft says."""
+        return IidProcess(self, seed, length, targets_of=other)
+
 
 class IidProcess:
     """See `Iid`."""
 
-    def __init__(self, kind: Iid, seed: int, length: int) -> None:
-        rng = np.random.default_rng(seed)
+    def __init__(self, kind: Iid, seed: int, length: int, *, targets_of: IidProcess | None = None) -> None:
+        rng = np.random.default_rng(seed if targets_of is None else [seed, 1])
         n = length + LOOKAHEAD
         confidence, ranks = _draw(kind, rng, n)
         means = np.where(ranks == 0, kind.entropy_match, kind.entropy_miss)
         self.targets: Sequence[int] = rng.integers(0, FILLER, n).tolist()
         self.target_entropies: Sequence[float] = rng.exponential(means).tolist()
+        if targets_of is not None:
+            self.targets = targets_of.targets
+            self.target_entropies = targets_of.target_entropies
         self.off_path = _off_path(kind)
         self._proposals = [
             _proposal(kind, c, rank, target) for c, rank, target in zip(confidence, ranks, self.targets, strict=True)
@@ -86,6 +96,8 @@ def _draw(kind: Iid, rng: np.random.Generator, n: int) -> tuple[list[float], NDA
     rest = np.clip((u - right) / (1 - right), 0.0, 1 - 1e-12)  # uniform where the best token is wrong
     behind = 1 + np.floor(np.log1p(-rest) / math.log(1 - kind.rank_decay))
     ranks = np.where(u < right, 0, np.minimum(behind, WIDTH)).astype(np.int64)
+    if kind.wrong:
+        ranks[:] = WIDTH
     return c.tolist(), ranks
 
 

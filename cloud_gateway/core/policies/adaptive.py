@@ -35,12 +35,11 @@ from cloud_gateway.core.policies.policy import (
     Wait,
 )
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
+from cloud_gateway.core.policies.survey import Outlook, Surveyor, Walked
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
 from cloud_gateway.core.policies.worth import (
     Level,
-    Outlook,
     Prices,
-    Surveyor,
     break_even,
     credit,
     per_pass_s,
@@ -55,6 +54,10 @@ from edgespec.core.drafting.tree import Node
 
 WIDTH = 4
 """Children that a local pass names of each leaf."""
+
+
+STATE = frozenset({"local hits", "worker hits", "draft", "worker", "entropy", "guard", "answers"})
+"""Names of what is carried to the next completion."""
 
 
 class Run(NamedTuple):
@@ -106,9 +109,15 @@ class Adaptive(Policy):
         self.budget = Budget(self.settings.prefer, self.tuning)
 
     def resume(self, learnt: Learnt) -> None:
-        """Starts with what earlier completions of the same kind taught (`state`); before the first decision."""
+        """Starts with what earlier completions of the same kind taught (`state`); before the first decision.
+
+        Raises ValueError for a state that another version made.
+        """
+        if missing := sorted(STATE - learnt.keys()):
+            raise ValueError(f"what policy `adaptive` carried over lacks {', '.join(missing)}")
         self.carried = learnt
-        self.surveyor.resume(learnt["ranks"])
+        self.surveyor.local.resume(learnt["local hits"])
+        self.surveyor.worker.resume(learnt["worker hits"])
         self.surveyor.calibrator.resume(learnt["draft"])
         self.worker.resume(learnt["worker"])
         self.worker.odds.resume(learnt["entropy"])
@@ -118,7 +127,8 @@ class Adaptive(Policy):
     def state(self) -> Learnt:
         """What the next completion of this kind starts with, as plain data: bounded, and exact when it is read back."""
         return {
-            "ranks": self.surveyor.state(),
+            "local hits": self.surveyor.local.state(),
+            "worker hits": self.surveyor.worker.state(),
             "draft": self.surveyor.calibrator.state(),
             "worker": self.worker.state(),
             "entropy": self.worker.odds.state(),
@@ -128,7 +138,7 @@ class Adaptive(Policy):
 
     def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
         """No, while a worker drafts; else whether reading pays over the tokens that remain, if all in company read."""
-        reference = Reference.of(costs, self.surveyor.match)
+        reference = Reference.of(costs, self.surveyor.here.match)
         saved_s = reference.plain_s - reference.together_s
         backlog_s = costs.local_backlog_s * (1 + costs.sharers)
         return not worker and reading_pays(saved_s, self.completion.remaining(costs) - 1, backlog_s)
@@ -148,7 +158,7 @@ class Adaptive(Policy):
         leaves = self.tuning.worker_leaves if costs.local_step_s is None else costs.local_leaves
         outlook = self.surveyor.look(tree, leaves, WIDTH, root.position + costs.remaining - 1, limit)
         if (reference := self._reference) is None or costs.together == costs.sharers:
-            reference = self._reference = Reference.of(costs, self.surveyor.match)
+            reference = self._reference = Reference.of(costs, self.surveyor.here.match)
         prices = Prices(costs, completion.token_s(reference))
         verify = Verify(outlook.nodes[: prices.best_count(outlook.survival[:limit])])
         if link is not None and not self._with_worker(link, costs):
@@ -165,7 +175,8 @@ class Adaptive(Policy):
             prices = Prices(costs, max(completion.token_s(reference), completion.drafting_s(reference)))
             level = Level(prices, outlook.survival, limit)
         run = self._run(root if helped else None, outlook, level, costs, prices)
-        if run is not None and (draft := self._drafting(run, wait_s, costs, limited=limited)):
+        bare = link is not None and not verify.nodes
+        if run is not None and (draft := self._drafting(run, wait_s, costs, limited=limited, bare=bare)):
             return draft
         return self._wait(due, costs, now) if wait_s > 0 and due and not completion.run else verify
 
@@ -173,7 +184,7 @@ class Adaptive(Policy):
         """Whether the worker counts in this round, which the guard decides where it begins."""
         if not self.completion.run and costs.together == costs.sharers:
             remaining, limit = self.completion.remaining(costs), self.settings.verify_nodes
-            self.guard.choose(costs, self.surveyor.shares, limit, remaining, ready=link.ready)
+            self.guard.choose(costs, self.surveyor.here.shares, limit, remaining, ready=link.ready)
             self.change = self.guard.change
             if self.change and self.guard.mode != "normal":
                 self.why = self._reason(link)
@@ -188,7 +199,8 @@ class Adaptive(Policy):
         position, kept, level_s = outlook.root.position, self.worker.kept, self.worker.level_s(link)
         missing = position + 1 if not outlook.nodes else max(self.worker.frontier, position) + 1
         due, levels = self.worker.expect(missing, link, now), prices.pass_s(0) / level_s
-        first = level.value_s(outlook.found(self.tuning.worker_leaves)) * credit(kept, levels)
+        brought = outlook.found(self.tuning.worker_leaves, self.surveyor.worker.shares)
+        first = level.value_s(brought) * credit(kept, levels)
         value = first + run_s(first * kept, kept, level_s)  # the first level's time is that until it is due
         soon_s = max(due.soon_s, prices.token_s) if prices.shared else due.soon_s  # the others' pass begins meanwhile
         if self.worker.open is not None and self.worker.open != self._leaf:
@@ -246,9 +258,9 @@ class Adaptive(Policy):
                 best, chosen = (first - seconds, leaves), (leaves, first)
         return chosen
 
-    def _drafting(self, run: Run, wait_s: float, costs: Costs, *, limited: bool) -> Action | None:
+    def _drafting(self, run: Run, wait_s: float, costs: Costs, *, limited: bool, bare: bool) -> Action | None:
         """The run's next pass, or what has to be read for it; None if it is worth less than what else may be done.
-        `limited`: whether `prefer` counts."""
+        `limited`: whether `prefer` counts; `bare`: whether the pass instead has no candidate of a worker's."""
         completion, instead_s = self.completion, max(wait_s, 0.0)
         if completion.run:
             return self._draft(run.leaves, costs) if run.again or run.first_s > run.step_s + completion.pass_s else None
@@ -263,8 +275,9 @@ class Adaptive(Policy):
             self._refuse("budget", costs)
         elif not reading_pays(saved, uses, costs.reading_s):
             self._refuse("backlog", costs, costs.reading_s, saved * (1 + uses))
-        elif costs.local_backlog_s > costs.batch_backlog_s:  # a long catch-up alternates with target steps
-            completion.read_last = not completion.read_last
+        elif costs.local_backlog_s > costs.batch_backlog_s:
+            # A long catch-up alternates with target steps, unless they would have none of the worker's candidates.
+            completion.read_last = not completion.read_last or bare
             self._refuse("reading", costs)
             return CatchUp() if completion.read_last else None
         else:
@@ -317,24 +330,27 @@ class Adaptive(Policy):
 
     def received(self, merged: Merged, now: float) -> None:
         """Updates the estimate of where the worker's draft stands."""
+        self.surveyor.workers_help = True
         hits, divergences = self.worker.hits, self.worker.divergences
         self.worker.frame(merged, now)
         for _ in range(round(self.worker.hits - hits)):
-            self.surveyor.judged(hit=True)
+            self.surveyor.worker.judged(hit=True)
         if self.worker.divergences > divergences:
-            self.surveyor.judged(hit=False)
+            self.surveyor.worker.judged(hit=False)
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A round ended."""
         took_s = self.completion.ended(outcome.emitted, now)
+        walked = Walked(0, missed=False)
         if self._tree is not None and self._reference is not None:
-            self.surveyor.learn(self._tree, WIDTH)
+            walked = self.surveyor.learn(self._tree, WIDTH)
             self.budget.earn(outcome.emitted * self._reference.passes)
             if self._link is not None:
                 self.guard.round(outcome.emitted, took_s / self._reference.plain_s, ready=self._link.ready)
         phi = self.settings.phi
         unsure = phi != "learnt" and outcome.entropy is not None and outcome.entropy > phi
-        self.worker.committed(outcome.position, outcome.emitted, now, on_path=outcome.at_leaf and not unsure)
+        on_path = (outcome.at_leaf or not walked.missed) and not unsure
+        self.worker.committed(outcome.position, walked.hits, now, on_path=on_path)
         if phi == "learnt" and outcome.entropy is not None and self._link is not None and not self.worker.lost:
             self.worker.left_open(outcome.position, outcome.entropy, self._link, now)
 

@@ -80,10 +80,11 @@ class Timeline:
         self._commits.append((position, now))
         self.frontier, self._since, self.lost = position, now, True
 
-    def committed(self, position: int, emitted: int, now: float, *, on_path: bool) -> None:
-        """Tokens up to `position` were sent; `on_path` is False where the last of them was not among the candidates."""
+    def committed(self, position: int, hits: int, now: float, *, on_path: bool) -> None:
+        """Tokens up to `position` were sent, of which so many were the workers' candidates. `on_path`: False if workers
+        had candidates in place of the last of them."""
         self._commits.append((position, now))
-        self.hits += emitted - 1
+        self.hits += hits
         if not on_path and not self.lost:
             self._lose(position - 1)
 
@@ -120,7 +121,9 @@ class Timeline:
             self._answer(self.open, merged, now)
         if merged.useful and merged.reached > self.frontier:
             if self._commits:  # a frame may come before the first decision
-                self.hits += max(min(merged.reached, self._commits[-1][0]) - self.frontier, 0)
+                # Tokens that the worker was sent are no hits of its own.
+                known = max(self.frontier, merged.base)
+                self.hits += max(min(merged.reached, self._commits[-1][0]) - known, 0)
             if not self.lost:
                 self._level_s.sample((now - self._since) / (merged.reached - self.frontier))
             self.frontier, self._since, self.lost = merged.reached, now, False

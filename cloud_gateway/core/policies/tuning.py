@@ -32,10 +32,16 @@ class Tuning:
     """Observations that these two count for (013)."""
     trust: float = 32.0
     """Candidates for which a draft's own probabilities count as right before any was judged."""
+    worker_trust: float = 8.0
+    """The same of workers, whose calibration is not seen here (160)."""
     carried: float = 40.0
     """Most observations carried to the next completion, so that it soon counts for more than those before (013)."""
     least_open: float = 0.05
     """Share of a node's future that must be unnamed for another look by the local draft."""
+    plausible: float = 0.4
+    """Match rate of the workers from which on it stands for that of a local draft that was not tried yet (160)."""
+    unlikely: float = 0.5
+    """Share of a node's future beyond which a worker's children leave it to the local draft (160)."""
     certain: float = 0.98
     """Greatest probability that a frame comes at all: a worker may be stopped at any time (012)."""
     judged: float = 8.0

@@ -212,8 +212,14 @@ class Player:
 
 
 def machine(header: Header, outside: Recorded, controller: Policy | None) -> Generation:
-    """The request before its first input; its prompt is as long as it was, and of no content."""
-    policy = controller or registry.make(header.settings, header.policy_state)
+    """The request before its first input; its prompt is as long as it was, and of no content.
+
+    Raises TraceError if its policy started with the state of another version.
+    """
+    try:
+        policy = controller or registry.make(header.settings, header.policy_state)
+    except ValueError as error:
+        raise TraceError(f"another version of edgespec recorded this trace: {error}. Record it again.") from error
     request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside)
     return Generation(
         header.request, request, policy, outside,

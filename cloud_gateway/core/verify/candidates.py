@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -40,6 +40,8 @@ class Merged(Struct, frozen=True):
     """Deepest position that the frame shows on the committed path or among the candidates."""
     diverged_at: int = -1
     """Deepest committed position whose children the frame names without the token that followed; -1: none."""
+    base: int = -1
+    """Position of the last token that the worker had been sent when it made the frame."""
 
     @property
     def useful(self) -> bool:
@@ -118,11 +120,12 @@ class CandidateTree:
                 continue
             where[number] = place
             reached = position if position > reached else reached
+        _mark_remote(where, frame)
         if reached - base > MAX_DEPTH:
             raise shape_error("depth", f"a node lies {reached - base} tokens below its prefix")
         diverged_at = diverged_at if diverged_at >= reached else -1
         known = len(frame.tokens) - fresh - stale
-        return Merged(fresh, known, stale, reached=reached, diverged_at=diverged_at)
+        return Merged(fresh, known, stale, reached=reached, diverged_at=diverged_at, base=base)
 
     def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""
@@ -232,6 +235,14 @@ class CandidateTree:
     def _committed_at(self, parent: int | None, token: int) -> int | None:
         """The position after `parent` where it holds this token; None where the frame is off the committed path."""
         return None if parent is None or self.prefix.tokens[parent + 1] != token else parent + 1
+
+
+def _mark_remote(where: Mapping[int, Node | int], frame: Tree) -> None:
+    """Notes of each node of a frame that a worker has proposed it, also of those that were there already."""
+    for number in range(frame.first, frame.first + len(frame.tokens)):
+        place = where.get(number)
+        if isinstance(place, Node):
+            place.remote = True
 
 
 def _position(place: Node | int) -> int:

@@ -42,6 +42,8 @@ class Node(Struct, eq=False):
     """Its probability given its parent, by each source without a draft model that proposed it."""
     revision: int = 0
     """Grows when more is found out about a child that is there already."""
+    remote: bool = False
+    """Whether a worker has proposed it at the gateway, first or after its owner."""
 
     @property
     def drafted(self) -> bool:

@@ -1,7 +1,11 @@
 """Token processes: what the target says at every position, and what the draft says after any prefix.
 
 A prefix is named by a state: 0 and up is "on the target's own path, up to this position", negative is "off it, by this
-route". The worker and the gateway's own draft are one model, so they ask one process and hear the same.
+route".
+
+By default the workers and the gateway's own draft are one model: all ask one process and get the same proposals. A
+worker whose draft is another model, or whose draft is wrong, has a process of its own with the same targets
+(`world.run`, `drafts`), so that what one draft finds says nothing of what another one finds.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ class Steps:
     """Mean of the exponential share by which other jobs on its machine lengthen each step of the worker."""
     worker_says: Curve | None = None
     """The curve that the worker reports; None: its own."""
+    worker_behind_s: float = 0.0
+    """Seconds for which each commit waits at the worker before it drafts by it; round-trip samples do not show them."""
 
     @property
     def token_s(self) -> float:

@@ -315,6 +315,7 @@ def run(
     tokens: int,
     seed: int,
     *,
+    drafts: Sequence[TokenProcess] = (),
     leaves_s: float = math.inf,
     ahead_s: float = 0.0,
 ) -> Result:
@@ -322,14 +323,15 @@ def run(
 
     At time 0 the prompt has been read on both sides: the target's prefill and the workers' overlap. `drafting`: of each
     worker that shares the request, of epochs 1, 2, ...; each has a link of its own. The first leaves after `leaves_s`.
+    `drafts`: what each worker's draft proposes for the same targets; empty: as the gateway's own draft does.
     """
     clock = Clock()
     prompt = [1] * (PROMPT_LEN - 1) + [process.targets[0]]
     gateway = Gateway(clock, controller, process, steps, prompt, tokens)
     phases = random.Random(f"{seed} phases")
     workers = [
-        Worker(clock, one, process, steps, gateway.origin, random.Random(f"{seed} worker{_nth(one)}"))
-        for one in drafting
+        Worker(clock, machine, proposes, steps, gateway.origin, random.Random(f"{seed} worker{_nth(machine)}"))
+        for machine, proposes in zip(drafting, drafts or [process] * len(drafting), strict=True)
     ]
     for worker in workers:
         _connect(clock, gateway, worker, net, seed)
@@ -369,7 +371,7 @@ def _connect(clock: Clock, gateway: Gateway, worker: Worker, net: LinkModel, see
 
     def send(body: Commit | Share) -> None:
         size = len(encode(Frame(SESSION, down.messages + 1, [body])))
-        clock.at(down.send(clock.now, size), lambda: worker.take(body))
+        clock.at(down.send(clock.now, size) + worker.steps.worker_behind_s, lambda: worker.take(body))
 
     estimator = RttEstimator()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.policies.worth import Surveyor
+from cloud_gateway.core.policies.survey import Surveyor
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.models import grammar
 from cloud_gateway.models.target_model import Work

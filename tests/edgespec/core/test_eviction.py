@@ -1,4 +1,4 @@
-"""The eviction order of cached prefixes, and which open request gives way to another."""
+"""The eviction order of cached prefixes, and which open request yields to another."""
 
 import random
 

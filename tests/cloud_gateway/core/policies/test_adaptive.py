@@ -143,7 +143,7 @@ def test_asked_again_it_judges_what_is_possible_alone_as_at_first(monkeypatch: p
     decide(policy, tree, 0.1, costs=costs)
     at_first = policy._reference
     decide(policy, tree, 0.1, costs=replace(costs, local_step_s=TD, together=0))
-    assert policy._reference == at_first == Reference.of(costs, policy.surveyor.match)
+    assert policy._reference == at_first == Reference.of(costs, policy.surveyor.here.match)
     assert judged == [costs]
 
 
@@ -340,17 +340,25 @@ def test_a_resumed_policy_decides_as_one_whose_state_was_written_down() -> None:
     assert first.state() == second.state()
 
 
+def test_a_state_of_another_version_is_refused_by_name() -> None:
+    state = taught().state()
+    del state["local hits"]
+    with pytest.raises(ValueError, match="lacks local hits"):
+        Adaptive().resume(state)
+
+
 def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
     fresh, resumed = Adaptive(), Adaptive()
     resumed.resume(taught().state())
     assert resumed.worker.kept < 0.6 < fresh.worker.kept
-    assert resumed.surveyor.match < 0.2 < fresh.surveyor.match
+    assert resumed.surveyor.worker.match < 0.2 < fresh.surveyor.worker.match
+    assert resumed.surveyor.here.match == fresh.surveyor.here.match, "the gateway's own draft was not tried"
 
 
 def test_what_is_carried_is_bounded() -> None:
     short, long = taught(100).state(), taught(1000).state()
     assert {name: len(values) for name, values in short.items()} == {name: len(values) for name, values in long.items()}
-    assert max(long["ranks"]) <= 40 and max(long["worker"][1:]) <= 40
+    assert max(long["worker hits"]) <= 40 and max(long["worker"][1:]) <= 40
 
 
 def test_policies_that_learn_nothing_have_no_state() -> None:

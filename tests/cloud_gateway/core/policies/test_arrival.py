@@ -45,7 +45,7 @@ def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
 def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline = streaming()
     timeline.committed(13, 3, 1.002, on_path=True)
-    timeline.committed(14, 1, 1.012, on_path=True)
+    timeline.committed(14, 0, 1.012, on_path=True)
     timeline.frame(Merged(stale=4, reached=-1, diverged_at=12), 1.015)
     assert timeline.lost
     assert timeline.expect(15, LINK, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
@@ -132,12 +132,20 @@ def test_a_worker_that_tries_other_branches_has_a_slower_pace() -> None:
 def test_hits_and_divergences_are_counted_where_they_were_seen() -> None:
     timeline = streaming()
     assert timeline.hits == 0, "nothing was committed yet"
-    timeline.committed(13, 3, 1.002, on_path=True)
+    timeline.committed(13, 2, 1.002, on_path=True)
     assert (timeline.hits, timeline.divergences) == (2, 0), "the last token was not among the candidates"
     timeline.frame(Merged(fresh=1, reached=14), 1.004)
     assert (timeline.hits, timeline.divergences) == (3, 0)
-    timeline.committed(16, 1, 1.010, on_path=False)
+    timeline.committed(16, 0, 1.010, on_path=False)
     assert (timeline.hits, timeline.divergences) == (3, 1)
+
+
+@pytest.mark.parametrize(("base", "hits"), [(12, 2.0), (13, 1.0), (14, 0.0)])
+def test_tokens_that_a_worker_was_sent_are_no_hits_of_its_own(base: int, hits: float) -> None:
+    timeline = streaming()
+    timeline.committed(14, 0, 1.002, on_path=True)
+    timeline.frame(Merged(fresh=1, reached=15, base=base), 1.004)
+    assert timeline.hits == hits
 
 
 def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
@@ -145,7 +153,7 @@ def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
     timeline = Timeline()
     timeline.start(10, 0.9)
     for i in range(5):
-        timeline.committed(11 + i, 1, 1.0 + i, on_path=True)
+        timeline.committed(11 + i, 0, 1.0 + i, on_path=True)
         timeline.frame(Merged(stale=4, diverged_at=10 + i), 1.5 + i)
     assert timeline.divergences == 5
 

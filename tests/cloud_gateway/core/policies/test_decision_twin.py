@@ -27,7 +27,7 @@ class Twin:
     def __init__(self, policy: Adaptive, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> None:
         self.policy, self.link, self.costs, self.now = policy, link, costs, now
         self.outlook = policy.surveyor.look(tree, costs.local_leaves, WIDTH, math.inf, ROWS)
-        self.token_s = Reference.of(costs, policy.surveyor.match).token_s
+        self.token_s = Reference.of(costs, policy.surveyor.here.match).token_s
         known = len(self.outlook.survival)
         self.row_s = max((costs.verify_s(1 + known + SPAN) - costs.verify_s(1 + known)) / SPAN, 0.0)
 
@@ -109,7 +109,7 @@ def test_the_decision_is_that_of_the_slow_twin(
         nodes.append(tree.add_local(above, token, -math.log(chance), 1.0) or above)
     now += later * step_s
     twin = Twin(policy, tree, link, costs, now)
-    twin.token_s = policy.completion.token_s(Reference.of(costs, policy.surveyor.match))
+    twin.token_s = policy.completion.token_s(Reference.of(costs, policy.surveyor.here.match))
     action, margin = twin.best()
     if margin:
         assert isinstance(policy.decide(tree, link, costs, now), action), twin.values()

@@ -129,7 +129,7 @@ def test_each_change_is_named_once_with_its_reason() -> None:
     policy, probe = Adaptive(), slow + int(FIRST_INTERVAL)
 
     def pace(token: int) -> float:
-        return (2 if policy.guard.mode == "normal" else 1) * tree_s(COSTS, policy.surveyor.shares, 16)
+        return (2 if policy.guard.mode == "normal" else 1) * tree_s(COSTS, policy.surveyor.here.shares, 16)
 
     assert driven(policy, pace) == [(slow, "alone", "slower"), (probe, "normal", "probe"),
                                     (probe + slow, "alone", "slower")]  # fmt: skip

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.policy import Costs
+from cloud_gateway.core.policies.survey import Surveyor
 from cloud_gateway.core.policies.tuning import TUNING
-from cloud_gateway.core.policies.worth import Prices, Surveyor
-from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.policies.worth import Prices
+from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 
@@ -57,13 +58,13 @@ def test_the_local_drafts_candidates_cost_what_earlier_ones_taught() -> None:
 
 
 def test_what_frames_show_moves_the_match_rate_as_candidates_do() -> None:
-    looker = surveyor()
+    hits = surveyor().worker
     for _ in range(100):
-        looker.judged(hit=False)
-    assert looker.match < 0.05 and sum(looker.shares) < 0.05
+        hits.judged(hit=False)
+    assert hits.match < 0.05 and sum(hits.shares) < 0.05
     for _ in range(1000):
-        looker.judged(hit=True)
-    assert sum(looker.shares) > 0.0
+        hits.judged(hit=True)
+    assert sum(hits.shares) > 0.0
 
 
 def test_candidates_are_taken_while_they_are_worth_their_rows() -> None:
@@ -108,14 +109,26 @@ def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
     assert looker.look(tree, 4, 1).survival[0] < 0.3
 
 
+class SlowHits:
+    """What one drafter proposed, and what the target chose."""
+
+    def __init__(self, trust: float) -> None:
+        rest = (TUNING.named - TUNING.match) / 2
+        self.shares = [share * TUNING.prior for share in (TUNING.match, rest, rest / 2, rest / 2)]
+        self.full = self.judged = TUNING.prior
+        self.best = TUNING.match * TUNING.prior
+        self.right = self.expected = trust
+
+    @property
+    def trust(self) -> float:
+        return min(self.right / self.expected, 1.0)
+
+
 class SlowSurveyor:
     """Multiplies along each path, and counts from the tree as it was before each commit."""
 
     def __init__(self) -> None:
-        rest = (TUNING.named - TUNING.match) / 2
-        self.shares = [share * TUNING.prior for share in (TUNING.match, rest, rest / 2, rest / 2)]
-        self.full = self.judged = TUNING.prior
-        self.best, self.right, self.expected = TUNING.match * TUNING.prior, TUNING.trust, TUNING.trust
+        self.hits = {LOCAL: SlowHits(TUNING.trust), "w": SlowHits(TUNING.worker_trust)}
 
     def own(self, node: Node) -> float:
         """The node's probability given its parent."""
@@ -129,31 +142,44 @@ class SlowSurveyor:
         if node is root:
             return 1.0
         assert node.parent is not None
-        return self.survival(node.parent, root) * self.own(node) * min(self.right / self.expected, 1.0)
+        trust = self.hits["w" if node.owner == "w" else LOCAL].trust
+        return self.survival(node.parent, root) * self.own(node) * trust
 
     def leaves(self, tree: CandidateTree, width: int) -> dict[Node, float]:
         found = {}
         for node in (tree.root, *tree.tree.nodes.values()):
             at, children = self.survival(node, tree.root), list(node.children.values())
             left = at - sum(self.survival(child, tree.root) for child in children)
-            if not children or (sum(child.drafted for child in children) < width and left > TUNING.least_open * at):
+            named = sum(child.drafted for child in children)
+            again = any(child.remote for child in children) and left > TUNING.unlikely * at
+            if not children or (left > TUNING.least_open * at and (named < width or again)):
                 found[node] = left
         return found
 
+    def proposed(self, node: Node) -> dict[str, list[Node]]:
+        """The children that each drafter proposed, the likeliest first."""
+        drafted = sorted((child for child in node.children.values() if child.drafted), key=lambda child: child.cost)
+        return {
+            LOCAL: [child for child in drafted if not child.remote],
+            "w": [child for child in drafted if child.remote],
+        }
+
     def learn(self, tree: CandidateTree, tokens: list[int]) -> None:
+        trusts = {name: hits.trust for name, hits in self.hits.items()}
         for node in (tree.root, *tree.tree.nodes.values()):
-            drafted = [child for child in node.children.values() if child.drafted]
-            if len(drafted) >= 4:
-                self.full += 1
-                for rank, cost in enumerate(sorted(child.cost for child in drafted)[:4]):
-                    self.shares[rank] += min(self.right / self.expected, 1.0) * math.exp(node.cost - cost)
+            for name, children in self.proposed(node).items():
+                if len(children) >= 4:
+                    self.hits[name].full += 1
+                    for rank, child in enumerate(children[:4]):
+                        self.hits[name].shares[rank] += trusts[name] * math.exp(node.cost - child.cost)
         node = tree.root
         for token in tokens:
-            drafted = sorted((child for child in node.children.values() if child.drafted), key=lambda child: child.cost)
-            self.judged += bool(drafted)
-            self.expected += sum(math.exp(node.cost - child.cost) for child in drafted)
-            self.best += bool(drafted) and drafted[0].token == token
-            self.right += any(child.token == token for child in drafted)
+            for name, children in self.proposed(node).items():
+                hits = self.hits[name]
+                hits.judged += bool(children)
+                hits.expected += sum(math.exp(node.cost - child.cost) for child in children)
+                hits.best += bool(children) and children[0].token == token
+                hits.right += any(child.token == token for child in children)
             if token not in node.children:
                 return
             node = node.children[token]
@@ -163,7 +189,9 @@ class SlowSurveyor:
 @given(st.integers(0, 2**32))
 def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
     rng, tree = random.Random(seed), CandidateTree([1, 2])
-    fast, slow, sources = Surveyor(), SlowSurveyor(), rng.random() < 0.5
+    fast, slow = Surveyor(), SlowSurveyor()
+    sources = rng.random() < 0.5
+    fast.workers_help = rng.random() < 0.7
     for _ in range(20):
         for _ in range(rng.randrange(12)):
             parent, token = rng.choice([tree.root, *tree.tree.nodes.values()]), rng.randrange(6)
@@ -171,7 +199,10 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
                 tree.suggest(tree.root, rng.randrange(6), rng.choice((0.2, 0.7)), "lookup")
                 tree.suggest(parent, token, rng.choice((0.1, 0.5, 0.9)), "lookup")
             else:
-                tree.add_local(parent, token, rng.choice((0.01, 0.3, 1.1, 3.0, 8.0)), 1.0, rng.choice("ab"))
+                owner = "w" if fast.workers_help and rng.random() < 0.5 else LOCAL
+                node = tree.add_local(parent, token, rng.choice((0.01, 0.3, 1.1, 3.0, 8.0)), 1.0, owner)
+                assert node is not None
+                node.remote = node.owner == "w"
         outlook = fast.look(tree, 1000, 4)
         assert {*outlook.nodes} == {*tree.tree.nodes.values()}
         assert all(node.parent in (tree.root, *outlook.nodes[:i]) for i, node in enumerate(outlook.nodes))
@@ -184,5 +215,61 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
             slow.learn(tree, tokens)
             tree.advance(tokens)
             fast.learn(tree, 4)
-            assert list(fast.shares) == pytest.approx([share / slow.full for share in slow.shares])
-            assert fast.match == pytest.approx(slow.best / slow.judged)
+            for hits, twins in ((fast.local, slow.hits[LOCAL]), (fast.worker, slow.hits["w"])):
+                assert list(hits.shares) == pytest.approx([share / twins.full for share in twins.shares])
+                assert hits.match == pytest.approx(twins.best / twins.judged)
+                assert hits.trust == pytest.approx(twins.trust)
+
+
+def both(worker: str, here: str, target: str, rounds: int = 60) -> Surveyor:
+    """Both draft after each token, the worker first; each proposes one of its tokens of these letters in turn."""
+    looker, tree = Surveyor(), CandidateTree([1, 2])
+    looker.workers_help = True
+    tokens = {"a": 10, "b": 11}
+    for _ in range(rounds):
+        named = tree.add_local(tree.root, tokens[worker], 0.1, 1.0, "w")
+        assert named is not None
+        named.remote = True
+        proposal = Proposal([tokens[here]], [0.1], 1.0)
+        tree.propose([tree.root], looker.priced([tree.root], [proposal]))
+        looker.look(tree, 4, 4)
+        tree.advance([tokens[target]])
+        looker.learn(tree, 4)
+    return looker
+
+
+@pytest.mark.claim("a-wrong-worker-leaves-the-local-draft-its-worth")
+def test_hits_of_worker_and_local_draft_are_counted_apart() -> None:
+    wrong = both(worker="b", here="a", target="a")
+    assert wrong.local.match > 0.9 and wrong.worker.match < 0.1
+    assert wrong.local.trust > 0.9 and wrong.worker.trust < 0.2
+    mirror = both(worker="a", here="b", target="a")
+    assert mirror.local.match < 0.1 and mirror.worker.match > 0.9
+
+
+def test_a_token_that_both_proposed_counts_for_both() -> None:
+    same = both(worker="a", here="a", target="a")
+    assert same.local.match > 0.9 and same.worker.match > 0.9
+
+
+def test_a_local_draft_not_tried_yet_counts_as_the_workers_if_right() -> None:
+    looker = Surveyor()
+    for _ in range(40):
+        looker.worker.judged(hit=True)
+    assert looker.here is looker.worker
+    for _ in range(200):
+        looker.worker.judged(hit=False)
+    assert looker.here is looker.local and looker.here.match == TUNING.match
+
+
+def test_what_a_wrong_worker_named_is_drafted_here_again() -> None:
+    looker, tree = Surveyor(), CandidateTree([1, 2])
+    looker.workers_help = True
+    for token in range(4):
+        named = tree.add_local(tree.root, 20 + token, -math.log(0.24), 1.0, "w")
+        assert named is not None
+        named.remote = True
+    assert tree.root not in looker.look(tree, 4, 4).leaves, "it names as many as a local pass does"
+    for _ in range(60):
+        looker.worker.chosen(1.0, right=False)
+    assert tree.root in looker.look(tree, 4, 4).leaves

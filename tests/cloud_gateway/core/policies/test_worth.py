@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.policy import Costs, shared_rows
+from cloud_gateway.core.policies.survey import Surveyor
 from cloud_gateway.core.policies.worth import (
     MAX_RUN,
     Level,
     Prices,
-    Surveyor,
     credit,
     per_pass_s,
     run_s,

@@ -260,7 +260,7 @@ def test_a_cancelled_request_ends_with_its_round_and_emits_nothing() -> None:
     assert [chosen.event for chosen in of(outputs, events.Chosen)] == [None]
 
 
-def test_a_cancelled_request_that_is_preempted_ends_and_does_not_wait_again() -> None:
+def test_a_cancelled_request_that_is_preempted_ends_and_waits_no_more() -> None:
     generation = decoding()
     assert generation.handle(events.Ended("left"), 0.1) == ()
     outputs = generation.handle(events.Preempted(), 0.2)

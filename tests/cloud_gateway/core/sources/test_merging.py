@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.policies.worth import Surveyor
+from cloud_gateway.core.policies.survey import Surveyor
 from cloud_gateway.core.sources.asking import MAX_TAKEN, make, put
 from cloud_gateway.core.sources.interface import ROOT, Suggestion
 from cloud_gateway.core.verify.accept import at_open_end, flatten, walk
@@ -80,11 +80,11 @@ def test_a_revoked_workers_candidate_goes_back_to_the_source_that_had_it() -> No
 def test_a_draft_learns_nothing_from_what_it_did_not_propose() -> None:
     tree, _ = suggested()
     surveyor = Surveyor()
-    before = surveyor.state()
+    before = surveyor.local.state(), surveyor.worker.state()
     surveyor.look(tree, 4, 4)
     tree.advance([5, 6])
     surveyor.learn(tree, 4)
-    assert surveyor.state() == before
+    assert (surveyor.local.state(), surveyor.worker.state()) == before
 
 
 def test_a_refuted_suggestion_does_not_mark_the_worker_as_off_the_path() -> None:

@@ -47,7 +47,7 @@ def completion(model: Model, sampling: Sampling, drafts: Callable[[int], Sequenc
 
 
 def right_drafts(tokens: Sequence[int], seed: int) -> Callable[[int], Sequence[int]]:
-    """Drafts what follows, up to some number of tokens, drawn anew for each pass."""
+    """Drafts what follows, up to some number of tokens, drawn again for each pass."""
     lengths = random.Random(seed)
     return lambda count: tokens[count : count + lengths.randint(0, MIN + 1)]
 
