@@ -78,7 +78,8 @@ class States:
     """Which process state a tree's nodes stand for."""
 
     def __init__(self, process: TokenProcess, origin: int) -> None:
-        self._process, self._origin = process, origin
+        self._process = process
+        self._origin = origin
         self._known: dict[Node, int] = {}
 
     def of(self, tree: SpeculationTree, node: Node) -> int:
@@ -98,7 +99,11 @@ class Worker:
     def __init__(
         self, clock: Clock, drafting: Drafting, process: TokenProcess, steps: Steps, origin: int, rng: random.Random
     ) -> None:
-        self.clock, self.drafting, self.process, self.steps, self._rng = clock, drafting, process, steps, rng
+        self.clock = clock
+        self.drafting = drafting
+        self.process = process
+        self.steps = steps
+        self._rng = rng
         self.deliver: Callable[[Tree, float], None] = lambda frame, arrival: None
         self.states = States(process, origin)
         self.up: Pipe
@@ -108,7 +113,9 @@ class Worker:
         self.count = 0
 
     def connect(self, up: Pipe, down: Pipe, deliver: Callable[[Tree, float], None]) -> None:
-        self.up, self.down, self.deliver = up, down, deliver
+        self.up = up
+        self.down = down
+        self.deliver = deliver
 
     def take(self, body: Commit | Share) -> None:
         """Takes in what the gateway sent."""
@@ -160,7 +167,9 @@ class Gateway:
     def __init__(
         self, clock: Clock, controller: Policy, process: TokenProcess, steps: Steps, prompt: list[int], goal: int
     ) -> None:
-        self.clock, self.process, self.steps = clock, process, steps
+        self.clock = clock
+        self.process = process
+        self.steps = steps
         self.origin = len(prompt) - 1
         request = GenerationRequest(prompt, goal, ignore_eos=True)
         chosen = ProcessVerification(process)

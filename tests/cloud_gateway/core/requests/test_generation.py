@@ -1,4 +1,4 @@
-"""One request's state machine, without a thread or a clock: fences, retries, ends, and the bounds of a round."""
+"""One request's state machine, without a thread or a clock: fences, retries and ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
+from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
@@ -19,7 +19,7 @@ from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, Rounds
+from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -378,38 +378,3 @@ def test_time_before_the_worker_ends_with_the_first_workers_first_frame() -> Non
     verify(generation, 6.0)
     generation.handle(events.FrameArrived("v", frame(generation, epoch=2)), 7.0)
     assert (generation.usage.times.before_worker_s, generation.usage.before_worker_tokens) == (3.0, 1)
-
-
-def bounded(actions: Callable[[int], Draft | CatchUp | Wait], step_s: float) -> tuple[int, float]:
-    """How often a policy that never verifies is obeyed, and how long."""
-    rounds, tree = Rounds(4), CandidateTree(PROMPT)
-    tree.add_local(tree.root, 7, 0.1, 0.1)
-    for number in range(10_000):
-        action = rounds.bound(actions(number), tree, number * step_s)
-        if isinstance(action, Verify):
-            assert [node.token for node in action.nodes] == [7]
-            return number, number * step_s
-        assert not isinstance(action, Wait) or action.until <= MAX_ROUND_S
-    raise AssertionError("no end")
-
-
-@pytest.mark.claim("no-tree-makes-a-request-fault-or-a-round-endless")
-@pytest.mark.claim("a-local-tree-makes-at-most-k-passes-a-round")
-def test_a_policy_that_drafts_without_end_is_stopped_by_passes_or_time() -> None:
-    assert bounded(lambda number: Draft(()), 0.0)[0] == MAX_LOCAL_PASSES
-    assert bounded(lambda number: CatchUp(), 0.0)[0] == MAX_LOCAL_PASSES
-    assert bounded(lambda number: Draft(()), 0.5)[1] == MAX_ROUND_S
-
-
-@pytest.mark.parametrize("until", [float("inf"), float("nan"), 1e9])
-def test_a_policy_that_waits_for_ever_is_woken(until: float) -> None:
-    assert bounded(lambda number: Wait(until), 0.25)[1] == MAX_ROUND_S
-
-
-def test_the_budget_starts_again_each_round() -> None:
-    rounds, tree = Rounds(4), CandidateTree(PROMPT)
-    for _ in range(3):
-        for _ in range(MAX_LOCAL_PASSES):
-            assert isinstance(rounds.bound(Draft(()), tree, 1.0), Draft)
-        assert isinstance(rounds.bound(Draft(()), tree, 1.0), Verify)
-        rounds.ended(Outcome(0, 1, True, 0.0), 1.0)
