@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud_gateway.core.policies import worth as outlook
+from cloud_gateway.core.policies import survey as outlook
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.verify import accept
 from edgespec.core.drafting import ranking
