@@ -24,7 +24,8 @@ from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS
 
 pytestmark = pytest.mark.live
-SMALL = "--limit 1 --seeds 2 --max-tokens 28 --others 1 --at-once 4"
+SMALL = "--limit 1 --seeds 2 --max-tokens 28 --others 1 --at-once 4 --policy wanspec"
+"""`wanspec` verifies what a random worker sends; `adaptive` soon does without it (`tools.lossless matrix` runs both)."""
 
 
 @pytest.fixture(scope="module")
