@@ -25,7 +25,7 @@ from tools.lossless.conditions import CONDITIONS
 
 pytestmark = pytest.mark.live
 SMALL = "--limit 1 --seeds 2 --max-tokens 28 --others 1 --at-once 4 --policy wanspec"
-"""`wanspec` verifies what a random worker sends; `adaptive` soon does without it (`tools.lossless matrix` runs both)."""
+"""`wanspec` verifies what a random worker sends; `adaptive` soon does without it (the matrix in CI runs both)."""
 
 
 @pytest.fixture(scope="module")
