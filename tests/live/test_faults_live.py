@@ -62,11 +62,12 @@ def test_the_table_has_all_quick_rows_and_each_name_once() -> None:
 
 
 def in_session(session: int) -> list[str]:
-    """The command lines of all processes of a session."""
+    """The command lines of all processes of a session that run: one that init has yet to reap has ended."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+            state, _, _, its_session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(its_session) == session and state != "Z":
                 found.append((process / "cmdline").read_text().replace("\0", " "))
     return found
 

@@ -107,7 +107,10 @@ def test_another_tokenizers_draft_changes_no_text(
     permute_tokens(quantised_model, permuted)
     file = packed(gguf_metadata(quantised_model))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "cache" / "edgespec" / "tokenizers"
+    cache_folder = tmp_path / "cache" / "edgespec"
+    cache_folder.mkdir(parents=True)
+    (cache_folder / "models").symlink_to(quantised_model.parent)  # the gateway's local draft is there
+    folder = cache_folder / "tokenizers"
     shares = {}
     for name, draft in (("same", quantised_model), ("other", permuted)):
         options = {"policy.name": "wanspec", "policy.sources": [], "policy.k": 4}
