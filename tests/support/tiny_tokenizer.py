@@ -14,6 +14,8 @@ from pathlib import Path
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 BOS_ID = UNK_ID = 0
 EOS_ID = PAD_ID = 2
+PADDED_VOCAB = 300
+"""More than a tokenizer of 280 tokens, as models have it whose embedding is padded."""
 PRE = "gpt-2"
 """`tokenizer.ggml.pre` in GGUF; Hugging Face's `ByteLevel(use_regex=True)` splits by the same pattern."""
 MERGES = ("t h", "th e", "i n", "Ġ a", "Ġ the")

@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,41 +17,25 @@ from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Sp
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
 from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, MAX_NODES, GrammarConstraint, Grammars
-from cloud_gateway.models.target_model.load import load_tokenizer
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import engines
 from tests.support.schemas import NESTED, keeps_nested
-from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
+from tests.support.tiny_tokenizer import EOS_ID, PADDED_VOCAB
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import HashModel, Logits
 from tools.doubles.workers import LoopWorker
 
-VOCAB = 300
-"""More than the tokenizer's 280, as models have it whose embedding is padded."""
 PROMPT = [30, 31, 40]
 pytestmark = pytest.mark.driven
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    tiny_tokenizer(280).save(folder)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    return load_tokenizer(folder)
-
-
-@pytest.fixture(scope="module")
-def grammars(tokenizer: Any) -> Grammars:
-    return Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
 
 
 class Letters(HashModel):
     """Over the whole byte vocabulary, fond of the letters and digits that come first in it."""
 
     def __init__(self, right: float = 1.0) -> None:
-        super().__init__(VOCAB, right)
+        super().__init__(PADDED_VOCAB, right)
 
     def row(self, tokens: Sequence[int]) -> Logits:
         logits = super().row(tokens)
@@ -108,7 +91,7 @@ def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
         start = rng.randrange(len(full) - 1)
         constraint = schema.constraint()
         constraint.committed(full[:start])
-        path = [t if rng.random() < 0.9 else rng.randrange(VOCAB) for t in full[start : start + 8]]
+        path = [t if rng.random() < 0.9 else rng.randrange(PADDED_VOCAB) for t in full[start : start + 8]]
         count = 0
         while count < len(path) and path[count] != EOS_ID and constraint(path[:count])[path[count]]:
             count += 1
@@ -183,7 +166,7 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
 
 
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
-    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     first = grammars.compile(LIST)
     for n in range(MAX_KEPT + 1):
         grammars.compile({"const": n})
@@ -199,7 +182,7 @@ def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -
 
 @pytest.mark.claim("a-schema-is-compiled-again-for-another-key")
 def test_one_keys_schemas_displace_none_of_another_key(tokenizer: Any) -> None:
-    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     mine = grammars.compile(LIST, b"mine")
     for n in range(MAX_KEPT):
         grammars.compile({"const": n}, b"theirs")
@@ -210,7 +193,7 @@ def test_one_keys_schemas_displace_none_of_another_key(tokenizer: Any) -> None:
 
 
 def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = Grammars(tokenizer, VOCAB, frozenset({EOS_ID}))
+    grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     monkeypatch.delattr("llguidance.LLTokenizer")
     assert grammars.compile(NESTED).constraint()(()).any()
     grammars.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,27 +10,13 @@ import pytest
 
 from cloud_gateway.api.tools import CallText, Choice, Tool, offered, read_calls
 from cloud_gateway.models.grammar import Grammars
-from cloud_gateway.models.target_model.load import load_tokenizer
-from tests.support.tiny_tokenizer import EOS_ID, tiny_tokenizer
+from tests.support.tiny_tokenizer import EOS_ID
 
 FLAG = {"properties": {"on": {"type": "boolean"}}, "required": ["on"]}
 ALLOWED = {
     "type": "allowed_tools",
     "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "red"}}]},
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    tiny_tokenizer(280).save(folder)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    return load_tokenizer(folder)
-
-
-@pytest.fixture(scope="module")
-def grammars(tokenizer: Any) -> Grammars:
-    return Grammars(tokenizer, 300, frozenset({EOS_ID}))
 
 
 def lamps(*, strict: bool) -> list[Tool]:
