@@ -127,7 +127,8 @@ class Deciding:
             drafters = [active for active in asked if isinstance(actions[active], Draft)]
             if len(drafters) in (0, company.drafters):
                 break
-            company = self._company(len(decoding), len(drafters), self._rows() - sum(one.rows for one in drafters))
+            drafters_rows = sum(active.rows for active in drafters)
+            company = self._company(len(decoding), len(drafters), self._rows() - drafters_rows)
             asked = drafters
 
         return Decisions.of(actions, now)

@@ -41,7 +41,7 @@ class _Price(NamedTuple):
     points: Points
 
 
-class _Cost(NamedTuple):
+class DraftCost(NamedTuple):
     """What some work of the draft model took."""
 
     passes: int
@@ -50,8 +50,8 @@ class _Cost(NamedTuple):
     """A moment of the engine's clock, in seconds."""
 
 
-class _Timed:
-    """Measures work of the draft model."""
+class DraftTimer:
+    """Measures some work of the draft model."""
 
     def __init__(self, model: DraftModel, clock: Callable[[], float]) -> None:
         self._model = model
@@ -59,10 +59,10 @@ class _Timed:
         self._passes = model.passes
         self._began = clock()
 
-    def cost(self) -> _Cost:
+    def cost(self) -> DraftCost:
         """Passes and time since the beginning."""
         ended = self._clock()
-        return _Cost(self._model.passes - self._passes, ended - self._began, ended)
+        return DraftCost(self._model.passes - self._passes, ended - self._began, ended)
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class LocalDrafting:
     def prefill(self, active: Active, chunk: int, kind: Literal["reading", "draft"] = "reading") -> None:
         """One chunk of a prompt, or later of what was committed meanwhile."""
         assert self.model is not None
-        timed = _Timed(self.model, self.clock)
+        timed = DraftTimer(self.model, self.clock)
         with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
         cost = timed.cost()
@@ -198,7 +198,7 @@ class LocalDrafting:
         leaves_of = [action.leaves[: model.leaves] for _, action in group]  # the likeliest come first
         asked = [_asked(active, leaves, action) for (active, action), leaves in zip(group, leaves_of, strict=True)]
 
-        timed = _Timed(model, self.clock)
+        timed = DraftTimer(model, self.clock)
         with Contained() as caught:
             proposals_of = model.draft(asked)
         cost = timed.cost()

@@ -24,7 +24,7 @@ from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers, Archive
 from cloud_gateway.core.sources.interface import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings
 from cloud_gateway.engine.exchange import Active, Declined, Waiting
-from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.engine.local_draft import DraftTimer, LocalDrafting
 from cloud_gateway.engine.offloading import Offloading, scope_for
 from cloud_gateway.models.drafts import DraftModel
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
@@ -262,20 +262,20 @@ class QueuedAnswers:
         model, clock = self._local.model, self._local.clock
         if model is None or not self._settings.queued_answers or not (self._own or len(queue)):
             return NEVER
-        began = clock()
-        if began < self._next_at:
+        if clock() < self._next_at:
             return self._next_at
+
+        timer = DraftTimer(model, clock)
         own = self._own or self._begin_own(model, queue.all())
         if own is None:
             return NEVER
-        passes = model.passes
         with Contained() as caught:
             self._write(model, own)
-        now = clock()
-        made, self._next_at = model.passes - passes, now + REST * (now - began)
-        self._local.count(made, now - began)
+        cost = timer.cost()
+        self._next_at = cost.ended + REST * cost.seconds
+        self._local.count(cost.passes, cost.seconds)
         active = own.wanted.active
-        active.generation.spent(Spent("draft", now - began, made), now)
+        active.generation.spent(Spent("draft", cost.seconds, cost.passes), cost.ended)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
             log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
             own.wanted.askings.stop()
