@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -201,9 +202,10 @@ def first_failure(copy: Path, tests: Iterable[str]) -> str | None:
 
     if done.returncode == 0:
         return None
-    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    # The summary's lines name a test; a captured log line may begin with ERROR too.
+    failures = re.findall(r"^(?:FAILED|ERROR) (\S+\.py\S*)", done.stdout, re.MULTILINE)
     if done.returncode == 1 and failures:
-        return failures[0].split()[1]
+        return str(failures[0])
     raise InvalidMutant(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
 
 
