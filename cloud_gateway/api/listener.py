@@ -32,8 +32,8 @@ MAX_DROPPED_BODY_BYTES = 8 * 2**20
 """Of one unread body while the port's allowance lasts. A proxy sends the whole body before it reads the response: if
 the connection is reset before, it answers 502 in place of 401 or 413. Twice the longest body that is accepted."""
 DROPPED_BYTES_PER_S = 32 * 2**20
-"""Allowance of the whole port beyond MAX_DROPPED_BYTES for each refusal, kept for a second: discarding so much takes
-about a hundredth of a core, no matter how many clients send."""
+"""Allowance of the whole port beyond MAX_DROPPED_BYTES for each refusal, kept for a second, so that its cost does not
+grow with the number of clients that send."""
 DROP_S = 1.0
 """Without a byte of that body: a round trip and a little more."""
 MAX_DROP_S = 10.0

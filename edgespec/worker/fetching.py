@@ -3,7 +3,7 @@
 A link whose `Hello` names no tokenizer serves for that only: one piece is asked for at a time, and the whole has the
 size and the SHA-256 that came with its first piece. Nothing is stored before.
 
-What a gateway sends ends no worker: another tokenizer is fetched three times an hour at most, it is tried in a child
+What a gateway sends ends no worker: another tokenizer is fetched four times an hour at most, it is tried in a child
 process, and if it is refused the worker goes on and links as before as soon as the gateway takes it.
 """
 
