@@ -25,6 +25,15 @@ def board(link: Link) -> Board:
     return Board(Line(link.path), 3, VOCAB, DRAFTS)
 
 
+def open_and_want(link: Link, board: Board, tokens: list[int]) -> None:
+    """Opens request 1 with these tokens, which the link process wants from the first one on."""
+    board.open("a", tokens, Terms(["default"]))
+    board.send(0)
+    link.received()
+    link.send(Want(1, 0))
+    board.receive()
+
+
 def test_tokens_go_out_only_when_they_are_wanted(link: Link, board: Board) -> None:
     tokens = [1, 2, 3]
     board.open("a", tokens, Terms(["default"]))
@@ -94,11 +103,7 @@ def test_a_restarted_link_process_is_given_all_open_requests(link: Link, board: 
 
 def test_a_request_that_nobody_wants_since_a_restart_sends_no_token(link: Link, board: Board) -> None:
     tokens = [1, 2]
-    board.open("a", tokens, Terms(["default"]))
-    board.send(0)
-    link.received()
-    link.send(Want(1, 0))
-    board.receive()
+    open_and_want(link, board, tokens)
     board.send(0)
     link.drop()
     board.receive()
@@ -113,11 +118,7 @@ def test_a_request_that_nobody_wants_since_a_restart_sends_no_token(link: Link, 
 
 def test_a_want_for_a_request_that_is_over_sends_nothing(link: Link, board: Board) -> None:
     tokens = [1, 2]
-    board.open("a", tokens, Terms(["default"]))
-    board.send(0)
-    link.received()
-    link.send(Want(1, 0))
-    board.receive()
+    open_and_want(link, board, tokens)
     board.close("a")
     link.send(Want(1, 0))
     board.receive()
