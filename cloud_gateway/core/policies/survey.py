@@ -19,8 +19,8 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
-from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
-from cloud_gateway.core.verify.guide import GRAMMAR
+from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.guide import AT_GATEWAY
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
@@ -300,7 +300,7 @@ class Surveyor:
 
 def _by_worker(node: Node) -> bool:
     """Whether a worker drafted it."""
-    return node.drafted and node.owner not in (LOCAL, GRAMMAR)
+    return node.drafted and node.owner not in AT_GATEWAY
 
 
 def _evidence(node: Node) -> float:

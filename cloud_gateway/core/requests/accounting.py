@@ -24,8 +24,7 @@ from cloud_gateway.core.requests.events import (
 )
 from cloud_gateway.core.requests.request import Usage, added
 from cloud_gateway.core.verify.accept import FlatTree, Walk
-from cloud_gateway.core.verify.candidates import LOCAL
-from cloud_gateway.core.verify.guide import GRAMMAR
+from cloud_gateway.core.verify.guide import AT_GATEWAY, GRAMMAR
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Tree
 
@@ -181,7 +180,7 @@ class Account:
     def _credit(self, nodes: Sequence[Node], counts: dict[str, int], what: str) -> None:
         owners = Counter([(node.owner, node.evidence is None or node.drafted) for node in nodes])
         for (owner, drafted), count in owners.items():
-            source = "worker" if drafted and owner not in (LOCAL, GRAMMAR) else owner
+            source = "worker" if drafted and owner not in AT_GATEWAY else owner
             counts[source] = counts.get(source, 0) + count
             if source == "worker" and (name := self._names.get(owner)) is not None:
                 self.usage.by_worker[name][what] += count

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.core.verify.shared_noise import path_to
 from edgespec.core.drafting.tree import Node
 
 GRAMMAR = "grammar"
 """Name of the constraint as a source of candidates."""
+AT_GATEWAY = frozenset({LOCAL, GRAMMAR})
+"""Owners of drafted candidates that are no workers."""
 MAX_FORCED = 16
 """Candidates proposed after one node at once."""
 
