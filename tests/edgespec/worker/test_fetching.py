@@ -192,6 +192,13 @@ def notice(service: Service) -> str:
     return service._notices.current()["refused"] or ""
 
 
+@pytest.fixture
+def fetching_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker tries again at once, and a gateway sends its tokenizer as often as it is asked."""
+    monkeypatch.setattr(service_module, "AGAIN_S", 0.2)
+    monkeypatch.setattr(link_module, "EVERY_S", 0.0)
+
+
 def offer(gateway: GatewayUnderTest, file: bytes) -> None:
     """From now on the gateway sends this file, as often as it is asked."""
     gateway.links.offer.file = file
@@ -199,12 +206,11 @@ def offer(gateway: GatewayUnderTest, file: bytes) -> None:
     gateway.links.offer._began.clear()
 
 
+@pytest.mark.usefixtures("fetching_without_pauses")
 @pytest.mark.claim("a-gateways-tokenizer-ends-no-worker")
 async def test_a_refused_tokenizer_ends_no_worker_and_is_tried_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "AGAIN_S", 0.2)
-    monkeypatch.setattr(link_module, "EVERY_S", 0.0)
     target = make_tiny_gguf(tmp_path / "target.gguf", vocab=90)
     keys, digest = KeyStore(tmp_path / "state"), gguf_vocabulary(target).digest
     hostile = without(sentencepiece(), b"<0xE2>")
@@ -229,13 +235,12 @@ async def test_a_refused_tokenizer_ends_no_worker_and_is_tried_once(
         assert service._notices.current()["refused"] is None
 
 
+@pytest.mark.usefixtures("fetching_without_pauses")
 @pytest.mark.claim("a-gateways-tokenizer-ends-no-worker")
 async def test_a_gateway_that_refuses_what_it_sends_is_fetched_from_rarely(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another tokenizer at each fetch; each is accepted, and then the link is refused."""
-    monkeypatch.setattr(service_module, "AGAIN_S", 0.2)
-    monkeypatch.setattr(link_module, "EVERY_S", 0.0)
     keys, sent = KeyStore(tmp_path / "state"), list[bytes]()
     true = Offer.begin
 
