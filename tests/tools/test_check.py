@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check import budget, claims, sizes
+from tools.check import claims, sizes
 from tools.check.commands import command_faults
 from tools.check.dependencies import dependency_faults
 from tools.check.docs import LEAK, link_faults, path_faults, prose_and_code
@@ -151,41 +151,3 @@ def test_a_claim_without_a_test_and_a_marker_without_a_claim_are_found(tmp_path:
     assert list(claims.unknown(known, "`held` and `a-name-of-no-claim`, not `sha-256`")) == [
         "docs/threats.md names a-name-of-no-claim, which is no claim of tests/claims.toml"
     ]
-
-
-DENSE = """
-def swap(pair: Pair) -> int:
-    \"\"\"Documentation, which is no code line.\"\"\"
-    first, second = pair  # unpacks one value
-
-    left, right = second.value, first.value
-    return left if left > right else right
-"""
-
-
-def test_density_counts_what_a_code_line_holds() -> None:
-    counts = budget.density(DENSE)
-    assert counts.code_lines == 4
-    assert counts.parallel == 1
-    assert counts.conditional == 1
-    assert counts.tokens == 34
-    assert (counts.function_lines, counts.blank_function_lines) == (5, 1)
-
-
-def test_a_package_denser_than_its_ceiling_is_named() -> None:
-    measured = {"edgespec/core": budget.density(DENSE), "edgespec/new": budget.density("x = 1\n")}
-    at_ceiling = {"edgespec/core": budget.Ceiling(tokens_a_line=8.5, parallel_in_1000=250)}
-    assert list(budget.faults(measured, at_ceiling)) == []
-
-    below = {"edgespec/core": budget.Ceiling(tokens_a_line=8.4, parallel_in_1000=249)}
-    assert [fault.partition(" above")[0] for fault in budget.faults(measured, below)] == [
-        "edgespec/core has 8.50 tokens a code line,",
-        "edgespec/core has 250.0 parallel assignments in 1,000 code lines,",
-    ]
-
-
-def test_a_package_without_a_ceiling_is_held_to_that_of_new_ones() -> None:
-    measured = {"edgespec/new": budget.density(DENSE)}
-    assert len(list(budget.faults(measured, {}))) == 2
-    assert budget.package_of(Path("edgespec/new/part/file.py")) == "edgespec/new"
-    assert budget.package_of(Path("tests/edgespec/core/test_a.py")) == "tests"
