@@ -74,6 +74,40 @@ async def test_forty_copies_keep_a_worker_out_only_while_they_link(
             answering.cancel()
 
 
+@pytest.mark.claim("a-worker-that-was-cut-off-for-its-fault-is-on-probation")
+@pytest.mark.driven
+async def test_copies_of_its_key_do_not_shorten_a_workers_probation(tmp_path: Path, paired: PairedWorkers) -> None:
+    loop = asyncio.get_running_loop()
+    paired.add(ME.key.public, "lab-7")
+    async with serving(tmp_path, listed=paired) as gateway, AsyncExitStack() as copies:
+        for _ in range(2):
+            async with client(gateway) as faulty:
+                await faulty.ws.send(b"x" * 100)
+                await faulty.closed()
+        faults_ended_at = loop.time()
+
+        for _ in range(MIN_TAKEOVERS + 1):
+            await copies.enter_async_context(client(gateway))
+        async with client(gateway) as last:
+            answering = asyncio.create_task(answer_pings(last))
+            await until(lambda: not gateway.links.workers()[0].paused)
+            assert loop.time() - faults_ended_at > 3 * CONTEST_PROBATION_S, "two faults cost about a minute"
+            answering.cancel()
+
+
+async def test_a_link_that_was_taken_over_costs_no_probation(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, AsyncExitStack() as links:
+        for _ in range(MIN_TAKEOVERS):  # one fewer takeover than a contest
+            await links.enter_async_context(client(gateway))
+        await until(lambda: len(gateway.seen.of("up")) == MIN_TAKEOVERS)
+        await gateway.links.workers()[0].wire.ws.close()
+        await until(lambda: not gateway.links.workers())
+        async with client(gateway):
+            await until(gateway.links.workers)
+            (worker,) = gateway.links.workers()
+            assert not worker.paused, "only the last of its links has ended for a reason that counts"
+
+
 @pytest.mark.claim("copies-of-a-workers-key-keep-it-out-only-while-they-link")
 async def test_a_worker_whose_link_was_taken_over_shows_why(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as older, client(gateway):

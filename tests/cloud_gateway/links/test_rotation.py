@@ -54,6 +54,28 @@ async def test_a_rotated_key_replaces_the_old_one_and_its_link(
             pass
 
 
+@pytest.mark.claim("a-worker-that-was-cut-off-for-its-fault-is-on-probation")
+async def test_a_new_key_does_not_end_a_workers_probation(
+    gateway: GatewayUnderTest, paired: PairedWorkers, tmp_path: Path
+) -> None:
+    store = KeyStore(tmp_path / "worker")
+    before = worker_identity(key=store.identity())
+    paired.add(before.key.public, "lab-7")
+    async with client(gateway, before) as linked:
+        await linked.ws.send(b"x" * 100)
+        await linked.closed()
+    await until(lambda: not gateway.links.workers())
+
+    store.rotate()
+    after = worker_identity(key=store.identity(), rotations=store.rotations())
+    async with client(gateway, after):
+        await until(gateway.links.workers)
+        (worker,) = gateway.links.workers()
+        assert worker.id == key_id(after.key.public)
+        assert worker.paused
+        assert worker.probation_because == "on probation, its links kept ending"
+
+
 @pytest.mark.claim("a-link-ends-when-its-pairing-expires")
 async def test_a_link_ends_when_its_pairing_expires(gateway: GatewayUnderTest, paired: PairedWorkers) -> None:
     me = worker_identity()
