@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgespec import __version__
+from edgespec.parts import all_parts
 from edgespec.shared import command, folders, logs
 from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
 from edgespec.worker import config, report
@@ -32,11 +33,13 @@ _verb = partial(command.add_verb, "worker.toml")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; each subcommand sets `run` to its function."""
+    """The command line; each subcommand sets `run` to its function. Raises ConfigError."""
+    parts = all_parts()
     parser: argparse.ArgumentParser = command.Parser(
         prog="edgespec", description="Drafts for a paired gateway on this machine's idle time.", epilog=EPILOG
     )
     parser.add_argument("--version", action="version", version=VERSION)
+    parser.set_defaults(parts=parts)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     run = _verb(verbs, "run", _run, "run the worker", json=False)
     run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
@@ -55,7 +58,6 @@ def build_parser() -> argparse.ArgumentParser:
     _verb(verbs, "resume", _resume, "draft again")
     _add_upkeep(verbs)
     command.add_config_verb(verbs, "worker.toml")
-    _verb(verbs, "doctor", _doctor, "find out why no gateway is found or nothing is drafted, and what to do")
     peers = _verb(verbs, "peers", _peers, "show the other daemons on this campus, or pair with one")
     actions = peers.add_subparsers(dest="action", metavar="ACTION")
     _verb(actions, "invite", _invite, "show a one-time code for another daemon, and wait for it")
@@ -64,6 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
     meet.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
     forget = _verb(actions, "forget", _forget, "end the pairing with a peer")
     forget.add_argument("peer", metavar="ID", help="its id, first digits of it, or its name")
+    for part in parts:
+        for verb in part.verbs:
+            verb.add(verbs)
     _add_lab(verbs)
     command.add_shell_verbs(parser, verbs)
     verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
@@ -133,7 +138,9 @@ def _pair(args: argparse.Namespace) -> int:
     from edgespec.shared.paired import PairedGateways
     from edgespec.worker.pair import pair_through_peers
 
-    settings, code, store = config.given(args), parse_code(args.code), _store(args)
+    settings = config.given(args)
+    code = parse_code(args.code)
+    store = _store(args)
     where = args.address or settings.gateway.address
     if args.relay:
         gateway = asyncio.run(pair_through_peers(store, config.worker_name(settings), code))
@@ -156,7 +163,9 @@ def _pair_peer(args: argparse.Namespace) -> int:
     from edgespec.shared.paired import PairedPeers
     from edgespec.worker.discovery import Browser
 
-    settings, code, store = config.given(args), parse_code(args.code), _store(args)
+    settings = config.given(args)
+    code = parse_code(args.code)
+    store = _store(args)
     address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
     peer = _paired(store, settings, code, PairedPeers(store.folder).add, address, Browser(kind=PEER), "peer")
     paired = {"peer": peer.name, "address": peer.address, "id": _id(peer.key)}
@@ -238,27 +247,6 @@ def _pause(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     return _ask(args, "resume", show=report.pause)
-
-
-def _doctor(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from edgespec.worker.doctor import examine, exit_code
-
-    async def show() -> int:
-        found = []
-        async for one in examine(lambda: config.given(args)):
-            found.append(one)
-            if args.json:
-                print(json.dumps(asdict(one)), flush=True)
-            else:
-                print(f"{'FAULT' if one.exit_code else 'ok':6} {one.check}: {one.says}", flush=True)
-                if one.do:
-                    print(f"       do: {one.do}", flush=True)
-        return exit_code(found)
-
-    with logs.policy("error"):
-        return asyncio.run(show())
 
 
 def _install(args: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "edgespec/shared": ("edgespec.core",),
     "edgespec/llamacpp": ("edgespec.core", "edgespec.shared"),
     "edgespec/worker": (*LIBRARY, "edgespec.llamacpp"),
+    "edgespec/parts": (*LIBRARY, "edgespec.llamacpp", "edgespec.worker"),
     "edgespec/lab": ("edgespec", "cloud_gateway"),
     "edgespec/__main__.py": ("edgespec",),
     "edgespec/__init__.py": (),
@@ -48,6 +49,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cloud_gateway/ui": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "engine", "api", "auth", "metrics"))),
     "cloud_gateway": (*LIBRARY, "cloud_gateway"),
 }
+PARTS = ("edgespec.parts",)
+MAY_NAME_PARTS = ("edgespec/__main__.py", "edgespec/parts/", "edgespec/lab/")
+"""The program's entry takes the list of parts and passes it on; the core never imports a part."""
 INNER = {
     "edgespec/core/protocol": ("protocol", "errors", "numbers", "eviction"),
     "edgespec/core/sampling": ("sampling", "protocol", "errors", "numbers", "eviction"),
@@ -106,6 +110,8 @@ def layer_faults(path: str, source: str) -> Iterator[str]:
             yield f"imports {name}, which stands above {subject}"
         if below(name, "cloud_gateway.core.trace") and path.startswith(BELOW_TRACE):
             yield f"imports {name}; what a trace records does not depend on it"
+        if below(name, *PARTS) and not path.startswith(MAY_NAME_PARTS):
+            yield f"imports {name}; no file outside a part names one"
         if below(name, "llama_cpp") and not path.startswith(LLAMA):
             yield f"imports {name}; only {' and '.join(LLAMA)} may"
         if room != "edgespec/lab" and path.startswith("edgespec/") and below(name, *GATEWAY_ONLY):

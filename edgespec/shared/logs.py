@@ -37,7 +37,7 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 JSON = "EDGESPEC_JSON_LOGS"
 """The environment variable that makes each line an object of JSON."""
 KEPT = 20
-"""Latest warnings and errors for `status` and `doctor`."""
+"""Latest warnings and errors, for `status`."""
 JOIN_S = 1.0
 """Time for the reader thread to end; a child process may keep the pipe open for longer."""
 PACKAGES = ("edgespec", "cloud_gateway", "edgespec_vllm")

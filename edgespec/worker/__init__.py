@@ -3,9 +3,13 @@
 Public, by module:
 
 - `config`: all
+- `dial`: `GatewayAddresses`
 - `discovery`: `Browser`
-- `doctor`: `examine`, `exit_code`
+- `link`: `Handler`, `Link`, `keep_linked`
+- `models`: `identity`, `load_drafter`, `load_translation`
 - `pair`: `pair`, `pair_through_peers`
+- `part`: `WorkerPart`, `WorkerVerb`
 - `report`: all
+- `service`: `paired_gateway`
 - `start`: all
 """

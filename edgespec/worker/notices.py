@@ -1,4 +1,4 @@
-"""What the gateway has against this worker, for `edgespec status` and `edgespec doctor`."""
+"""What the gateway has against this worker, for `edgespec status`."""
 
 from __future__ import annotations
 

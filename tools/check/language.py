@@ -31,10 +31,12 @@ PLAIN = (
     "docs/",
     *(f"edgespec/core/{name}/" for name in ("pairing", "peers")),
     *(f"edgespec/lab/{name}/" for name in ("demo", "rig", "tune")),
-    *(f"edgespec/worker/{name}/" for name in ("doctor", "peers", "presence")),
+    *(f"edgespec/worker/{name}/" for name in ("peers", "presence")),
+    "edgespec/parts/",
     "edgespec/shared/",
     "cloud_gateway/process/",
     *(f"tests/edgespec/{name}/" for name in ("core/pairing", "core/peers", "shared", "worker")),
+    "tests/parts/",
     "tests/cloud_gateway/process/",
 )
 """Files and folders that are held to whole sentences; add a folder of code here once it is converted."""

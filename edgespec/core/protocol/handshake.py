@@ -179,7 +179,7 @@ class Notice:
 NOTICES: Mapping[str, str] = {
     "quarantined": (
         "The gateway has quarantined this worker, {worker}: far fewer of its draft tokens were accepted than it "
-        "claims, or it broke the protocol again and again. Check its draft model and version with `edgespec doctor`, "
+        "claims, or it broke the protocol again and again. Check its draft model and version, "
         "then ask the gateway's operator for `cloud-gateway workers release {worker}`; it is linked again after that."
     ),
     "unpaired": (

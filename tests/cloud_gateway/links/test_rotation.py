@@ -19,7 +19,6 @@ from edgespec.core.protocol.session import Timers
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker import doctor
 from tests.support.links import GatewayUnderTest, client, serving, worker_identity
 from tests.support.services import listed, service_of
 from tests.support.sockets import reserved
@@ -153,20 +152,6 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
                     assert not thief.links.workers() and not thief.seen.of("up")
                 async with serving(tmp_path, paired=me, keys=keys, port=port) as again:
                     await until(lambda: again.links.workers() or task.done())
-
-
-@pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
-async def test_doctor_says_what_to_do_where_a_worker_was_away_too_long(tmp_path: Path) -> None:
-    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
-    first = keys.identity().public, keys.tls_identity().spki_hash
-    keys.rotate_gateway()
-    async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
-        gateways = PairedGateways(worker.folder)
-        gateways.add(*first, "gw", str(gateway.address), 1)
-        gateways.update(first[0], paired_at=1)
-        found = await doctor.address(gateway.address, stored(worker).pin)
-        assert found.exit_code == 77 and "more than 90 days ago" in found.says and "pair again" in found.do
-        assert not gateway.links.workers()
 
 
 def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(

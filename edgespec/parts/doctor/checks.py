@@ -88,7 +88,7 @@ NOTICED: Mapping[str, str] = {
     "superseded": "another process links with this worker's key, and the two end each other's links",
     "tokenizer": "the target has another tokenizer, by which this worker's draft model cannot draft",
 }
-"""What is wrong, by the reason of a notice (core/protocol/handshake.py); its text is the remedy."""
+"""The fault, by the reason of a notice (core/protocol/handshake.py); its text is the remedy."""
 
 
 def linked(status: Mapping[str, Any]) -> Finding:

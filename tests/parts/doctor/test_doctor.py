@@ -14,13 +14,13 @@ import pytest
 from edgespec import __main__ as command
 from edgespec.core.presence import REASONS
 from edgespec.core.protocol.handshake import Pin, notice_of
+from edgespec.parts.doctor import checks as doctor
+from edgespec.parts.doctor.checks import ASIDE, Finding, examine, exit_code
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from edgespec.worker import doctor
 from edgespec.worker.config import OwnerSection, load
 from edgespec.worker.discovery import Browser
-from edgespec.worker.doctor import ASIDE, Finding, examine, exit_code
 from tests.support.faulty_llama import CRASH, plant
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
 from tests.support.owner import Scripted

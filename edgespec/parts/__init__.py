@@ -1,0 +1,19 @@
+"""The list of the worker's parts. No other file of the product names one of them.
+
+A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/NAME`, and its page.
+"""
+
+from __future__ import annotations
+
+from edgespec.parts import doctor
+from edgespec.shared.part import brought
+from edgespec.worker.part import WorkerPart
+
+PARTS: tuple[WorkerPart, ...] = (
+    doctor.PART,
+)  # fmt: skip
+
+
+def all_parts() -> tuple[WorkerPart, ...]:
+    """The list, and the parts that other distributions bring. Raises ConfigError."""
+    return PARTS + brought("edgespec.parts", WorkerPart)

@@ -1,0 +1,151 @@
+"""What a part brings to either program: tables of its configuration file, and verbs of its command line.
+
+A part is a folder that can be removed: its code, its settings, its verbs, and one line in the program's list of parts
+(`cloud_gateway/parts/__init__.py`, `edgespec/parts/__init__.py`). No other file of the product names a part: the
+program passes the list through, and calls the seams that each part fills. Another distribution adds a part by an entry
+point. Names that are looked up at run time, such as hooks called by a string, were not taken: who calls a seam is found
+by its type.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import msgspec
+
+from edgespec.core.errors import ConfigError
+from edgespec.shared.settings import Section
+
+
+class Verb(Protocol):
+    """A verb of the command line. The program calls `add` once, while it builds its parser."""
+
+    def add(self, verbs: _SubParsersAction[ArgumentParser]) -> None:
+        """Adds the verb's parser, whose default `run` is its function: `Namespace` -> exit code.
+
+        It imports the code of the verb only when `run` is called.
+        """
+
+
+class Settings(Section, frozen=True):
+    """Base of a program's settings: the tables of the core as fields, and those of the parts by their type."""
+
+    tables: ClassVar[Mapping[type[msgspec.Struct], str]] = {}
+    """The name of the table that holds the keys of each section of a part."""
+    checks: ClassVar[Sequence[Check]] = ()
+    """Those of the parts."""
+
+    def of(self, section: type[S]) -> S:
+        """The settings of this type, or its defaults if the program has no part that brings it."""
+        for name in self.__struct_fields__:
+            table = getattr(self, name)
+            if isinstance(table, section):
+                return table
+
+        if section not in self.tables:
+            return section()
+
+        # The section adds keys to a table of the core.
+        table = getattr(self, self.tables[section])
+        return section(**{name: getattr(table, name) for name in section.__struct_fields__})
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Values that the checks of the parts refuse; a program's settings add their own."""
+        for check in self.checks:
+            yield from check(self)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+Program = TypeVar("Program", bound=Settings)
+Check = Callable[[Settings], Iterable[tuple[str, str]]]
+"""Finds values that are valid alone but not together: (dotted key, what it must be). Called once all are read."""
+
+
+def no_conflicts(settings: Settings) -> Iterable[tuple[str, str]]:
+    """A part whose settings exclude no others."""
+    return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Settings and verbs of a part of either program; each field is empty if the part has nothing of that kind."""
+
+    name: str
+    settings: Mapping[str, type[Section]] = field(default_factory=dict)
+    """Tables of the program's TOML file, by name. Each key has a default. The keys of a table that the program, or a
+    part before this one, has too are added to that table."""
+    check: Check = no_conflicts
+    verbs: Sequence[Verb] = ()
+    removed: Mapping[str, str] = field(default_factory=dict)
+    """Settings of earlier versions, dotted, each with a sentence that says what holds instead."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+def brought(group: str, kind: type[P]) -> tuple[P, ...]:
+    """The parts that other distributions have registered as entry points of a group, in the order of their names.
+
+    Raises ConfigError for an entry point that is no part.
+    """
+    parts: list[P] = []
+    for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
+        part = entry.load()
+        if not isinstance(part, kind):
+            raise ConfigError(f"The entry point {entry.name} of {group} is no {kind.__name__}: {entry.value}.")
+        parts.append(part)
+    return tuple(parts)
+
+
+def composed(core: type[Program], parts: Sequence[Part]) -> type[Program]:
+    """The settings of a program with those of its parts, as a struct below `core`.
+
+    Raises ValueError if two of them have the same key.
+    """
+    tables: dict[type[Section], str] = {}
+    brought_by_table: dict[str, list[type[Section]]] = {}
+    for part in parts:
+        for table, section in part.settings.items():
+            brought_by_table.setdefault(table, []).append(section)
+            tables[section] = table
+
+    core_tables = {info.name: info.default for info in msgspec.structs.fields(core)}
+    fields: list[tuple[str, Any, Any]] = []
+    for table, sections in brought_by_table.items():
+        kind = _table_type(table, core_tables.get(table), sections)
+        fields.append((table, kind, kind()))
+
+    removed = dict(core.removed)
+    for part in parts:
+        removed.update(part.removed)
+    namespace = {"tables": tables, "checks": tuple(part.check for part in parts), "removed": removed}
+
+    schema: Any = msgspec.defstruct(
+        core.__name__, fields, bases=(core,), namespace=namespace, frozen=True, kw_only=True, forbid_unknown_fields=True
+    )
+    return schema
+
+
+def _table_type(name: str, of_core: Section | None, sections: Sequence[type[Section]]) -> type[Section]:
+    """The type of one table: a section alone as it is, or one that has the keys of all."""
+    if of_core is None and len(sections) == 1:
+        return sections[0]
+
+    base = Section if of_core is None else type(of_core)
+    keys: set[str] = set(base.__struct_fields__)
+    fields: list[tuple[str, Any, Any]] = []
+    for section in sections:
+        for key in msgspec.structs.fields(section):
+            if key.name in keys:
+                raise ValueError(f"two parts have the key {name}.{key.name}")
+            keys.add(key.name)
+            fields.append((key.name, key.type, key.default))
+
+    kind: Any = msgspec.defstruct(
+        base.__name__, fields, bases=(base,), frozen=True, kw_only=True, forbid_unknown_fields=True
+    )
+    return kind
