@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz traces check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
-.PHONY: check-layers check-budget lint vllm test-vllm
+.PHONY: check-layers check-budget lint test-parts vllm test-vllm
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
+	@echo "make test-parts  removes each part from a fresh copy and tests what is left (minutes)"
 	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 10 minutes)"
 	@echo "make fuzz        12.5 million random inputs of decoders, trees and the API, none of which may make anything fail"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
@@ -68,6 +69,10 @@ test-busy: setup
 
 test-live: setup
 	@$(PYTEST) -m live --durations=10
+
+# `WHOLE="NAME NAME"`: parts to test by all unit tests and by a chat with a paired worker, on real models.
+test-parts: setup
+	@$(BIN)/python -m tools.check.parts $(foreach name,$(WHOLE),--whole $(name)) --json out/parts.json
 
 test-faults: setup
 	@$(BIN)/python -m tests.faults --json out/faults.json
