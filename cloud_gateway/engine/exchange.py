@@ -17,7 +17,7 @@ from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.policies.estimators import Ewma, StepCurve
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Verify, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Status
+from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Note, Status
 from cloud_gateway.core.requests.events import Event as RequestEvent
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent
@@ -270,52 +270,45 @@ class Inbox(Protocol):
 # --- records -----------------------------------------------------------------------------------------------------
 
 
-class Audit(Protocol):
-    """What the engine reports. Called on its thread; must not block."""
-
-    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """A prompt is sent to a worker."""
-        return
-
-    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """Nothing more of the request is sent to the worker."""
-        return
-
-
-class NoAudit(Audit):
-    """Where the audit log is off: nothing is written."""
-
-
 class Recording(Protocol):
-    """Listens to requests (cloud_gateway/process/recorder.py)."""
+    """What records requests, such as the audit log, the recorder of traces, the live picture, or the spans."""
 
     def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> Listener | None:
-        """Called on the event loop with a request that has just come; None if nothing is to be made of it."""
+        """Makes the listener of a request that has just come; None if nothing is to be recorded of it.
+
+        The engine calls it on the event loop, at the end of the request's construction.
+        """
 
 
 class Listeners(Listener):
-    """All that listen to one request. One that fails listens no more, and the request goes on."""
+    """All that record one request. One that fails is called no more, and the request goes on."""
 
-    def __init__(self, those: list[Listener]) -> None:
-        self._those = those
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = list(listeners)
 
     def handled(self, event: RequestEvent, effects: Sequence[Effect], now: float) -> None:
-        self._each(lambda one: one.handled(event, effects, now))
+        self._each(lambda listener: listener.handled(event, effects, now))
+
+    def noted(self, note: Note, now: float) -> None:
+        self._each(lambda listener: listener.noted(note, now))
 
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
-        self._each(lambda one: one.decided(link, costs, now, action))
+        self._each(lambda listener: listener.decided(link, costs, now, action))
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
-        self._each(lambda one: one.suggested(source, suggestions))
+    def suggested(self, source: str, suggestions: Sequence[Suggestion], proposed: int, why: str | None) -> None:
+        self._each(lambda listener: listener.suggested(source, suggestions, proposed, why))
 
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
-        self._each(lambda one: one.guided(nodes, chosen))
+        self._each(lambda listener: listener.guided(nodes, chosen))
+
+    def policy_ends(self, why: str | None) -> None:
+        self._each(lambda listener: listener.policy_ends(why))
 
     def _each(self, give: Callable[[Listener], None]) -> None:
-        for one in tuple(self._those):
-            with Contained(self._drop, one):
-                give(one)
+        for listener in tuple(self._listeners):
+            with Contained(self._drop, listener):
+                give(listener)
 
-    def _drop(self, one: Listener, error: Exception) -> None:
-        self._those.remove(one)
-        log.error("%s of a request ended: %s", type(one).__name__, describe_fault(error))
+    def _drop(self, listener: Listener, error: Exception) -> None:
+        self._listeners.remove(listener)
+        log.error("%s of a request ended: %s", type(listener).__name__, describe_fault(error))

@@ -19,8 +19,8 @@ from cloud_gateway.core.policies.policy import (
     draft_costs,
     shared,
 )
-from cloud_gateway.core.requests.accounting import Spent, Stats
-from cloud_gateway.core.requests.events import Drafted, Event, Failed, Status
+from cloud_gateway.core.requests.accounting import Stats
+from cloud_gateway.core.requests.events import Drafted, Event, Failed, Spent, Status
 from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
@@ -135,15 +135,15 @@ class LocalDrafting:
         began = self.clock()
         for source in generation.ask_sources():
             now = self.clock()
-            generation.spent(Spent("source", now - began, name=source), now)
+            generation.note(Spent("source", now - began, name=source), now)
             began = now
 
     def _book_heads(self, active: Active, source: HeadSource, began: float, *, reading: bool = False) -> float:
         """Books the time since then as the request's; seconds."""
         spent = self.clock() - began
         self.stats.draft_s += spent
-        active.generation.spent(Spent("source", spent, name=source.name), began + spent)
-        active.generation.spent(Spent("reading" if reading else "draft", spent), began + spent)
+        active.generation.note(Spent("source", spent, name=source.name), began + spent)
+        active.generation.note(Spent("reading" if reading else "draft", spent), began + spent)
         return spent
 
     def decodes(self, active: Active, in_slots: int) -> bool:
@@ -154,7 +154,7 @@ class LocalDrafting:
         """Whether the draft has to read the prompt of a request whose policy wants it read before the first token. All
         requests in slots wait meanwhile."""
         generation = active.generation
-        if not active.local or generation.account.first_token is not None or self._backlog(active) <= 1:
+        if not active.local or generation.first_token_at is not None or self._backlog(active) <= 1:
             return False
         costs = replace(self.costs(active, in_slots), sharers=in_slots - 1, remaining=generation.remaining)
         return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
@@ -167,7 +167,7 @@ class LocalDrafting:
             self.model.catch_up(active.id, chunk)
         cost = timed.cost()
         self.count(cost.passes, cost.seconds)
-        active.generation.spent(Spent(kind, cost.seconds, cost.passes), cost.ended)
+        active.generation.note(Spent(kind, cost.seconds, cost.passes), cost.ended)
 
     def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
         """Runs the batches of catch-up (WANSpec section 4.5), then one draft pass over the leaves of all that draft."""
@@ -206,7 +206,7 @@ class LocalDrafting:
         self.count(cost.passes, cost.seconds)
         rows = sum(len(leaves) for leaves in leaves_of)
         for (active, _), leaves in zip(group, leaves_of, strict=True):
-            active.generation.spent(Spent("draft", cost.seconds * len(leaves) / rows, cost.passes), cost.ended)
+            active.generation.note(Spent("draft", cost.seconds * len(leaves) / rows, cost.passes), cost.ended)
 
         if caught.error is None:
             for (active, _), leaves, proposals in zip(group, leaves_of, proposals_of, strict=True):

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -21,22 +22,20 @@ from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
 from cloud_gateway.core.policies.policy import Draft, Learnt, Memory, Policy, Verify, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.accounting import Account, FrameLedger, Spent, Stats
-from cloud_gateway.core.requests.events import Ended, FrameArrived
+from cloud_gateway.core.requests.accounting import Stats, Submission
+from cloud_gateway.core.requests.events import Ended, FrameArrived, Listener, Spent
 from cloud_gateway.core.requests.generation import Bounds, Generation
-from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
+from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.core.verify.verification import at_least, method_of, verification, worker_sampling_of
 from cloud_gateway.engine.decisions import Deciding, Decisions, Hold
 from cloud_gateway.engine.exchange import (
     Active,
-    Audit,
     ClientLeft,
     Declined,
     InboxEvent,
     Listeners,
-    NoAudit,
     Outbox,
     Recording,
     Stream,
@@ -102,7 +101,6 @@ class Engine:
         recorders: Sequence[Recording] = (),
         curve: Mapping[int, float] | None = None,
         heads: Mapping[str, HeadsModel] | None = None,
-        audit: Audit | None = None,
         on_failure: Callable[[], None] = lambda: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
@@ -123,7 +121,7 @@ class Engine:
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
         self.requests = Requests(
-            target, local, heads or {}, self._verify_s, clock, workers or Workers(), audit or NoAudit(),
+            target, local, heads or {}, self._verify_s, clock, workers or Workers(),
             settings.policy.workers_per_request, self._outbox.add, self._finish,
         )  # fmt: skip
         self.offloading = self.requests.offloading
@@ -201,12 +199,6 @@ class Engine:
         learnt = self._recall(request, settings)
         policy = registry.make(settings, learnt)
         generation = self._generation(request, settings, policy, learnt)
-
-        listeners = [recorder.listener(generation, settings, self._verify_s) for recorder in self.recorders]
-        listening = [listener for listener in listeners if listener is not None]
-        if listening:
-            generation.listener = Listeners(listening)
-
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream, self.slots.room(generation))
         return active
@@ -216,6 +208,15 @@ class Engine:
         workers = self.offloading.workers.linked().values()
         allowed = [worker.label for worker in workers if worker.groups & request.groups]
         return self._memory.recall(allowed, kind_of(request.sampling.temperature, settings.sources))
+
+    def _listen(self, generation: Generation, settings: PolicySettings) -> Listener:
+        """What records the request besides its account."""
+        listeners: list[Listener] = []
+        for recorder in self.recorders:
+            listener = recorder.listener(generation, settings, self._verify_s)
+            if listener is not None:
+                listeners.append(listener)
+        return Listeners(listeners)
 
     def _generation(
         self, request: GenerationRequest, settings: PolicySettings, policy: Policy, learnt: Learnt | None
@@ -232,17 +233,18 @@ class Engine:
         chosen = verification(
             request.sampling, request.tokens, request.constraint, method, self.local.spread, np.random.default_rng
         )
-        usage = Usage(verification=method, why_off=why_off)
+        submission = Submission(self.clock(), method, why_off, self.stats.frames)
         return Generation(
             next(self._ids),
             request,
             policy,
             at_least(request.min_tokens, self.target.eos, chosen),
             Bounds(self.target.context, self.target.eos, settings.verify_nodes),
-            Account(self.clock(), usage, FrameLedger(self.stats.frames)),
+            submission,
             offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(settings, request.tokens, learnt),
+            listen=partial(self._listen, settings=settings),
         )
 
     # --- the engine's thread -------------------------------------------------------------------------------------
@@ -306,7 +308,7 @@ class Engine:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
         self.stats.host_s += host_s
         for active, _ in verifies:
-            active.generation.spent(Spent("host", host_s / len(verifies)), self.clock())
+            active.generation.note(Spent("host", host_s / len(verifies)), self.clock())
 
     def _take_in(self) -> None:
         while self._inbox:

@@ -12,7 +12,7 @@ from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.events import Event, FrameTaken, Released, Send, WorkerChanged
 from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
-from cloud_gateway.engine.exchange import Active, Audit, Declined, NoAudit, WorkerGone
+from cloud_gateway.engine.exchange import Active, Declined, WorkerGone
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker
 
@@ -71,7 +71,6 @@ class Offloading:
     post: Callable[[Callable[[], None]], None]
     step: Callable[[Active, Event], None]
     workers_per_request: int = DEFAULTS.workers_per_request
-    audit: Audit = field(default_factory=NoAudit)
     merit: Merit = field(default_factory=Merit)
     let_go: Callable[[str, str], None] = lambda worker, why: None
     """Called where a worker, for this reason, has no time for answers to prompts that wait (queued_answers.py)."""
@@ -122,7 +121,6 @@ class Offloading:
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
         self.let_go(worker.id, "needed elsewhere")
         self.merit.given(worker.label)
-        self.audit.assigned(active.request, worker.id, worker.label)
         scope = scope_for(worker.id, active.request.cache_scope)
         self.step(active, WorkerChanged(worker.id, "beside" if beside else "assigned", worker.label, scope))
         self._changed = True
@@ -190,7 +188,6 @@ class Offloading:
         given = released.given
         key = active.request.key
         self.merit.ended(given.name, key, given.rounds, given.frames, given.brought)
-        self.audit.released(active.request, given.worker, given.name, released.reason, given.frames)
         self.post(lambda: self.workers.audited(given.worker, key, given.claimed, given.accepted))
 
     def outgoing(self) -> Iterator[Callable[[], None]]:

@@ -116,8 +116,11 @@ class Prefill:
 
     def _running_since(self) -> float | None:
         """When the first of the running completions had a token; None where none runs."""
-        running = [active.generation.account for active in self.requests.active.values() if not self._reads(active)]
-        return min((math.inf if one.first_token is None else one.first_token for one in running), default=None)
+        running = [active.generation for active in self.requests.active.values() if not self._reads(active)]
+        if not running:
+            return None
+        first_tokens = [generation.first_token_at for generation in running if generation.first_token_at is not None]
+        return min(first_tokens, default=math.inf)
 
     def _reads(self, active: Active) -> bool:
         in_slots = len(self.requests.active)

@@ -17,9 +17,17 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import catch_up_batch
-from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.assignment import Askings, RemoteAnswer, patience
-from cloud_gateway.core.requests.events import FrameArrived, FrameTaken, Send
+from cloud_gateway.core.requests.events import (
+    FrameArrived,
+    FrameTaken,
+    Note,
+    PromptSent,
+    PromptWithdrawn,
+    Send,
+    Spent,
+    WaitingFrame,
+)
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers, Archive
 from cloud_gateway.core.sources.interface import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings
@@ -106,7 +114,7 @@ class QueuedAnswers:
             for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
                 source.add(completion)
             now = self._local.clock()
-            active.generation.spent(Spent("source", now - began, name=source.name), now)
+            active.generation.note(Spent("source", now - began, name=source.name), now)
 
     def ended(self, active: Active) -> None:
         """The request is over; what it emitted may serve the next one of the same conversation."""
@@ -187,8 +195,7 @@ class QueuedAnswers:
         answer = RemoteAnswer(next(self._numbers), request.tokens, wanted.limit, wanted.stops)
         due = now + patience(worker.rtt_high_s, worker.step_s, len(request.tokens))
         one = self._remote[answer.number] = _Remote(wanted, worker, answer, due)
-        self._offloading.audit.assigned(request, worker.id, worker.label)
-        self._book(one)
+        self._note(one, PromptSent(worker.id, worker.label))
         for body in answer.open(wanted.sampling, scope_for(worker.id, request.cache_scope)):
             self._send(one, body)
 
@@ -200,12 +207,12 @@ class QueuedAnswers:
         with Contained() as caught:
             merged = one.answer.merge(event.frame, event.worker)
         if caught.error is not None:
-            self._book(one, "rejected")
+            self._note(one, WaitingFrame(event.worker, one.worker.label, "rejected"))
             self._punish(one, caught.error)
             return True
         kind = "used" if merged.fresh else "stale"
         one.frames += bool(merged.fresh)
-        self._book(one, kind)
+        self._note(one, WaitingFrame(event.worker, one.worker.label, kind))
         self._offloading.note(FrameTaken(kind, event.worker, merged))
         return True
 
@@ -235,7 +242,7 @@ class QueuedAnswers:
         del self._remote[one.answer.number]
         self._send(one, one.answer.close(why))
         worker = one.worker
-        self._offloading.audit.released(one.wanted.active.request, worker.id, worker.label, why, one.frames)
+        self._note(one, PromptWithdrawn(worker.id, worker.label, why, one.frames))
 
     def _punish(self, one: _Remote, error: Exception) -> None:
         """It broke the protocol, or its data the gateway's own code: its answer is dropped and its link ends."""
@@ -247,10 +254,8 @@ class QueuedAnswers:
         self._close(one, "moved")
         self._offloading.punish(one.worker.id, error, one.answer.number)
 
-    def _book(self, one: _Remote, frame: str = "") -> None:
-        worker = one.worker
-        spent = Spent("answer", name=worker.label, worker=worker.id, frame=frame)
-        one.wanted.active.generation.spent(spent, self._local.clock())
+    def _note(self, one: _Remote, note: Note) -> None:
+        one.wanted.active.generation.note(note, self._local.clock())
 
     def _send(self, one: _Remote, body: ToWorker) -> None:
         self._offloading.send(Send(one.worker.id, body))
@@ -275,7 +280,7 @@ class QueuedAnswers:
         self._next_at = cost.ended + REST * cost.seconds
         self._local.count(cost.passes, cost.seconds)
         active = own.wanted.active
-        active.generation.spent(Spent("draft", cost.seconds, cost.passes), cost.ended)
+        active.generation.note(Spent("draft", cost.seconds, cost.passes), cost.ended)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
             log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
             own.wanted.askings.stop()

@@ -42,7 +42,7 @@ from cloud_gateway.core.requests.events import (
 )
 from cloud_gateway.core.requests.generation import MAX_RETRIES
 from cloud_gateway.core.requests.request import Finish
-from cloud_gateway.engine.exchange import Active, Audit
+from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import Offloading, Workers
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
@@ -85,7 +85,6 @@ class Requests:
         verify_s: StepCurve,
         clock: Callable[[], float],
         workers: Workers,
-        audit: Audit,
         workers_per_request: int,
         post: Callable[[Callable[[], None]], None],
         finish: Callable[[Active, Finish, str | None], None],
@@ -98,7 +97,7 @@ class Requests:
         self.local = LocalDrafting(draft, verify_s, self.stats, clock, self.step, heads=heads)
         self.active: dict[int, Active] = {}
         """Requests in slots."""
-        self.offloading = Offloading(workers, self.active, post, self.step, workers_per_request, audit)
+        self.offloading = Offloading(workers, self.active, post, self.step, workers_per_request)
         self._post = post
         self._finish = finish
         self._waiting: deque[Step] = deque()

@@ -74,13 +74,19 @@ class AuditLog:
         self._thread.start()
 
     def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """The prompt is sent to a worker."""
         self._put(Entry(time.time(), "assigned", request.id, request.key, request.key_name, worker, name))
 
     def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        event: Kind = "declined" if reason == "declined" else "moved" if reason == "moved" else "released"
-        ended = reason if event == "released" else ""
-        who = request.id, request.key, request.key_name, worker, name
-        self._put(Entry(time.time(), event, *who, ended, frames))
+        """Nothing more of the request is sent to the worker. `reason`: as in `events.Released`."""
+        event: Kind = "released"
+        if reason == "declined":
+            event = "declined"
+            reason = ""
+        elif reason == "moved":
+            event = "moved"
+            reason = ""
+        self._put(Entry(time.time(), event, request.id, request.key, request.key_name, worker, name, reason, frames))
 
     def worker(self, event: Literal["quarantined", "lifted"], worker: str, name: str, why: str) -> None:
         self._put(Entry(time.time(), event, "", "", "", worker, name, why))

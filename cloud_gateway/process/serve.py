@@ -24,6 +24,7 @@ from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, Watch, metrics_app
 from cloud_gateway.process import spans
 from cloud_gateway.process.audit import AuditLog
+from cloud_gateway.process.audited import Audited
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
@@ -161,7 +162,11 @@ class Gateway:
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """The engine, which runs until `closing` is left."""
-        recorders: list[Recording] = [self.recorder] if self.recorder is not None else []
+        recorders: list[Recording] = []
+        if self.audit is not None:
+            recorders.append(Audited(self.audit))
+        if self.recorder is not None:
+            recorders.append(self.recorder)
         if (provider := spans.provider()) is not None:
             recorders.append(spans.Spans(provider, models.served.id))
         if self.pages is not None:
@@ -171,7 +176,7 @@ class Gateway:
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
             models.target, models.local, engine_settings(self.settings), links, recorders=recorders, curve=curve,
-            heads=models.heads, audit=self.audit, on_failure=self._engine_failed, on_idle=models.idle,
+            heads=models.heads, on_failure=self._engine_failed, on_idle=models.idle,
         )  # fmt: skip
         engine.start()
         closing.push_async_callback(asyncio.to_thread, engine.stop)

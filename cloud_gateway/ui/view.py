@@ -185,8 +185,12 @@ NUMBERS = Spelling(lambda token: f"#{token}", lambda token: f"#{token}\u2009")
 
 def played(recorded: Trace) -> dict[str, Any]:
     """A trace as the events of its one request. Raises TraceError."""
-    player, found = Player(recorded), list[dict[str, Any]]()
-    player.generation.listener = View(player.generation, NUMBERS, lambda worker, name: name or worker[:8], found.append)
+    found: list[dict[str, Any]] = []
+
+    def listen(generation: Generation) -> View:
+        return View(generation, NUMBERS, lambda worker, name: name or worker[:8], found.append)
+
+    player = Player(recorded, listen=listen)
     for _ in player.play():
         pass
     header = recorded.header

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
+from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings as settings_of
@@ -35,11 +36,14 @@ def engines(**more: Any) -> Iterator[Make]:
         worker: OneWorker | Team | None = None,
         local: TableDraft | None = None,
         target: TableTarget | None = None,
+        recorders: Sequence[Recording] = (),
         **settings: Any,
     ) -> Engine:
         driven = isinstance(asyncio.get_running_loop(), DrivenLoop)
         kind = DrivenEngine if driven else Engine
-        engine = kind(target or TableTarget(), local, engine_settings(**settings), worker, **more)
+        engine = kind(
+            target or TableTarget(), local, engine_settings(**settings), worker, **{"recorders": recorders, **more}
+        )
         if isinstance(worker, Team):
             worker.join(engine)
         elif worker is not None:

@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `accounting`: `Account`, `FrameLedger`, `Spent`, `Stats`
+- `accounting`: `Account`, `FrameLedger`, `Stats`, `Submission`
 - `assignment`: `Askings`, `patience`, `RemoteAnswer`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.policy import Outcome
 from cloud_gateway.core.requests.events import Assignment, Released, Send, WorkerChange, WorkerChanged, WorkerWanted
+from cloud_gateway.core.requests.rounds import RoundTimes
 from cloud_gateway.core.sources.interface import MAX_ANSWERS
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.protocol.digests import Prefix
@@ -59,41 +60,44 @@ class Assignments:
     def useless(self, prompt_len: int) -> Iterator[WorkerWanted]:
         """Asks for another worker in place of each that has brought nothing for PATIENCE rounds, again and again;
         one that still reads the prompt has a round more for each READ tokens."""
-        for one in self.given.values():
-            patience = PATIENCE + (0 if one.ready else prompt_len // READ)
-            if one.idle >= patience and (one.idle - patience) % PATIENCE == 0:
-                yield WorkerWanted(one.worker)
+        for assignment in self.given.values():
+            patience = PATIENCE
+            if not assignment.ready:
+                patience += prompt_len // READ
+            if assignment.idle >= patience and (assignment.idle - patience) % PATIENCE == 0:
+                yield WorkerWanted(assignment.worker)
 
-    def add(self, event: WorkerChanged, prefix: Prefix) -> tuple[Assignment, list[Send]]:
-        """One worker more, and the messages with the prefix and the new shares."""
+    def add(self, event: WorkerChanged, prefix: Prefix) -> list[Send]:
+        """Adds a worker; the messages with the prefix and the new shares."""
         self._epoch += 1
-        one = Assignment(event.worker, self._epoch, event.name or event.worker, self.audited)
-        self.given[one.worker] = one
-        messages = opening(self.request, one.epoch, prefix, self.sampling, event.scope)
-        return one, [*(Send(event.worker, body) for body in messages), *self._shares()]
+        assignment = Assignment(event.worker, self._epoch, event.name or event.worker, self.audited)
+        self.given[event.worker] = assignment
+        messages = opening(self.request, assignment.epoch, prefix, self.sampling, event.scope)
+        return [*(Send(event.worker, body) for body in messages), *self._shares()]
 
-    def remove(self, one: Assignment, why: str) -> list[Send | Released]:
-        """One worker less: the others draft its branches too, from now on."""
-        del self.given[one.worker]
-        close = Close(self.request, one.epoch, why)
-        return [Send(one.worker, close), Released(one, why), *self._shares()]
+    def remove(self, assignment: Assignment, why: str) -> list[Send | Released]:
+        """Removes a worker: the others draft its branches too, from now on."""
+        del self.given[assignment.worker]
+        close = Close(self.request, assignment.epoch, why)
+        return [Send(assignment.worker, close), Released(assignment, why), *self._shares()]
 
-    def commit(self, prefix: Prefix, tokens: list[int], times: tuple[int, int], outcome: Outcome) -> Sequence[Send]:
-        """Sends all workers what the target chose (step 5 of WANSpec's figure 6). `times`: the round's period and pass,
-        microseconds."""
-        start, depth, diverged = len(prefix) - len(tokens), min(outcome.depth, MAX_DEPTH), not outcome.at_leaf
-        return [
-            Send(one.worker, Commit(self.request, one.epoch, start, tokens, prefix.digest, *times, depth), diverged)
-            for one in self.given.values()
-        ]
+    def commit(self, prefix: Prefix, tokens: list[int], times: RoundTimes, outcome: Outcome) -> Sequence[Send]:
+        """Sends all workers what the target chose (step 5 of WANSpec's figure 6)."""
+        start = len(prefix) - len(tokens)
+        depth = min(outcome.depth, MAX_DEPTH)
+        messages: list[Send] = []
+        for assignment in self.given.values():
+            body = Commit(self.request, assignment.epoch, start, tokens, prefix.digest, *times, depth)
+            messages.append(Send(assignment.worker, body, diverged=not outcome.at_leaf))
+        return messages
 
     def _shares(self) -> Iterator[Send]:
         """A message for each worker whose share has changed."""
-        for index, one in enumerate(self.given.values()):
-            share = (index, len(self.given))
-            if one.share != share:
-                one.share = share
-                yield Send(one.worker, Share(self.request, one.epoch, *share))
+        for index, assignment in enumerate(self.given.values()):
+            place = (index, len(self.given))
+            if assignment.share != place:
+                assignment.share = place
+                yield Send(assignment.worker, Share(self.request, assignment.epoch, *place))
 
 
 def opening(request: int, epoch: int, prefix: Prefix, sampling: Sampling, scope: bytes) -> Iterator[Open | Commit]:

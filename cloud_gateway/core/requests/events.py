@@ -1,7 +1,9 @@
-"""What happens to a request (events) and what follows from it (effects): the closed vocabulary of `generation.py`.
+"""What happens to a request (events), what follows from it (effects), and what is recorded beside both (notes).
 
-They are msgspec structs, which are made in a sixth of the time of frozen dataclasses: a round takes about thirty. Those
-with a tag stand in a trace as they are (core/trace/format.py).
+This is the closed vocabulary of `generation.py`, and `Listener` is the seam for all that only records a request.
+
+The messages are msgspec structs, which are made in a sixth of the time of frozen dataclasses: a round takes about
+thirty. Those with a tag stand in a trace as they are (core/trace/format.py).
 """
 
 from __future__ import annotations
@@ -74,7 +76,12 @@ class WorkerChanged(Struct, frozen=True, array_like=True, tag=True):
     name: str = ""
     """The worker's, for people; with `none` the reason."""
     scope: bytes = b""
-    """That of the worker's prefix cache, where it is assigned."""
+    """Scope of the worker's prefix cache, if it is assigned."""
+
+    @property
+    def assigns(self) -> bool:
+        """Whether the worker is to draft for the request."""
+        return self.why in ("assigned", "beside")
 
 
 class FrameArrived(Struct, frozen=True):
@@ -144,7 +151,7 @@ class FrameTaken(Struct, frozen=True):
     kind: str
     worker: str
     merged: Merged | None = None
-    """None where the worker has not the request, and where it broke the protocol."""
+    """None if the request is not the worker's, or if the frame was invalid."""
     error: RemoteProtocolError | None = None
     """The worker broke the protocol: its link ends, and all its requests move on."""
 
@@ -179,8 +186,7 @@ class Assignment:
     accepted: int = 0
     """How many of those candidates the target chose."""
     rounds: int = 0
-    """Passes that it could have saved since it has read the prompt, or since the beginning where it has not; without
-    those for which the policy left its candidates out."""
+    """Rounds in which its candidates were verified or could have been."""
     brought: int = 0
     """Its candidates that the target emitted."""
     idle: int = 0
@@ -188,19 +194,31 @@ class Assignment:
     share: tuple[int, int] = (0, 1)
     """Its place among the request's workers, and their number, as it was last sent."""
 
+    def merged(self, merged: Merged) -> None:
+        """Takes note of a frame of this worker. The first useful one shows that the worker has read the prompt."""
+        self.frames += bool(merged.fresh)
+        if merged.useful and not self.ready:
+            self.ready = True
+            self.rounds = 0
+            self.idle = 0
+
     def verified(self, flat: FlatTree, taken: Walk, root: Node) -> None:
         """Compares its candidates at each row where the target chose with the choice. `root`: of the candidate tree
         before the round."""
         chosen = dict(zip(taken.rows, taken.tokens, strict=True))
-        own = [(row, node) for row, node in enumerate(flat.nodes, 1) if node.owner == self.worker]
-        brought = sum([row in chosen for row, _ in own])
-        if own or all(child.owner != self.worker for child in root.children.values()):
+        candidates = [(row, node) for row, node in enumerate(flat.nodes, 1) if node.owner == self.worker]
+        brought = sum([row in chosen for row, _ in candidates])
+
+        if candidates or all(child.owner != self.worker for child in root.children.values()):
             self.rounds += 1
             self.brought += brought
-            self.idle = 0 if brought else self.idle + 1
+            self.idle += 1
+            if brought:
+                self.idle = 0
+
         if not self.audited:
             return
-        for row, node in own:
+        for row, node in candidates:
             token = chosen.get(flat.parents[row])
             if token is not None and node.parent is not None:
                 self.claimed += min(1.0, exp(node.parent.cost - node.cost))
@@ -246,20 +264,78 @@ class Finished(Struct, frozen=True):
 Effect = Send | FrameTaken | Released | WorkerWanted | Chosen | Drop | Finished
 
 
+# --- notes -------------------------------------------------------------------------------------------------------
+
+
+class Spent(Struct, frozen=True):
+    """Seconds spent on a request besides passes of the target."""
+
+    kind: Literal["host", "draft", "reading", "source"]
+    """`host`: outside the models. `draft`: `count` passes of the local draft. `reading`: its reading of the prompt,
+    before the first token. `source`: the source `name` was given tokens or asked for candidates."""
+    seconds: float = 0.0
+    count: int = 0
+    name: str = ""
+
+
+class PromptSent(Struct, frozen=True):
+    """A worker is sent the prompt while the request waits for a slot, so that it writes ahead."""
+
+    worker: str
+    name: str
+
+
+class WaitingFrame(Struct, frozen=True):
+    """A frame of a worker that writes ahead: `used`, `stale` or `rejected`."""
+
+    worker: str
+    name: str
+    kind: str
+
+
+class PromptWithdrawn(Struct, frozen=True):
+    """A worker that wrote ahead is sent nothing more of the request."""
+
+    worker: str
+    name: str
+    reason: str
+    frames: int
+    """Its frames that brought candidates."""
+
+
+Note = Spent | PromptSent | WaitingFrame | PromptWithdrawn
+"""What is recorded of a request and changes nothing in it."""
+
+
+# --- the seam ----------------------------------------------------------------------------------------------------
+
+
 class Listener:
-    """Is given what goes over the machine's boundary, right after it did. This one ignores it."""
+    """Records one request: accounting, audit log, traces, the live picture and spans are each a listener and no more.
+
+    The request (`Generation`) calls it on its driver's thread, right after what it reports. A listener may read the
+    request that it was made for. It must not change it, block, or keep what it is given beyond the end. This base
+    class ignores all calls, so that a listener defines only those that it needs.
+    """
 
     def handled(self, event: Event, effects: Sequence[Effect], now: float) -> None:
-        """An event was taken in; what comes after the end is left out."""
+        """An event was taken in, and these effects follow. Events after the end are left out."""
+
+    def noted(self, note: Note, now: float) -> None:
+        """Something happened that changes nothing in the request."""
 
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
         """The policy was asked."""
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
-        """A source put candidates into the tree, right before the policy was asked."""
+    def suggested(self, source: str, suggestions: Sequence[Suggestion], proposed: int, why: str | None) -> None:
+        """A source was asked, right before the policy is: the tree had room for `proposed` of its suggestions. `why`:
+        the reason if it suggested nothing."""
 
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
         """The constraint made `chosen` of `nodes`: without what it forbids, with what it forces."""
+
+    def policy_ends(self, why: str | None) -> None:
+        """The present policy will not be asked again; `why`: the reason if the request goes on by plain decoding."""
 
 
 # --- statuses ----------------------------------------------------------------------------------------------------

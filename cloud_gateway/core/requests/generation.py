@@ -9,7 +9,7 @@ the driver's: slots, models, workers' links, the client's stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from cloud_gateway.core.policies.baselines import Plain
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.accounting import Account, Spent
+from cloud_gateway.core.requests.accounting import Account, Submission
 from cloud_gateway.core.requests.assignment import RELEASED, Assignments
 from cloud_gateway.core.requests.events import (
     TABLE,
@@ -34,6 +34,7 @@ from cloud_gateway.core.requests.events import (
     FrameArrived,
     FrameTaken,
     Listener,
+    Note,
     Preempted,
     Read,
     Rows,
@@ -44,7 +45,7 @@ from cloud_gateway.core.requests.events import (
     WorkerWanted,
 )
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
-from cloud_gateway.core.requests.rounds import Rounds
+from cloud_gateway.core.requests.rounds import RequestTime, Rounds
 from cloud_gateway.core.sources.asking import Sources
 from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk, walk_logprobs
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -72,7 +73,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Retries:
-    """What failed passes and faults have left of a request's freedom."""
+    """How failed passes and faults limit the request from then on."""
 
     count: int = 0
     alone: bool = False
@@ -85,14 +86,27 @@ class Generation:
     """One request. `now` is seconds on the driver's clock throughout."""
 
     def __init__(
-        self, number: int, request: GenerationRequest, policy: Policy, verification: Verification, bounds: Bounds,
-        account: Account | None = None, *, offload: bool = False, worker_sampling: Sampling | None = None,
+        self,
+        number: int,
+        request: GenerationRequest,
+        policy: Policy,
+        verification: Verification,
+        bounds: Bounds,
+        submission: Submission | None = None,
+        *,
+        offload: bool = False,
+        worker_sampling: Sampling | None = None,
         sources: Sources | None = None,
-    ) -> None:  # fmt: skip
-        """`offload`: whether workers may draft for it, who are sent `worker_sampling`."""
-        self.id, self.request, self.policy, self.verification = number, request, policy, verification
-        self.bounds, self.account, self.sources = bounds, account or Account(), sources
-        self.account.usage.prompt_tokens, self.account.usage.policy = len(request.tokens), policy.name
+        listen: Callable[[Generation], Listener] | None = None,
+    ) -> None:
+        """`offload`: whether workers may draft for it, who are sent `worker_sampling`. `listen` is called at the end,
+        and makes what records the request besides its account."""
+        self.id = number
+        self.request = request
+        self.policy = policy
+        self.verification = verification
+        self.bounds = bounds
+        self.sources = sources
         self.status = Status.QUEUED
         self.reading: Sequence[int] = request.tokens
         """What the slot is given to read: the prompt, and after a retry also what was emitted before."""
@@ -100,15 +114,23 @@ class Generation:
         """Tokens of `reading` whose keys and values the target holds; the last one is row 0 of the first verify."""
         self.tree = CandidateTree(request.tokens)
         self.assignments = Assignments(number, not request.constraint, offload, worker_sampling or Sampling())
-        self.cancelled, self.retries = False, Retries()
-        self.listener = Listener()
+        self.cancelled = False
+        self.retries = Retries()
+        self.first_token_at: float | None = None
+        """In the request's own time, seconds; None before its first token."""
         self.forced: Sequence[Node] = ()
         """Candidates that the constraint proposed after the tokens of the latest pass."""
-        self._rounds = Rounds(bounds.verify_nodes)
+        self._time = RequestTime()
+        self._rounds = Rounds(bounds.verify_nodes, self._time)
         self._guide: Guide | None = None
         """For a completion with a constraint that helps to draft."""
         if request.constraint and verification.by_match and policy.name != "plain":
             self._guide = Guide(request.constraint)
+
+        self.account = Account(self, submission or Submission())
+        self._listeners: list[Listener] = [self.account]
+        if listen is not None:
+            self._listeners.append(listen(self))
 
     @property
     def wants_worker(self) -> bool:
@@ -131,30 +153,41 @@ class Generation:
         return self.account.usage
 
     @property
-    def room(self) -> int:
+    def emitted(self) -> int:
+        """Tokens of the completion so far."""
+        return len(self.tree.prefix) - len(self.request.tokens)
+
+    @property
+    def context_left(self) -> int:
         """Tokens that the slot can still take."""
         return self.bounds.context - len(self.tree.prefix)
 
     @property
     def remaining(self) -> int:
-        """Answer tokens that may still be emitted."""
-        return min(self.request.max_tokens - self.usage.completion_tokens, self.room)
+        """Tokens of the completion that may still be emitted."""
+        return min(self.request.max_tokens - self.emitted, self.context_left)
+
+    def own_time(self, now: float) -> float:
+        """The request's own time at a moment of the driver's clock: it stands still while the request is preempted."""
+        return self._time.at(now)
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Takes in what happened. Raises ValueError for what cannot happen in this status."""
-        own = self._rounds.own(now)
-        before = self.status
+        own_time = self.own_time(now)
+        was_over = self.status is Status.FINISHED
         self._enter(type(event))
-        if before is Status.FINISHED:
+        if was_over:
             return ()
-        effects = self._take_in(event, own)
-        self.account.take(event, effects, now, own)
-        self.listener.handled(event, effects, now)
+
+        effects = self._take_in(event, own_time)
+        for listener in self._listeners:
+            listener.handled(event, effects, now)
         return effects
 
-    def spent(self, spent: Spent, now: float) -> None:
-        """Books seconds that were spent on the request up to `now`."""
-        self.account.spent(spent, self._rounds.own(now))
+    def note(self, note: Note, now: float) -> None:
+        """Passes on to the listeners what changes nothing in the request."""
+        for listener in self._listeners:
+            listener.noted(note, now)
 
     def _enter(self, what: type[Event] | Turn) -> None:
         """The status that follows, by the table."""
@@ -177,12 +210,10 @@ class Generation:
             case WorkerChanged():
                 return self._worker(event)
             case Admitted(reused):
-                self.prefilled = reused
-                self._read(now)
-                return (WorkerWanted(),) if self.assignments.allowed else ()
+                return self._admitted(reused)
             case Read(tokens):
                 self.prefilled += tokens
-                self._read(now)
+                self._decode_if_read()
                 return ()
             case Preempted():
                 return self._preempt()
@@ -194,133 +225,168 @@ class Generation:
 
     def decide(self, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What the policy wants next, within the bounds of a round. `link` is None while no worker drafts."""
-        self._rounds.inform(self.policy)
-        list(self.ask_sources())  # those that nobody has asked
-        action = self._rounds.decide(self.policy, self.tree, link, replace(costs, remaining=self.remaining), now)
-        self.account.decided(self.policy)
-        self.listener.decided(link, costs, now, action)
+        self._rounds.deliver_outcome(self.policy)
+        for _ in self.ask_sources():
+            pass  # the driver has asked them, unless it does not time them
+
+        costs_to_end = replace(costs, remaining=self.remaining)
+        action = self._rounds.decide(self.policy, self.tree, link, costs_to_end, now)
+
+        for listener in self._listeners:
+            listener.decided(link, costs, now, action)
         return action
 
     def ask_sources(self) -> Iterator[str]:
-        """Asks one source without a draft model at each step, where tokens were committed; the names of those asked."""
-        for source, suggestions, proposed, why in self.sources.ask(self.tree) if self.sources is not None else ():
-            self.account.asked(source, proposed, why)
-            if suggestions:
-                self.listener.suggested(source, suggestions)
+        """Asks one source without a draft model at each step if tokens were committed; the names of those asked."""
+        if self.sources is None:
+            return
+        for source, suggestions, proposed, why in self.sources.ask(self.tree):
+            for listener in self._listeners:
+                listener.suggested(source, suggestions, proposed, why)
             yield source
 
     def select(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """What of these to verify: near the end of the context only as many as there is room for, and what the
         constraint allows."""
-        if len(nodes) > self.room:
-            nodes = self.tree.best(self.room)
+        if len(nodes) > self.context_left:
+            nodes = self.tree.best(self.context_left)
         if self._guide is None:
             return nodes
-        chosen = self._guide.select(self.tree, nodes, self.room)
-        self.listener.guided(nodes, chosen)
+
+        chosen = self._guide.select(self.tree, nodes, self.context_left)
+        for listener in self._listeners:
+            listener.guided(nodes, chosen)
         return chosen
 
     def flatten(self, nodes: Sequence[Node]) -> FlatTree:
         return flatten(self.tree.root, nodes)
 
-    def _read(self, now: float) -> None:
-        """Decodes from here where all its tokens but the last are read; that one is row 0 of the first pass."""
+    def _admitted(self, reused: int) -> Sequence[Effect]:
+        self.prefilled = reused
+        self._decode_if_read()
+        if self.assignments.allowed:
+            return (WorkerWanted(),)
+        return ()
+
+    def _decode_if_read(self) -> None:
+        """Decodes from here if all its tokens but the last are read; that one is row 0 of the first pass."""
         if self.prefilled >= len(self.reading) - 1:
             self._enter(Turn.READ_ALL)
-            self._rounds.resume()
-            self.account.decodes(now)
+            self._time.resume()
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
     def _worker(self, event: WorkerChanged) -> Sequence[Effect]:
-        if event.why in ("assigned", "beside"):
+        if event.assigns:
             return self._assign(event)
-        given = self.assignments.given.get(event.worker)
-        if given is None:
+
+        assignment = self.assignments.given.get(event.worker)
+        if assignment is None:
             return ()
         if event.why in ("declined", "useless"):
             self.assignments.excluded.add(event.worker)
-        effects = self._release(given, RELEASED[event.why])
+        effects = self._release(assignment, RELEASED[event.why])
         if event.why == "gone":
             self.tree.discard(event.worker)
-        return [*effects, WorkerWanted()] if event.why in ("gone", "declined") else effects
-
-    def _assign(self, event: WorkerChanged) -> Sequence[Effect]:
-        beside = event.why == "beside" and self.may_offload and event.worker not in self.assignments.given
-        if not (beside or self.wants_worker):
-            return ()
-        given, effects = self.assignments.add(event, self.tree.prefix)
-        self.account.assigned(given.worker, given.name)
+        if event.why in ("gone", "declined"):
+            effects.append(WorkerWanted())
         return effects
 
-    def _release(self, given: Assignment, why: str) -> list[Effect]:
+    def _assign(self, event: WorkerChanged) -> Sequence[Effect]:
+        """Takes the worker, unless this has become impossible since it was chosen."""
+        may_share = self.may_offload and event.worker not in self.assignments.given
+        if self.wants_worker or (event.why == "beside" and may_share):
+            return self.assignments.add(event, self.tree.prefix)
+        return ()
+
+    def _release(self, assignment: Assignment, why: str) -> list[Effect]:
         """Takes the request away from a worker; its candidates stay, since they are verified anyway."""
-        self.tree.forget(given.epoch)
-        return [*self.assignments.remove(given, why)]
+        self.tree.forget(assignment.epoch)
+        return [*self.assignments.remove(assignment, why)]
 
     def _release_all(self, why: str) -> list[Effect]:
-        return [effect for given in [*self.assignments.given.values()][::-1] for effect in self._release(given, why)]
+        effects: list[Effect] = []
+        for assignment in reversed(list(self.assignments.given.values())):
+            effects += self._release(assignment, why)
+        return effects
 
     def _frame(self, event: FrameArrived, now: float) -> Sequence[Effect]:
         """Merges a frame of a present assignment; one of another worker or epoch is stale."""
-        given = self.assignments.given.get(event.worker)
-        if given is None or given.epoch != event.frame.epoch:
+        assignment = self.assignments.given.get(event.worker)
+        if assignment is None or assignment.epoch != event.frame.epoch:
             return (FrameTaken("stale", event.worker),)
-        self._rounds.inform(self.policy)
+
+        self._rounds.deliver_outcome(self.policy)
         try:
-            merged = self.tree.merge(given.epoch, event.frame, given.worker)
+            merged = self.tree.merge(assignment.epoch, event.frame, assignment.worker)
         except RemoteProtocolError as error:
             self.assignments.excluded.add(event.worker)
             return (FrameTaken("rejected", event.worker, error=error),)
-        given.frames += bool(merged.fresh)
-        if merged.useful and not given.ready:
-            given.ready, given.rounds, given.idle = True, 0, 0  # it has read the prompt
+
+        assignment.merged(merged)
         self.policy.received(merged, now)
-        return (FrameTaken("used" if merged.fresh else "stale", event.worker, merged),)
+        if merged.fresh:
+            return (FrameTaken("used", event.worker, merged),)
+        return (FrameTaken("stale", event.worker, merged),)
 
     # --- one round -----------------------------------------------------------------------------------------------
 
     def _verified(self, event: Verified, now: float) -> Sequence[Effect]:
         """Walks the verified tree and commits what the target chose."""
-        self._rounds.inform(self.policy)
+        self._rounds.deliver_outcome(self.policy)
         self.retries.alone = self.retries.count >= MAX_RETRIES
         try:
             taken, outcome = self._accept(event.tree, event.rows, now)
         except ConstraintError as error:
             return self._finish("error", str(error))
-        tokens, finish = taken.tokens, self._finish_of(taken.tokens)
-        commits = self.assignments.commit(self.tree.prefix, tokens, self._rounds.latest, outcome)
-        chosen = Chosen(taken.rows, tokens, self._for_client(event.rows, taken, finish))
-        more = self.assignments.useless(len(self.request.tokens)) if finish is None else self._finish(finish)
-        return [*commits, chosen, *more]
+
+        # Workers are sent the tokens before anything else, since they draft on meanwhile.
+        commits = self.assignments.commit(self.tree.prefix, taken.tokens, self._rounds.latest, outcome)
+        finish = self._finish_of(taken.tokens)
+        chosen = Chosen(taken.rows, taken.tokens, self._for_client(event.rows, taken, finish))
+        if finish is None:
+            return [*commits, chosen, *self.assignments.useless(len(self.request.tokens))]
+        return [*commits, chosen, *self._finish(finish)]
 
     def _for_client(self, rows: Rows, taken: Walk, finish: Finish | None) -> TokensEvent | None:
         """The round's tokens, without one that ends the text."""
-        shown = taken.tokens[:-1] if finish == "stop" else taken.tokens
+        shown = taken.tokens
+        if finish == "stop":
+            shown = shown[:-1]
         if not shown or self.cancelled:
             return None
+
         top = self.request.top_logprobs
-        return TokensEvent(tuple(shown), None if top is None else walk_logprobs(rows.logits, taken, top)[: len(shown)])
+        if top is None:
+            return TokensEvent(tuple(shown))
+        return TokensEvent(tuple(shown), walk_logprobs(rows.logits, taken, top)[: len(shown)])
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
-        """Raises ConstraintError."""
-        stops: frozenset[int] = frozenset() if self.request.ignore_eos else self.bounds.eos
-        choose, constraint = self.verification.at(flat, rows), self.request.constraint
+        """Commits the tokens that the target chose along the tree. Raises ConstraintError."""
+        choose = self.verification.at(flat, rows)
+        constraint = self.request.constraint
+        stops: frozenset[int] = frozenset()
+        if not self.request.ignore_eos:
+            stops = self.bounds.eos
         taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining, ready=ready_at(flat, constraint))
-        self.account.walked(flat, taken, now)
-        for given in self.assignments.given.values():
-            given.verified(flat, taken, self.tree.root)
+
+        # What the workers brought is judged against the tree as it was.
+        for assignment in self.assignments.given.values():
+            assignment.verified(flat, taken, self.tree.root)
         at_leaf = at_open_end(flat, taken) and not self._forbade(flat, taken.rows[-1])
+
         self.tree.advance(taken.tokens)
         self.verification.committed(taken.tokens)
         if constraint is not None:
             constraint.committed(taken.tokens)
+        if self.first_token_at is None:
+            self.first_token_at = now
         self.forced = ()
         if self._guide is not None and taken.tokens[-1] not in self.bounds.eos:
             self.forced = self._guide.propose(self.tree)
 
         emitted = len(taken.tokens)
-        entropy = None
+        entropy: float | None = None
         if self.policy.needs_entropy(self.tree, emitted=emitted, at_leaf=at_leaf):
             entropy = rows.entropy(taken.rows[-1])
         outcome = Outcome(max(flat.depths), emitted, at_leaf, entropy, self.tree.root.position)
@@ -329,15 +395,21 @@ class Generation:
 
     def _forbade(self, flat: FlatTree, row: int) -> bool:
         """Whether the constraint forbade a candidate after this row, which was then a wrong one."""
-        return self._guide is not None and self._guide.forbade(flat.nodes[row - 1] if row else self.tree.root)
+        if self._guide is None:
+            return False
+        if row == 0:
+            return self._guide.forbade(self.tree.root)
+        return self._guide.forbade(flat.nodes[row - 1])
 
-    def _finish_of(self, tokens: list[int]) -> Finish | None:
-        """Why the answer ends after these tokens, or None."""
+    def _finish_of(self, tokens: Sequence[int]) -> Finish | None:
+        """Why the completion ends after these tokens, or None."""
         if self.cancelled:
             return "cancelled"
         if not self.request.ignore_eos and tokens[-1] in self.bounds.eos:
             return "stop"
-        return "length" if self.remaining <= 0 else None
+        if self.remaining <= 0:
+            return "length"
+        return None
 
     # --- failures and ends ---------------------------------------------------------------------------------------
 
@@ -349,37 +421,45 @@ class Generation:
                 return self._decode_plainly(event.what)
         if event.scope == "own-pass" and self.retries.alone:
             return self._finish("error", f"The target model failed on this request ({event.what}); please try again.")
-        self.retries.count, self.retries.alone = self.retries.count + 1, True
+        self.retries.count += 1
+        self.retries.alone = True
         return self._decode_plainly("a pass of the target model failed", slot=True)
 
     def _ended(self, event: Ended) -> Sequence[Effect]:
         if event.why == "error":
             return self._finish("error", event.error)
         self.cancelled = True
-        return () if event.why == "left" and self.status is not Status.QUEUED else self._finish("cancelled")
+        if event.why == "left" and self.status is not Status.QUEUED:
+            return ()  # it ends with its round
+        return self._finish("cancelled")
 
     def _preempt(self) -> Sequence[Effect]:
         """Gives up slot, workers and local draft until it is admitted again; policy, candidates and draws stay."""
         if self.cancelled:
             return self._finish("cancelled")
-        self._rounds.stop()
+        self._time.stop()
         self._read_again()
         return [*self._release_all("preempted"), Drop(slot=False)]
 
     def _read_again(self) -> None:
         """From the beginning, with what was emitted as part of the prompt."""
         self._enter(Turn.SLOT_LOST)
-        self.reading, self.prefilled = list(self.tree.prefix.tokens), 0
+        self.reading = list(self.tree.prefix.tokens)
+        self.prefilled = 0
 
     def _decode_plainly(self, why: str, *, slot: bool = False) -> Sequence[Effect]:
         """Gives up all speculation for the rest of the completion: fresh tree, no drafts, no worker. `slot`: it starts
         again in a fresh slot."""
         effects = [*self._release_all("moved"), Drop(slot)]
-        self.account.policy_ended(self.policy)
-        self.account.decodes_plainly(f"decoded plainly since {why}")
-        self.policy, self._guide, self.sources, self.assignments.allowed = Plain(), None, None, False
+        for listener in self._listeners:
+            listener.policy_ends(f"decoded plainly since {why}")
+
+        self.policy = Plain()
+        self.sources = None
+        self.assignments.allowed = False
         self.tree = CandidateTree(self.tree.prefix.tokens)
         self.retries.plain = True
+        self._guide = None
         if slot:
             self._read_again()
         return effects
@@ -387,5 +467,6 @@ class Generation:
     def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Effect]:
         self._enter(Turn.OVER)
         effects = self._release_all(finish)
-        self.account.policy_ended(self.policy)
+        for listener in self._listeners:
+            listener.policy_ends(None)
         return [*effects, Finished(finish, error)]

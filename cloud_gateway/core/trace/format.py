@@ -263,8 +263,10 @@ class InputLog(events.Listener):
         self._add(Decided(link, costs, new, len(self.generation.tree.tree), act_of(action)))
         self.decisions += 1
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion]) -> None:
+    def suggested(self, source: str, suggestions: Sequence[Suggestion], proposed: int, why: str | None) -> None:
         """A source without a draft model put candidates into the tree."""
+        if not suggestions:
+            return
         tokens = self._named([one.token for one in suggestions])
         parents, chances = [one.parent for one in suggestions], [one.chance for one in suggestions]
         self._add(Suggested(source, parents, tokens, chances))

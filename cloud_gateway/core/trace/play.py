@@ -111,11 +111,19 @@ class Recorded:
 class Player:
     """The request as it was: `generation`, `link` and `costs` are those of the moment played last."""
 
-    def __init__(self, recorded: Trace, controller: Policy | None = None) -> None:
-        """`controller`: another policy than the recorded one. Raises TraceError where the header fits no request."""
-        self.recorded, self._outside = recorded, Recorded()
+    def __init__(
+        self,
+        recorded: Trace,
+        controller: Policy | None = None,
+        listen: Callable[[Generation], events.Listener] | None = None,
+        key: str = "",
+    ) -> None:
+        """`controller`: another policy than the recorded one. `listen`: makes a listener of the request, which is one
+        of this API key. Raises TraceError if the header fits no request."""
+        self.recorded = recorded
+        self._outside = Recorded()
         try:
-            self.generation = machine(recorded.header, self._outside, controller)
+            self.generation = machine(recorded.header, self._outside, controller, listen, key)
         except UNFIT as error:
             raise TraceError(f"its header describes no request ({error!r}).") from None
         self.tree = self.generation.tree
@@ -145,8 +153,9 @@ class Player:
                 self._select(event)
                 return Moment(now, event)
             case trace.Suggested(source, parents, tokens, chances):
-                proposed = put(self.generation.tree, source, list(map(Suggestion, parents, tokens, chances)))
-                self.generation.account.asked(source, proposed, None)
+                suggestions = list(map(Suggestion, parents, tokens, chances))
+                proposed = put(self.generation.tree, source, suggestions)
+                self.generation.account.suggested(source, suggestions, proposed, None)
                 return Moment(now, event)
         before = len(self.tree.tree)
         effects = self.generation.handle(self._input(event), now)
@@ -211,7 +220,13 @@ class Player:
         return events.Verified(flat, outside)
 
 
-def machine(header: Header, outside: Recorded, controller: Policy | None) -> Generation:
+def machine(
+    header: Header,
+    outside: Recorded,
+    controller: Policy | None,
+    listen: Callable[[Generation], events.Listener] | None = None,
+    key: str = "",
+) -> Generation:
     """The request before its first input; its prompt is as long as it was, and of no content.
 
     Raises TraceError if its policy started with the state of another version.
@@ -220,11 +235,16 @@ def machine(header: Header, outside: Recorded, controller: Policy | None) -> Gen
         policy = controller or registry.make(header.settings, header.policy_state)
     except ValueError as error:
         raise TraceError(f"another version of edgespec recorded this trace: {error}. Record it again.") from error
-    request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside)
+    request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside, key=key)
     return Generation(
-        header.request, request, policy, outside,
-        Bounds(header.context, frozenset(header.eos), header.settings.verify_nodes), offload=header.offload,
-    )  # fmt: skip
+        header.request,
+        request,
+        policy,
+        outside,
+        Bounds(header.context, frozenset(header.eos), header.settings.verify_nodes),
+        offload=header.offload,
+        listen=listen,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,8 +325,8 @@ class Broken(Listener):
 
 async def test_a_fault_of_a_listener_ends_that_listening_only(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     those = [Broken(True), Broken(False)]
-    engine = make(LoopWorker(0.002, 0.95))
-    engine.recorders = [type("", (), {"listener": lambda *_, one=one: one})() for one in those]
+    recorders = [type("", (), {"listener": lambda *_, one=one: one})() for one in those]
+    engine = make(LoopWorker(0.002, 0.95), recorders=recorders)
     tokens, done = await answer(engine, PROMPTS[0])
     assert tokens == twin(PROMPTS[0]) and done.usage.why_off is None and engine.stats.faults == 0
     assert those[0].decisions == 1 < those[1].decisions and done.usage.accepted["worker"]

@@ -14,8 +14,8 @@ from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.engine import queued_answers
-from cloud_gateway.engine.exchange import NoAudit
 from cloud_gateway.engine.queued_answers import FIRST_NUMBER
+from cloud_gateway.process.audited import Audited
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
@@ -58,8 +58,8 @@ class Writer(LoopWorker):
         return [body.reason for body in self.seen if isinstance(body, Close) and body.request >= FIRST_NUMBER]
 
 
-class Book(NoAudit):
-    """What the audit log is sent of requests by their first token."""
+class Book:
+    """The entries of the audit log, by the first token of their requests."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, str, str]] = []
@@ -81,8 +81,8 @@ async def queued(
     """The completion of a request that waited behind another one, and its entries in the audit log."""
     with engines() as make:
         settings, book = SourceSettings(queued_answers=answers), Book()
-        engine = make(worker, local, target or TableTarget(slots=1), sources=settings, prefer="offload")
-        engine.offloading.audit = book
+        target = target or TableTarget(slots=1)
+        engine = make(worker, local, target, recorders=[Audited(book)], sources=settings, prefer="offload")
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
         await asyncio.sleep(0)
         tokens, done = await complete(engine, request or wanted())

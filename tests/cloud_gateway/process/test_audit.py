@@ -18,6 +18,7 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.exchange import Declined
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
+from cloud_gateway.process.audited import Audited
 from cloud_gateway.process.commands import since
 from tests.support.engines import complete, engines
 from tests.support.until import until
@@ -37,10 +38,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     audits: list[AuditLog] = []
 
     def build(worker: LoopWorker) -> Engine:
-        engine = start(worker, TableDraft(), policy="wanspec")
         audits.append(AuditLog(tmp_path / "audit", 100_000, 2))
-        engine.offloading.audit = audits[-1]
-        return engine
+        return start(worker, TableDraft(), recorders=[Audited(audits[-1])], policy="wanspec")
 
     with engines() as start:
         yield build

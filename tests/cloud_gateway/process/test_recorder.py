@@ -28,6 +28,7 @@ from tests.support.traced import KEY, PROMPT, SETTINGS, read, record
 from tools.doubles.engines import TableTarget
 from tools.doubles.model import plain_greedy
 
+CURVE = StepCurve({1: 0.03})
 pytestmark = pytest.mark.driven
 
 
@@ -121,8 +122,7 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     recorder = Recorder(folder, KEY, salt=True, limit_bytes=2**21, keep=1000)
     folder.rmdir()
     for _ in range(2):
-        generation = made("plain")
-        generation.listener = recorder.listener(generation, PolicySettings(name="plain"), StepCurve({1: 0.03}))
+        generation = made("plain", listen=lambda new: recorder.listener(new, PolicySettings(name="plain"), CURVE))
         generation.handle(events.Admitted(len(PROMPT) - 1), 0.0)
         generation.decide(None, COSTS, 0.0)
         generation.handle(events.Ended("stopped"), 0.0)

@@ -42,10 +42,9 @@ def collected() -> Iterator[tuple[Any, list[Any]]]:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_span_has_the_figures_of_the_usage_and_an_event_a_round(path: Path) -> None:
-    player = Player(unseal(path.read_bytes())[0])
     with collected() as (provider, found):
         span = provider.get_tracer("test").start_span("completion")
-        player.generation.listener = spans.SpanOf(player.generation, span, 0)
+        player = Player(unseal(path.read_bytes())[0], listen=lambda generation: spans.SpanOf(generation, span, 0))
         list(player.play())
     usage, (one,) = player.generation.usage, found
     rounds = [event.attributes for event in one.events if event.name == "round"]

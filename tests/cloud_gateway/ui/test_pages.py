@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import pytest
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.events import Listener
+from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.core.trace.play import Player
 from cloud_gateway.ui import pages
@@ -53,14 +55,11 @@ class Site:
 
     def complete(self, secret: str) -> None:
         """A completion of this key: the shipped trace's request, played again under it."""
-        player = Player(unseal(TRACE.read_bytes())[0])
-        generation = player.generation
-        generation.request = replace(generation.request, key=self.id_of(secret))
-        view = self.pages.listener(generation, PolicySettings(), StepCurve({1: 0.01}))
-        if view is None:
-            return
-        generation.listener = view
-        list(player.play())
+
+        def listen(generation: Generation) -> Listener:
+            return self.pages.listener(generation, PolicySettings(), StepCurve({1: 0.01})) or Listener()
+
+        list(Player(unseal(TRACE.read_bytes())[0], listen=listen, key=self.id_of(secret)).play())
 
 
 @pytest.fixture

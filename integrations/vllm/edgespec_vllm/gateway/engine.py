@@ -17,7 +17,8 @@ import aiohttp
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.requests.accounting import FrameLedger, Stats
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
-from cloud_gateway.engine.exchange import Audit, LinkEvent, NoAudit, Stream, Waiting
+from cloud_gateway.engine.exchange import LinkEvent, Stream, Waiting
+from cloud_gateway.process.audited import Book
 from edgespec.core.errors import ClientError
 from edgespec_vllm.gateway import bodies
 from edgespec_vllm.gateway.bodies import RefusedError, UpstreamError
@@ -48,11 +49,11 @@ class VllmEngine(Ledger):
 
     def __init__(
         self, server: Server, model: ServedModel, eos: frozenset[int], *, slots: int, queue_limit: int, drafts: bool,
-        audit: Audit | None = None,
+        audit: Book | None = None,
     ) -> None:  # fmt: skip
         """`drafts`: whether vLLM verifies those of workers."""
         self.stats, self._server, self._model, self._eos = Stats(), server, model, eos
-        self._slots, self._drafts, self._audit = slots, drafts, audit or NoAudit()
+        self._slots, self._drafts, self._audit = slots, drafts, audit
         self.name = model.id
         """Of the model at vLLM."""
         self._queue: Waiting[Completion] = Waiting(queue_limit)
@@ -186,11 +187,15 @@ class VllmEngine(Ledger):
     def assigned(self, tag: str, worker: str, name: str) -> None:
         if (one := self._running.get(tag)) is not None:
             one.usage.by_worker.setdefault(name, {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0})
-            self._audit.assigned(one.request, worker, name)
+            if self._audit is not None:
+                self._audit.assigned(one.request, worker, name)
             one.workers[worker] = name
 
     def released(self, tag: str, worker: str, name: str, why: str, frames: int) -> None:
-        if (one := self._running.get(tag)) is not None and one.workers.pop(worker, ""):
+        one = self._running.get(tag)
+        if one is None or not one.workers.pop(worker, ""):
+            return
+        if self._audit is not None:
             self._audit.released(one.request, worker, name, why, frames)
 
     def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:

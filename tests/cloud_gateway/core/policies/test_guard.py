@@ -17,7 +17,7 @@ from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
-from cloud_gateway.core.requests.accounting import Account, FrameLedger, Stats
+from cloud_gateway.core.requests.accounting import Stats, count_guard
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.lab.link_model import LinkModel
@@ -184,12 +184,11 @@ def test_the_estimate_of_the_pace_alone_follows_the_draft() -> None:
 
 def test_changes_are_counted_in_usage_and_metrics() -> None:
     policy, usage, stats = Adaptive(), Usage(), Stats()
-    account = Account(0.0, usage, FrameLedger())
     policy.change = ("alone", "slower")
-    account.decided(policy)
-    account.decided(policy)
+    count_guard(usage, policy)
+    count_guard(usage, policy)
     policy.change = None
-    account.decided(policy)
+    count_guard(usage, policy)
     stats.add(usage)
     stats.add(usage)
     assert usage.guard == {"alone": {"slower": 2}} and stats.ended.guard == {"alone": {"slower": 4}}

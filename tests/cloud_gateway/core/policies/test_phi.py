@@ -10,7 +10,8 @@ from msgspec import convert
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.policy import Outcome, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.accounting import Account
+from cloud_gateway.core.requests.accounting import add_policy
+from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from tests.cloud_gateway.core.policies.test_adaptive import TD, TT, decide
 
@@ -64,12 +65,13 @@ def test_the_learnt_limit_ends_waiting_after_a_high_entropy() -> None:
 
 
 def test_the_limit_becomes_part_of_the_usage() -> None:
-    policy, account = steep(3.0), Account()
+    policy = steep(3.0)
+    usage = Usage()
     decide(policy, CandidateTree([1, 2, 7, 8]), 0.1, TT + 0.9 * TD)
-    account.policy_ended(policy)
-    assert account.usage.phi == policy.learnt_phi is not None
-    account.policy_ended(Adaptive())
-    assert account.usage.phi == policy.learnt_phi, "what a later policy did not learn replaces nothing"
+    add_policy(usage, policy)
+    assert usage.phi == policy.learnt_phi is not None
+    add_policy(usage, Adaptive())
+    assert usage.phi == policy.learnt_phi, "what a later policy did not learn replaces nothing"
 
 
 def test_a_leaf_is_counted_once_however_often_it_is_decided_on() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloud_gateway.api.usage import timings
 from cloud_gateway.core.policies.baselines import Plain
-from cloud_gateway.core.requests.accounting import Account, FrameLedger
+from cloud_gateway.core.requests.accounting import FrameLedger, Submission
 from cloud_gateway.core.requests.events import Admitted, FrameArrived, Preempted, WorkerChanged
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -25,7 +25,7 @@ def drafted_for(whole: FrameLedger) -> Generation:
     """A request that worker `w` drafts for."""
     request = GenerationRequest(PROMPT, 10)
     verification = SharedNoise(request.sampling, request.tokens, Spread())
-    found = Generation(1, request, Plain(), verification, Bounds(100), Account(frames=FrameLedger(whole)), offload=True)
+    found = Generation(1, request, Plain(), verification, Bounds(100), Submission(frames=whole), offload=True)
     found.handle(Admitted(2), 0.0)
     found.handle(WorkerChanged("w", "assigned"), 0.0)
     return found

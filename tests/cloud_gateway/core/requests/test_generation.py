@@ -15,7 +15,6 @@ from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome, Policy,
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
-from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -34,11 +33,16 @@ COSTS = Costs(lambda rows: 0.03)
 LINK = LinkView(0.2, 0.3, 0.005, True)
 
 
-def made(policy: str = "adaptive", count: int = 40, constraint: ForcesFive | None = None) -> Generation:
+def made(
+    policy: str = "adaptive",
+    count: int = 40,
+    constraint: ForcesFive | None = None,
+    listen: Callable[[Generation], events.Listener] | None = None,
+) -> Generation:
     request = GenerationRequest(PROMPT, count, ignore_eos=True, constraint=constraint)
     chooser = SharedNoise(request.sampling, request.tokens, Spread(), request.constraint)
     controller = POLICIES[policy](PolicySettings(k=3))
-    return Generation(1, request, controller, chooser, Bounds(512), offload=True)
+    return Generation(1, request, controller, chooser, Bounds(512), offload=True, listen=listen)
 
 
 def decoding(policy: str = "adaptive", worker: str | None = "w", **more: Any) -> Generation:
@@ -223,7 +227,7 @@ def test_only_a_refuted_draft_counts_as_a_divergence(drafted: bool) -> None:
     if drafted:
         generation.handle(events.FrameArrived("w", frame(generation, right=False)), 0.1)
     else:
-        generation.account.asked("lookup", 1, None)
+        generation.account.suggested("lookup", (), 1, None)
         generation.tree.suggest(generation.tree.root, wrong, 0.5, "lookup")
     (commit,) = of(verify(generation), events.Send)
     assert commit.diverged is drafted
@@ -363,7 +367,7 @@ def test_decoding_is_timed_from_the_end_of_the_prompts_reading_on(draft_reads: b
     generation.handle(events.Admitted(0), 1.0)
     generation.handle(events.Read(len(PROMPT) - 1, 2.0), 3.0)
     if draft_reads:
-        generation.spent(Spent("reading", 1.0), 4.0)
+        generation.note(events.Spent("reading", 1.0), 4.0)
     for now in (5.0, 7.0):
         verify(generation, now)
     assert generation.usage.times.decode_s == decoding_s and generation.usage.times.total_s == 6

@@ -15,7 +15,6 @@ from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, 
 from cloud_gateway.core.policies.registry import NAMES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
-from cloud_gateway.core.requests.accounting import Spent
 from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -56,6 +55,8 @@ class Walk(RuleBasedStateMachine):
             PROMPT, COUNT, ignore_eos=not eos, constraint=ForcesFive(PROMPT, FORCING) if constrained else None
         )
         chosen = PolicySettings(name=policy, k=3)
+        self.curve = StepCurve({1: 0.03})
+        self.settings = chosen
         self.generation = Generation(
             1,
             request,
@@ -63,12 +64,14 @@ class Walk(RuleBasedStateMachine):
             SharedNoise(request.sampling, PROMPT, Spread(), request.constraint),
             Bounds(CONTEXT, ENDS),
             offload=True,
+            listen=self.record,
         )
-        self.curve = StepCurve({1: 0.03})
-        self.log = InputLog(self.generation, chosen, self.curve, 0, 1 << 20)
-        self.generation.listener = self.log
         self.backlog = 0
         self.take(events.Admitted(len(PROMPT) - 1 - 4 * eos))
+
+    def record(self, generation: Generation) -> InputLog:
+        self.log = InputLog(generation, self.settings, self.curve, 0, 1 << 20)
+        return self.log
 
     def take(self, step: object) -> None:
         before = self.generation.status
@@ -160,7 +163,7 @@ class Walk(RuleBasedStateMachine):
                 self.now = max(self.now, until)
             case CatchUp():
                 self.backlog //= 2
-                generation.spent(Spent("draft", 0.001, 1), self.now)
+                generation.note(events.Spent("draft", 0.001, 1), self.now)
 
     def propose(self, path: Sequence[int]) -> Proposal:
         best = self.right([*self.generation.tree.prefix.tokens, *path])
