@@ -1,7 +1,8 @@
 """`python -m tools.check.sizes` holds the sizes that the house style keeps.
 
-Limits: 400 lines a file, 60 a function, 39 a main loop. A main loop is a function marked by a comment `# main loop` on
-its `def` line or the line above; the files in MAIN_LOOPS must have one.
+Limits: 600 lines a file, 60 a function, 39 a main loop. The limit of a file leaves room for one statement a line and a
+blank line between steps; 400 lines had files joined up to 399. A main loop is a function marked by a comment
+`# main loop` on its `def` line or the line above; the files in MAIN_LOOPS must have one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE_LIMIT, FUNCTION_LIMIT, LOOP_LIMIT = 400, 60, 39
+FILE_LIMIT = 600
+FUNCTION_LIMIT = 60
+LOOP_LIMIT = 39
 MAIN_LOOPS = ("cloud_gateway/engine/loop.py", "edgespec/worker/daemon.py")
 MARK = "# main loop"
 
