@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `accounting`: `Account`, `FrameLedger`, `Stats`, `Submission`
+- `accounting`: `Stats`, `Submission`
 - `assignment`: `Askings`, `patience`, `RemoteAnswer`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
