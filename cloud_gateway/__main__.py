@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from cloud_gateway.parts import all_parts
 from cloud_gateway.process import commands
 from edgespec.shared import command
 
@@ -16,11 +17,13 @@ _verb = partial(command.add_verb, "gateway.toml")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; each subcommand sets `run` to its function."""
+    """The command line; each subcommand sets `run` to its function. Raises ConfigError."""
+    parts = all_parts()
     parser: argparse.ArgumentParser = command.Parser(
         prog="cloud-gateway", description="Verifies drafts from paired workers and serves the chat API.", epilog=EPILOG
     )
     parser.add_argument("--version", action="version", version=commands.VERSION)
+    parser.set_defaults(parts=parts)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     _add_serve(verbs)
     link = _verb(verbs, "link", commands.link, "link workers for vLLM, without a target of one's own", json=False)
@@ -51,11 +54,14 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml")
     command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
-    for verb, text in (("models", "list, fetch, check and make models"), ("tune", "measure which drafts pay here")):
-        same = verbs.add_parser(verb, help=f"{text}; the same as `edgespec {verb}`", add_help=False, prefix_chars="\0")
+    for name, text in (("models", "list, fetch, check and make models"), ("tune", "measure which drafts pay here")):
+        same = verbs.add_parser(name, help=f"{text}; the same as `edgespec {name}`", add_help=False, prefix_chars="\0")
         same.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        same.set_defaults(run=partial(commands.as_edgespec, verb))
+        same.set_defaults(run=partial(commands.as_edgespec, name))
     command.add_shell_verbs(parser, verbs)
+    for part in parts:
+        for verb in part.verbs:
+            verb.add(verbs)
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)
     return parser

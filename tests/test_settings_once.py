@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.parts import all_parts
+from cloud_gateway.process.config import schema
 from edgespec.worker.config import WorkerSettings
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +43,7 @@ TABLES = {"context", "n_gpu_layers"}
 @cache
 def settings() -> set[str]:
     """The names of all keys of gateway.toml and worker.toml."""
-    tables = [field.default for kind in (GatewaySettings, WorkerSettings) for field in msgspec.structs.fields(kind)]
+    tables = [field.default for kind in (schema(all_parts()), WorkerSettings) for field in msgspec.structs.fields(kind)]
     return {key.name for table in tables for key in msgspec.structs.fields(type(table))}
 
 

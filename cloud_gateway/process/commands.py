@@ -44,7 +44,7 @@ def serve(args: argparse.Namespace) -> int:
         starting("loading libraries")
         from cloud_gateway.process import serve as server  # HTTP, links and engine: half a second
 
-        server.run(settings, starting, args.ready_file)
+        server.run(settings, starting, args.ready_file, args.parts)
     return 0
 
 

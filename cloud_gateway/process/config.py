@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.requests.request import RequestBounds
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.models.settings import TargetSettings
+from cloud_gateway.part import GatewayPart
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PORT
 from edgespec.shared.fields import (
@@ -29,6 +30,7 @@ from edgespec.shared.fields import (
     Port,
     Threads,
 )
+from edgespec.shared.part import Settings, composed
 from edgespec.shared.settings import Section
 
 SELF = "self"
@@ -73,7 +75,6 @@ class LocalDraftSection(Section, frozen=True):
 class ApiSection(RequestBounds, frozen=True, kw_only=True):
     host: Host = "127.0.0.1"
     port: Port = 8080
-    ui: bool = False
 
 
 class LinkSection(Section, frozen=True):
@@ -147,7 +148,9 @@ REMOVED: Mapping[str, str] = {
 """Keys of earlier versions, each with what holds instead."""
 
 
-class GatewaySettings(Section, frozen=True):
+class GatewaySettings(Settings, frozen=True):
+    """The tables of the core; `schema` adds those of the parts."""
+
     removed: ClassVar[Mapping[str, str]] = REMOVED
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
@@ -173,8 +176,7 @@ class GatewaySettings(Section, frozen=True):
         longest = self.target.context + 1 + self.policy.verify_nodes
         if 0 < self.target.kv_tokens < longest:
             yield "target.kv_tokens", f"0, or at least {longest}: `target.context` and the candidates of a pass"
-        if self.api.ui and self.api.stream == "even":
-            yield "api.ui", 'false where `api.stream` is "even": the sizes and times of its events show drafts'
+        yield from super().conflicts()
         yield from self._draft_conflicts()
         ports = [self.link.port, self.api.port, self.metrics.port]
         for i, key in enumerate(("api.port", "metrics.port"), 1):
@@ -198,13 +200,18 @@ class GatewaySettings(Section, frozen=True):
             yield "local_draft.cpu", f"other cores than `daemon.cpu`, which has {shared} too"
 
 
-def load(path: Path | None = None) -> GatewaySettings:
-    """`settings.load_usual` for the gateway. Raises ConfigError."""
-    return settings.load_usual(path, "gateway", GatewaySettings)
+def schema(parts: Sequence[GatewayPart]) -> type[GatewaySettings]:
+    """The settings of a gateway with these parts."""
+    return composed(GatewaySettings, parts)
+
+
+def load(path: Path | None, parts: Sequence[GatewayPart]) -> GatewaySettings:
+    """`settings.load_usual` for a gateway with these parts. Raises ConfigError."""
+    return settings.load_usual(path, "gateway", schema(parts))
 
 
 def given(args: argparse.Namespace) -> GatewaySettings:
     """The configuration file of a command line with its `--set` and ports, checked together. Raises ConfigError."""
     ports = {"api.port": "port", "link.port": "link_port", "metrics.port": "metrics_port"}
     options = {key: getattr(args, option, None) for key, option in ports.items()}
-    return settings.assigned(load(args.config), args.set, options)
+    return settings.assigned(load(args.config, args.parts), args.set, options)

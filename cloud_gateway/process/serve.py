@@ -6,11 +6,11 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, Watch, metrics_app
-from cloud_gateway.process import spans
+from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
 from cloud_gateway.process.audit import AuditLog
 from cloud_gateway.process.audited import Audited
 from cloud_gateway.process.config import GatewaySettings, is_loopback
@@ -45,9 +45,6 @@ from edgespec.shared.files import held, write_private
 from edgespec.shared.installed import another
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
-
-if TYPE_CHECKING:
-    from cloud_gateway.ui.pages import Pages
 
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
@@ -76,9 +73,18 @@ class Gateway:
     refuses: Mapping[str, str] = {}
     """Parameters that its engine cannot serve, each with the reason."""
 
-    def __init__(self, settings: GatewaySettings, starting: Starting, ready_file: Path | None = None) -> None:
-        """Reads keys and lists. Raises KeyStoreError, ConfigError."""
-        self.settings, self.starting, self._ready_file = settings, starting, ready_file
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        starting: Starting,
+        ready_file: Path | None = None,
+        parts: Sequence[GatewayPart] = (),
+    ) -> None:
+        """Reads keys and lists, and starts the parts. Raises KeyStoreError, ConfigError."""
+        self.settings = settings
+        self.starting = starting
+        self.parts = parts
+        self._ready_file = ready_file
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         store.note_credentials()
         self.port = LinkPort(settings.link, store)
@@ -89,7 +95,8 @@ class Gateway:
         audits, keep = folders.audit_dir(settings.daemon.state_dir), settings.audit.keep
         self.audit = AuditLog(audits, AUDIT_FILE_BYTES, keep) if keep else None
         self.commands = Commands(self.port.paired, self.keys, audits, self.port, self.audit)
-        self.pages = _pages(settings, self.keys)
+        foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)
+        self.running: list[Running] = [part.start(foundation) for part in parts]
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
         self._listeners: dict[str, Listener] = {}
@@ -143,7 +150,8 @@ class Gateway:
         admission, times = api_admission(self._shares["api"]), Times()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
-        app = make_app(self.api, self.keys, self.pages.routes() if self.pages else ())
+        routes = [route for running in self.running for route in running.routes()]
+        app = make_app(self.api, self.keys, routes)
         chat = await listen(app, api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
         app = metrics_app(self.metrics)
@@ -162,16 +170,11 @@ class Gateway:
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """The engine, which runs until `closing` is left."""
-        recorders: list[Recording] = []
+        recorders = self._recordings(models)
         if self.audit is not None:
             recorders.append(Audited(self.audit))
         if self.recorder is not None:
             recorders.append(self.recorder)
-        if (provider := spans.provider()) is not None:
-            recorders.append(spans.Spans(provider, models.served.id))
-        if self.pages is not None:
-            self.pages.show(models.text, self.commands.worker_rows)
-            recorders.append(self.pages)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
@@ -181,6 +184,12 @@ class Gateway:
         engine.start()
         closing.push_async_callback(asyncio.to_thread, engine.stop)
         return engine
+
+    def _recordings(self, models: Models) -> list[Recording]:
+        """The parts' listeners."""
+        serving = Serving(models.served, models.text, self.commands.worker_rows)
+        recordings = [running.recording(serving) for running in self.running]
+        return [recording for recording in recordings if recording is not None]
 
     def _own_worker(self, folder: Path) -> OwnWorker | None:
         draft = self.settings.local_draft
@@ -199,6 +208,8 @@ class Gateway:
             refused=self.metrics.rejected,
             quarantined=self._note_quarantine,
         )
+        for running in self.running:
+            closing.push_async_callback(running.close)
         if self.audit is not None:
             closing.push_async_callback(asyncio.to_thread, self.audit.close)
         if self.recorder is not None:
@@ -280,7 +291,9 @@ class Gateway:
     def addresses(self) -> dict[str, str]:
         """URLs of the ports that are open."""
         found = {name: listener.url for name, listener in self._listeners.items()}
-        return found | {"link": self.port.url} if self.port.links is not None else found
+        if self.port.links is not None:
+            found["link"] = self.port.url
+        return found
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
@@ -311,11 +324,11 @@ class Gateway:
             self._ready_file.unlink(missing_ok=True)
 
 
-def run(settings: GatewaySettings, starting: Starting, ready_file: Path | None) -> None:
+def run(settings: GatewaySettings, starting: Starting, ready_file: Path | None, parts: Sequence[GatewayPart]) -> None:
     """Serves until it is stopped by a signal."""
     pin(settings.daemon.cpu)
     made = gateway_class(settings.target.engine)
-    asyncio.run(made(settings, starting, ready_file).run())
+    asyncio.run(made(settings, starting, ready_file, parts).run())
 
 
 def gateway_class(engine: str) -> type[Gateway]:
@@ -348,15 +361,6 @@ def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
         return None
     folder = folders.expand(traces.folder)
     return Recorder(folder, key, salt=traces.salt, limit_bytes=MAX_TRACE_BYTES, keep=KEPT_TRACES)
-
-
-def _pages(settings: GatewaySettings, keys: KeyRing) -> Pages | None:
-    """The live picture, which takes its time to import."""
-    if not settings.api.ui:
-        return None
-    from cloud_gateway.ui.pages import Pages
-
-    return Pages(keys)
 
 
 def _write_ready(path: Path, value: object) -> None:

@@ -74,12 +74,13 @@ def show(options: argparse.Namespace) -> int:
 
 def _configured() -> list[dict[str, Any]]:
     """What the usual configuration files name, each with its path, or with what is wrong."""
+    from cloud_gateway.parts import all_parts
     from cloud_gateway.process import config as gateway
     from edgespec.worker import config as worker
 
     named: list[tuple[str, str]] = []
     if config_file("gateway").exists():
-        settings = gateway.load()
+        settings = gateway.load(None, all_parts())
         named += [("target.model", settings.target.model), ("local_draft.model", settings.local_draft.model)]
     if config_file("worker").exists():
         named.append(("draft.model", worker.load().draft.model))
@@ -126,11 +127,12 @@ def check_pair(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
+    from cloud_gateway.parts import all_parts
     from cloud_gateway.process import config
     from edgespec.shared.settings import assigned
 
     path = models.resolve_model(options.target)
-    layers = assigned(config.load(options.config), options.set).target.n_gpu_layers
+    layers = assigned(config.load(options.config, all_parts()), options.set).target.n_gpu_layers
     if not require_known_answer(path, layers, again=True):
         raise ModelError(f"llama.cpp cannot load {path}: name a GGUF file of a decoder-only transformer.")
     print(json.dumps({"model": str(path)}) if options.json else f"{path.name}: llama.cpp computes what it should")
@@ -139,6 +141,7 @@ def _try(options: argparse.Namespace) -> int:
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
     from cloud_gateway.models.headers import family_of
+    from cloud_gateway.parts import all_parts
     from cloud_gateway.process import config
     from cloud_gateway.process.targets import check_models, need_of
     from edgespec.lab.pairs import together
@@ -148,7 +151,7 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     from edgespec.shared.vocabfiles import gguf_vocabulary
 
     named = {"target.model": options.target, "local_draft.model": options.draft}
-    settings = overridden(assigned(config.load(options.config), options.set), named)
+    settings = overridden(assigned(config.load(options.config, all_parts()), options.set), named)
     target, draft = models.resolve_model(options.target), models.resolve_model(options.draft)
     pair = None if target.is_dir() or draft.is_dir() else translation(target, draft, gguf_vocabulary(draft).digest)
     if pair is not None:  # a worker's only

@@ -29,7 +29,7 @@ Public, by module:
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `PairedPeer`, `PairedPeers`, `shown_as`, `StoredName`,
   `UnixTime`
 - `pairing_listener`: `PairingListener`
-- `part`: `brought`, `Part`
+- `part`: `brought`, `composed`, `Part`, `Settings`
 - `procstat`: all
 - `sdnotify`: all
 - `server_keys`: `ServerIdentity`, `ServerKeyStore`

@@ -72,7 +72,7 @@ def no_conflicts(settings: Settings) -> Iterable[tuple[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Settings and verbs of a part of either program; each field is empty if the part has nothing of that kind."""
+    """A part of either program; each field is empty if the part has nothing of that kind."""
 
     name: str
     settings: Mapping[str, type[Section]] = field(default_factory=dict)

@@ -51,7 +51,6 @@ CEILINGS: Mapping[str, Ceiling] = {
     "cloud_gateway/models": Ceiling(10.8, 32, 26, 0.7),
     "cloud_gateway/parts": Ceiling(10.7, 38, 35, 0.5),
     "cloud_gateway/process": Ceiling(8.7, 23, 35, 1.5),
-    "cloud_gateway/ui": Ceiling(11.4, 46, 32, 0.5),
     "edgespec": Ceiling(10.0, 10, 35, 6.8),
     "edgespec/core": Ceiling(9.4, 26, 35, 0.1),
     "edgespec/lab": Ceiling(9.9, 21, 43, 1.0),

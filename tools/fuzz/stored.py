@@ -22,8 +22,9 @@ from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.models.headers import heads_need
+from cloud_gateway.parts import all_parts
 from cloud_gateway.process import audit
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.config import schema
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
 from edgespec.core.protocol.handshake import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
@@ -92,7 +93,7 @@ def table() -> dict[str, Decoder]:
             "heads.safetensors", heads_need, [_tensors(json.dumps(_TENSORS).encode())], ModelError, SAFETENSORS
         ),
         "gateway.toml": Decoder(
-            lambda data: settings.parse(data.decode(errors="replace"), GatewaySettings, "gateway.toml"),
+            lambda data: settings.parse(data.decode(errors="replace"), schema(all_parts()), "gateway.toml"),
             [_TOML, (ROOT / "configs/gateway.toml").read_bytes()[-3000:]], ConfigError, cost=100,
         ),
         "--set": Decoder(

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _write(path: Path, looked: Sequence[Looked]) -> None:
     """Raises ConfigError where there are several traces, or the file cannot be written."""
-    from cloud_gateway.ui.view import alone, played
+    from cloud_gateway.parts.live_picture.view import alone, played
 
     if len(looked) > 1:
         raise ConfigError("`--html` shows one trace; name one.")

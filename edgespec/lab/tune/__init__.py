@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures, shows what it recommends and why, and writes it if asked. Raises EdgespecError."""
+    from cloud_gateway.parts import all_parts
     from cloud_gateway.process.config import load
     from edgespec.lab.demo import PROMPTS, read_prompts
     from edgespec.lab.tune.advice import caution, queued, recommend
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.limit < 1 or args.max_tokens < 2:
         raise ConfigError("--limit takes 1 or more prompts, --max-tokens 2 or more tokens; name other numbers.")
     rtt_ms = args.rtt_ms if args.rtt_ms is not None else round_trip_ms(args.link) if args.link else None
-    settings = load(args.config)
+    settings = load(args.config, all_parts())
     prompts = read_prompts(args.prompts or PROMPTS, args.limit, 1)
     measured = asyncio.run(measure(settings, prompts, args.max_tokens, rtt_ms))
     advice = recommend(measured, settings.local_draft.model, settings.local_draft.mode)
@@ -152,13 +153,14 @@ def match_of(usages: Sequence[Usage]) -> float | None:
 
 def write(path: Path, advice: Sequence[Advice]) -> None:
     """Changes the recommended keys of a gateway.toml, or makes one. Raises ConfigError, and then writes nothing."""
-    from cloud_gateway.process.config import GatewaySettings
+    from cloud_gateway.parts import all_parts
+    from cloud_gateway.process.config import schema
     from edgespec.shared.settings import parse
 
     try:
         before = path.read_text() if path.exists() else ""
         text = rewritten(before, {one.key: one.value for one in advice})
-        parse(text, GatewaySettings, f"{path} as it would be written")
+        parse(text, schema(all_parts()), f"{path} as it would be written")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.new")
         temporary.write_text(text)

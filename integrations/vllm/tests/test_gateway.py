@@ -21,7 +21,8 @@ from edgespec_vllm.gateway import VllmGateway
 from edgespec_vllm.gateway.bodies import UpstreamError, choice_of, event_of, finish_of, grammar_text
 from llguidance import LLMatcher
 
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.parts import all_parts
+from cloud_gateway.process.config import schema
 from cloud_gateway.process.serve import gateway_class
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared.settings import overridden
@@ -102,9 +103,9 @@ async def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             "api.port": 0, "link.host": "127.0.0.1", "link.port": 0, "link.mdns": False, "metrics.port": 0,
             "daemon.state_dir": str(tmp_path / "state"), "api.client_options": ["offload", "usage", "k", "ignore_eos"],
         }  # fmt: skip
-        settings = overridden(GatewaySettings(), options | more)
+        settings = overridden(schema(all_parts())(), options | more)
         ready = tmp_path / "ready.json"
-        gateway = gateway_class(settings.target.engine)(settings, Starting("test"), ready)
+        gateway = gateway_class(settings.target.engine)(settings, Starting("test"), ready, all_parts())
         assert isinstance(gateway, VllmGateway)
         running.append(asyncio.ensure_future(gateway.run()))
         while not ready.exists():

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from cloud_gateway.core.policies.registry import NAMES
+from cloud_gateway.parts import all_parts
 from cloud_gateway.process import config as gateway
-from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import Section, find_line, keys, load, overridden, parse
 from edgespec.worker import config as worker
 from edgespec.worker.config import WorkerSettings
 
+GATEWAY_SETTINGS = gateway.schema(all_parts())
 WORKER: list[tuple[str, str]] = [
     ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:requantised", "auto:dropped" or a path (no'),
     ('[draft]\nmodel = ""', '"auto:dropped" or a path.'),
@@ -51,7 +52,7 @@ GATEWAY: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
-    [*((WorkerSettings, *one) for one in WORKER), *((GatewaySettings, *one) for one in GATEWAY)],
+    [*((WorkerSettings, *one) for one in WORKER), *((GATEWAY_SETTINGS, *one) for one in GATEWAY)],
 )
 def test_a_wrong_value_is_refused_with_its_line_and_what_is_allowed(kind: Any, text: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -67,31 +68,43 @@ def test_any_usual_way_to_write_an_address_is_taken(address: str) -> None:
 
 def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
     with pytest.raises(ConfigError) as error:
-        parse("[link]\nport = 8080", GatewaySettings, "gateway.toml")
+        parse("[link]\nport = 8080", GATEWAY_SETTINGS, "gateway.toml")
     assert str(error.value).startswith("gateway.toml: `api.port` is 8080 (the default), but must be another port")
 
 
 def test_ports_left_to_the_system_do_not_clash() -> None:
-    settings = parse("link.port = 0\napi.port = 0\nmetrics.port = 0", GatewaySettings, "x")
+    settings = parse("link.port = 0\napi.port = 0\nmetrics.port = 0", GATEWAY_SETTINGS, "x")
     assert overridden(settings, {"api.host": "::1"}).api.host == "::1"
 
 
-@pytest.mark.parametrize(("module", "kind"), [(worker, WorkerSettings), (gateway, GatewaySettings)])
+def load_gateway(path: Path | None = None) -> gateway.GatewaySettings:
+    return gateway.load(path, ())
+
+
+@pytest.mark.parametrize(
+    ("load_settings", "defaults", "name"),
+    [
+        (worker.load, WorkerSettings(), "worker.toml"),
+        (load_gateway, gateway.GatewaySettings(), "gateway.toml"),
+    ],
+)
 def test_without_a_file_the_defaults_hold_but_a_named_file_must_exist(
-    module: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load_settings: Any, defaults: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert module.load() == kind()
-    path = tmp_path / "edgespec" / ("worker.toml" if module is worker else "gateway.toml")
+    assert msgspec.structs.asdict(load_settings()) == msgspec.structs.asdict(defaults)
+
+    path = tmp_path / "edgespec" / name
     with pytest.raises(ConfigError, match="there is no such file"):
-        module.load(path)
+        load_settings(path)
+
     path.parent.mkdir()
     path.write_text('[daemon]\nlog_level = "error"')
-    assert module.load().daemon.log_level == "error"
+    assert load_settings().daemon.log_level == "error"
 
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-SHIPPED: list[tuple[str, type[Section]]] = [("worker.toml", WorkerSettings), ("gateway.toml", GatewaySettings)]
+SHIPPED: list[tuple[str, type[Section]]] = [("worker.toml", WorkerSettings), ("gateway.toml", GATEWAY_SETTINGS)]
 PAIRS = [(name, key, *given) for name, schema in SHIPPED for key, given in keys(schema).items()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import cached_property
 from pathlib import Path
@@ -44,22 +44,27 @@ class VllmGateway(Gateway):
 
     def check(self) -> Plan:
         """Raises ModelError, ConfigError."""
-        for key, given in self._unserved().items():
-            if given:
-                raise ConfigError(f"`{key}` has no effect with vLLM as the engine: leave it out.")
+        for key in self._given_without_effect():
+            raise ConfigError(f"`{key}` has no effect with vLLM as the engine: leave it out.")
         path = resolve_model(self.settings.target.model)
         if not (path / "config.json").is_file():
             raise ModelError(f"`target.model` has to be the folder that vLLM serves, and {path} is none.")
         return Plan(path, "torch", 0)
 
-    def _unserved(self) -> Mapping[str, bool]:
+    def _given_without_effect(self) -> Iterator[str]:
+        """Settings, dotted, that need the gateway's own engine, and are not their default."""
         settings = self.settings
-        return {
-            "local_draft.mode": settings.local_draft.mode == "async-local",
-            "api.ui": settings.api.ui,
-            "traces.folder": bool(settings.traces.folder),
-            "sources.heads": bool(settings.sources.heads),
-        }
+        if settings.local_draft.mode == "async-local":
+            yield "local_draft.mode"
+        if settings.traces.folder:
+            yield "traces.folder"
+        if settings.sources.heads:
+            yield "sources.heads"
+        for part in self.parts:
+            for key in part.own_engine_only:
+                table, _, name = key.partition(".")
+                if getattr(getattr(settings, table), name):
+                    yield key
 
     @cached_property
     def drafts(self) -> bool:

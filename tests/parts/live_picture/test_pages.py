@@ -20,9 +20,10 @@ from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.core.trace.play import Player
-from cloud_gateway.ui import pages
-from cloud_gateway.ui.pages import HEADERS, KEPT_BYTES, MAX_PAGES, OPERATOR_SEES, Feed, Pages
-from tests.support.echo import ByteText, Echo, echo_gateway
+from cloud_gateway.part import Serving
+from cloud_gateway.parts.live_picture import pages
+from cloud_gateway.parts.live_picture.pages import HEADERS, KEPT_BYTES, MAX_PAGES, OPERATOR_SEES, Feed, Pages
+from tests.support.echo import MODEL, ByteText, Echo, echo_gateway
 from tests.support.until import until
 
 TRACE = Path(__file__).parents[2] / "traces" / "wanspec-20ms.trace"
@@ -71,7 +72,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         return made[0].routes()
 
     async with echo_gateway(tmp_path, more=routes) as echo:
-        made[0].show(Bytes(), lambda: [ROW])
+        made[0].recording(Serving(MODEL, Bytes(), lambda: [ROW]))
         _, operator = echo.keys.create("operator", operator=True)
         yield Site(echo, made[0], operator, echo.key)
 

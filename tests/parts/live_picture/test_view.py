@@ -13,8 +13,8 @@ from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.trace.format import emitted, unseal
 from cloud_gateway.core.trace.play import Player
-from cloud_gateway.ui.pages import check_origin
-from cloud_gateway.ui.view import STATIC, _usage, alone, played
+from cloud_gateway.parts.live_picture.pages import check_origin
+from cloud_gateway.parts.live_picture.view import STATIC, _usage, alone, played
 from edgespec.core.errors import ClientError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))

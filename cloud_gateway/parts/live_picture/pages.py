@@ -26,8 +26,10 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace.format import unseal
+from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.metrics import is_local
-from cloud_gateway.ui.view import STATIC, Spelling, View, played
+from cloud_gateway.part import Running, Serving
+from cloud_gateway.parts.live_picture.view import STATIC, Spelling, View, played
 from edgespec.core.errors import ClientError, KeyStoreError, TraceError
 
 KEPT_BYTES = 2 * 2**20
@@ -74,7 +76,8 @@ class Feed:
         self.next += 1
         while self._bytes > KEPT_BYTES:
             self._bytes -= len(self._kept.popleft())
-        news, self._news = self._news, asyncio.Event()
+        news = self._news
+        self._news = asyncio.Event()
         news.set()
 
     @property
@@ -127,7 +130,7 @@ NOT_OPERATOR = (
 Handler = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
 
 
-class Pages:
+class Pages(Running):
     """Serves the page before the models are loaded, and its events from then on.
 
     Listens to the requests of keys that a page watches (`engine.exchange.Recording`).
@@ -141,9 +144,10 @@ class Pages:
         self._epoch = secrets.token_hex(4)
         """Before the numbers of events: those of another process are of no use here."""
 
-    def show(self, text: Text, workers: Workers) -> None:
-        """The models are loaded."""
-        self._shown = text, workers
+    def recording(self, serving: Serving) -> Recording:
+        """Listens to requests from now on, when the models are loaded."""
+        self._shown = serving.text, serving.worker_rows
+        return self
 
     def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> View | None:
         """A request has just come. Without a page of its key nothing is made of it."""
@@ -206,11 +210,13 @@ class Pages:
         """The events of the key's own completions, from `Last-Event-ID` on where they are still kept."""
         if self._shown is None:
             raise unavailable("The gateway is still loading its model; try again shortly.", code="loading")
-        feed, stream = self._open(request[KEY]), Numbered(request, api.limits.write_timeout_s)
+        feed = self._open(request[KEY])
+        stream = Numbered(request, api.limits.write_timeout_s)
         try:
             await self._stream(feed, self._shown[1], stream, request)
         finally:
-            feed.pages, feed.left_at = feed.pages - 1, CLOCK()
+            feed.pages -= 1
+            feed.left_at = CLOCK()
         return stream.response
 
     async def _stream(self, feed: Feed, workers: Workers, stream: Numbered, request: web.Request) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.trace.format import unseal
-from cloud_gateway.ui.view import alone, played
+from cloud_gateway.parts.live_picture.view import alone, played
 from edgespec.__main__ import main
 from edgespec.lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
 
 pytestmark = pytest.mark.live
-TRACE = Path(__file__).parents[1] / "traces" / "worker-lost.trace"
+TRACE = Path(__file__).parents[2] / "traces" / "worker-lost.trace"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&amp;"
 COUNTER = (
     "data:text/html,<p id=n></p><script>const count = n => { document.getElementById('n').textContent = n; "

@@ -20,7 +20,7 @@ from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import Usage
 
-log = logging.getLogger("cloud_gateway.process.spans")
+log = logging.getLogger("cloud_gateway.parts.opentelemetry.spans")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 

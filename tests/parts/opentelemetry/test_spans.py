@@ -18,7 +18,7 @@ from cloud_gateway.api.errors import TRACE_PARENT
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.core.trace.play import Player
-from cloud_gateway.process import spans
+from cloud_gateway.parts.opentelemetry import spans
 from tests.support.engines import complete, engines
 from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker

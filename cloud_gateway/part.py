@@ -1,0 +1,84 @@
+"""The seams of the gateway: what a part of it may bring, who calls that, when, and what it may do.
+
+`cloud_gateway/__main__.py` takes the list of parts (`cloud_gateway/parts`) and passes it on: `process/config.py`
+composes the settings, and `process/serve.py` starts each part and opens what it brings. A part starts in two steps, as
+the gateway does: `Foundation` is there before the models are loaded, `Serving` from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from edgespec.shared.part import Part, Settings
+
+if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
+    from cloud_gateway.api import ServedModel
+    from cloud_gateway.api.routes import Route
+    from cloud_gateway.api.service import Text
+    from cloud_gateway.auth import KeyRing
+    from cloud_gateway.engine.exchange import Recording
+    from edgespec.core.protocol.signing import SigningKey
+
+
+@dataclass(frozen=True)
+class Foundation:
+    """The gateway before its models are loaded, as parts see it."""
+
+    settings: Settings
+    keys: KeyRing
+    signing_key: SigningKey
+    """The gateway's identity."""
+    state_dir: Path
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The gateway whose models are loaded, right before its engine starts."""
+
+    model: ServedModel
+    text: Text
+    worker_rows: Callable[[], Sequence[dict[str, object]]]
+    """All paired workers, as `cloud-gateway workers list` shows them."""
+
+
+class Running:
+    """A part in one gateway process, on the event loop. Each method does nothing until a part overrides it."""
+
+    def routes(self) -> Sequence[Route]:
+        """Routes of the chat API. Called once, before its port is opened; they are public or need a key."""
+        return ()
+
+    def recording(self, serving: Serving) -> Recording | None:
+        """What listens to requests. Called once, when the models are loaded; None if nothing does.
+
+        A listener is given each event and its effects on the engine's thread. It may not block or change them, and it
+        is dropped from a request if it fails.
+        """
+        return None
+
+    async def close(self) -> None:
+        """The gateway stops: the engine has ended."""
+
+
+class StartPart(Protocol):
+    """Makes what a part runs. `serve` calls it once for each part of the list, before any port is opened."""
+
+    def __call__(self, gateway: Foundation) -> Running:
+        """Raises ConfigError, KeyStoreError. It imports what is heavy only if the settings ask for it."""
+
+
+def nothing_runs(gateway: Foundation) -> Running:
+    """A part without anything of its own in the process that serves."""
+    return Running()
+
+
+@dataclass(frozen=True, eq=False)
+class GatewayPart(Part):
+    """A part of the gateway; each field is empty if the part has nothing of that kind."""
+
+    start: StartPart = nothing_runs
+    own_engine_only: Sequence[str] = ()
+    """Settings, dotted, that have no effect if the target is another engine (edgespec-vllm); it refuses them."""

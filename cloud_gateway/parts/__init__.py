@@ -1,0 +1,20 @@
+"""The list of the gateway's parts. No other file of the product names one of them.
+
+A part is removed by its line here, `git rm -r cloud_gateway/parts/NAME tests/parts/NAME`, and its page.
+"""
+
+from __future__ import annotations
+
+from cloud_gateway.part import GatewayPart
+from cloud_gateway.parts import live_picture, opentelemetry
+from edgespec.shared.part import brought
+
+PARTS: tuple[GatewayPart, ...] = (
+    live_picture.PART,
+    opentelemetry.PART,
+)
+
+
+def all_parts() -> tuple[GatewayPart, ...]:
+    """The list, and the parts that other distributions bring. Raises ConfigError."""
+    return PARTS + brought("cloud_gateway.parts", GatewayPart)

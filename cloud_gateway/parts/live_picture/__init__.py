@@ -1,0 +1,44 @@
+"""The live picture at `/ui`: who drafted each token, the trees of the passes, and the time axis of the links.
+
+`view` turns what a request's machine was given and decided into JSON events, live and from a trace; `pages` keeps
+those of each API key for its open pages and serves them and the files of `static`. The page draws events and nothing
+else, so a played trace looks like the completion did.
+
+Public, by module:
+
+- `view`: `alone`, `played`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloud_gateway.core.requests.request import RequestBounds
+from cloud_gateway.part import Foundation, GatewayPart, Running
+from edgespec.shared.part import Settings
+from edgespec.shared.settings import Section
+
+
+class PageSection(Section, frozen=True, kw_only=True):
+    """[api]: whether there is a page."""
+
+    ui: bool = False
+
+
+def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The sizes and times of the page's events show drafts, which an even stream hides."""
+    if settings.of(PageSection).ui and settings.of(RequestBounds).stream == "even":
+        yield "api.ui", 'false if `api.stream` is "even": the sizes and times of its events show drafts'
+
+
+def start_page(gateway: Foundation) -> Running:
+    """The page's routes and feeds, if it is on."""
+    if not gateway.settings.of(PageSection).ui:
+        return Running()
+
+    from cloud_gateway.parts.live_picture.pages import Pages
+
+    return Pages(gateway.keys)
+
+
+PART = GatewayPart("live_picture", {"api": PageSection}, check=conflicts, start=start_page, own_engine_only=("api.ui",))

@@ -1,0 +1,86 @@
+"""Settings composed of a program's tables and those of its parts, and parts of other distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+
+from edgespec.core.errors import ConfigError
+from edgespec.shared.part import Part, Settings, brought, composed
+from edgespec.shared.settings import Section, assigned, parse
+
+
+class Listening(Section, frozen=True, kw_only=True):
+    port: int = 80
+
+
+class Core(Settings, frozen=True, kw_only=True):
+    api: Listening = Listening()
+
+
+class Page(Section, frozen=True, kw_only=True):
+    page: bool = False
+
+
+class Log(Section, frozen=True, kw_only=True):
+    keep: int = 4
+
+
+def page_needs_a_port(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.of(Page).page and settings.of(Listening).port == 0:
+        yield "api.page", "false if `api.port` is 0"
+
+
+PAGE = Part("page", {"api": Page}, check=page_needs_a_port)
+LOG = Part("log", {"log": Log}, removed={"log.size": "a file has 4 MiB."})
+
+
+def test_a_parts_settings_are_read_by_their_type() -> None:
+    settings = parse("api.page = true\nlog.keep = 7", composed(Core, [PAGE, LOG]), "x")
+
+    assert settings.of(Log) == Log(keep=7)
+    assert settings.of(Page) == Page(page=True)
+    assert settings.of(Listening).port == settings.api.port == 80
+
+
+def test_without_its_part_a_section_has_its_defaults() -> None:
+    assert Core().of(Log) == Log()
+
+
+def test_without_its_part_a_key_is_unknown() -> None:
+    with pytest.raises(ConfigError, match="unknown key `log`; allowed here: api"):
+        parse("log.keep = 7", composed(Core, [PAGE]), "x")
+
+
+def test_a_part_refuses_values_that_are_valid_alone() -> None:
+    schema = composed(Core, [PAGE])
+    with pytest.raises(ConfigError, match="`api.page` is true, but must be false if `api.port` is 0"):
+        parse("[api]\nport = 0\npage = true", schema, "x")
+    with pytest.raises(ConfigError, match=r"^Command line: `api.page` is true"):
+        assigned(schema(), ["api.page=true", "api.port=0"])
+
+
+def test_a_removed_setting_of_a_part_says_what_holds_instead() -> None:
+    with pytest.raises(ConfigError, match="`log.size` is no longer a setting; a file has 4 MiB"):
+        parse("log.size = 1", composed(Core, [LOG]), "x")
+
+
+def test_two_parts_with_the_same_key_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"two parts have the key api\.page"):
+        composed(Core, [PAGE, Part("again", {"api": type("Again", (Page,), {}, frozen=True)})])
+
+
+def test_parts_of_other_distributions_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        SimpleNamespace(name="b", value="other:PART", load=lambda: PAGE),
+        SimpleNamespace(name="a", value="more:PART", load=lambda: LOG),
+    ]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: entries if group == "x.parts" else [])
+    assert brought("x.parts", Part) == (LOG, PAGE)
+
+    entries.append(SimpleNamespace(name="c", value="wrong:PART", load=lambda: 1))
+    with pytest.raises(ConfigError, match=r"The entry point c of x\.parts is no Part: wrong:PART"):
+        brought("x.parts", Part)
