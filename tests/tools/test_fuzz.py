@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud_gateway.core.policies import survey as outlook
+from cloud_gateway.core.policies import tree_model
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.verify import accept
 from edgespec.core.drafting import ranking
@@ -95,8 +95,8 @@ def a_chooser_that_reads_its_candidates(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tree_cases, "walk", walk)
 
 
-def an_outlook_of_no_numbers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(outlook, "exp", lambda _: math.nan)
+def an_estimate_of_no_numbers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tree_model, "exp", lambda _: math.nan)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def an_outlook_of_no_numbers(patch: pytest.MonkeyPatch) -> None:
         (uncut_prices, "api", 200),
         (a_chooser_that_reads_its_candidates, "api", 200),
         (a_chooser_that_reads_its_candidates, "tree", 20),
-        (an_outlook_of_no_numbers, "tree", 50),
+        (an_estimate_of_no_numbers, "tree", 50),
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, kind: str, count: int) -> None:

@@ -27,6 +27,14 @@ NEVER = 1e9
 """Seconds that stand for a moment which does not come."""
 
 
+class SentCommit(NamedTuple):
+    """Tokens that were sent to the worker."""
+
+    position: int
+    """Of the last of them."""
+    sent_s: float
+
+
 class Expected(NamedTuple):
     """The next useful level: with probability `chance` in `soon_s`, otherwise in `late_s`."""
 
@@ -54,39 +62,43 @@ class Timeline:
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self.tuning = tuning
-        self._commits: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
+        self._commits: deque[SentCommit] = deque(maxlen=REMEMBERED)
         self.frontier = -1
         """Deepest position that the worker is known to have right or among the candidates."""
-        self._since = 0.0
-        """When the frontier was reached or, while `lost`, when the commit that ends it was sent."""
-        self.lost = True
-        self.hits = self.divergences = 0.0
-        """Committed tokens that the worker's tree held, and divergences: only where a frame or a walk has shown it."""
+        self._reached_s = 0.0
+        """When the frontier was reached or, while `diverged`, when the commit that corrects the worker was sent."""
+        self.diverged = True
+        self.hits = 0.0
+        """Committed tokens that the worker's tree held, as frames and walks have shown."""
+        self.divergences = 0.0
+        """Committed tokens that it lacked, as frames and walks have shown."""
         self._level_s = Ewma(0.1)
-        """Time between levels on the committed path, which is longer than a step where the worker tries other branches,
+        """Time between levels on the committed path, which is longer than a step if the worker tries other branches,
         is held up, or gets little of its machine."""
         self.odds = PathOdds()
         self.open: OpenLeaf | None = None
         """The latest open leaf, until a frame has shown where the worker was."""
 
     @property
-    def kept(self) -> float:
+    def stay_rate(self) -> float:
         """Probability that the target stays in the worker's tree for one more token."""
         prior = self.tuning.prior_tokens
-        return (self.hits + self.tuning.kept * prior) / (self.hits + self.divergences + prior)
+        return (self.hits + self.tuning.stay_rate * prior) / (self.hits + self.divergences + prior)
 
     def start(self, position: int, now: float) -> None:
         """The worker was given the prefix that ends at `position`."""
-        self._commits.append((position, now))
-        self.frontier, self._since, self.lost = position, now, True
+        self._commits.append(SentCommit(position, now))
+        self.frontier = position
+        self._reached_s = now
+        self.diverged = True
 
     def committed(self, position: int, hits: int, now: float, *, on_path: bool) -> None:
         """Tokens up to `position` were sent, of which so many were the workers' candidates. `on_path`: False if workers
         had candidates in place of the last of them."""
-        self._commits.append((position, now))
+        self._commits.append(SentCommit(position, now))
         self.hits += hits
-        if not on_path and not self.lost:
-            self._lose(position - 1)
+        if not on_path and not self.diverged:
+            self._diverge(position - 1)
 
     def left_open(self, position: int, entropy: float, link: LinkView, now: float) -> None:
         """The walk to `position` ended at an open leaf, after `committed`.
@@ -95,8 +107,27 @@ class Timeline:
         is not on the path.
         """
         self.frontier = position
-        self._since = now
+        self._reached_s = now
         self.open = OpenLeaf(position, entropy, now, now + link.rtt_s + link.step_s / 2)
+
+    def frame(self, merged: Merged, now: float) -> None:
+        """A frame was merged."""
+        if self.open is not None:
+            self._answer(self.open, merged, now)
+
+        if merged.useful and merged.reached > self.frontier:
+            if self._commits:  # a frame may come before the first decision
+                # Tokens that the worker was sent are not its hits.
+                known = max(self.frontier, merged.base)
+                self.hits += max(min(merged.reached, self._commits[-1].position) - known, 0)
+            if not self.diverged:
+                self._level_s.sample((now - self._reached_s) / (merged.reached - self.frontier))
+            self.frontier = merged.reached
+            self._reached_s = now
+            self.diverged = False
+
+        if merged.diverged_at >= self.frontier:
+            self._diverge(merged.diverged_at)
 
     def _answer(self, leaf: OpenLeaf, merged: Merged, now: float) -> None:
         """Counts the open leaf if this frame shows where the worker was."""
@@ -105,7 +136,7 @@ class Timeline:
         elif merged.diverged_at >= leaf.position:
             on_path = True
         elif merged.useful and merged.reached >= leaf.position:
-            # A later frame may have been begun after the commit that put the worker right.
+            # A later frame may have been begun after the commit that corrected the worker.
             on_path = now < leaf.corrected_s
         else:
             return
@@ -113,31 +144,17 @@ class Timeline:
         self.odds.observe(leaf.entropy, on_path=on_path)
         self.open = None
         if merged.diverged_at == leaf.position - 1:
-            self._lose(merged.diverged_at)
+            self._diverge(merged.diverged_at)
 
-    def frame(self, merged: Merged, now: float) -> None:
-        """A frame was merged."""
-        if self.open is not None:
-            self._answer(self.open, merged, now)
-        if merged.useful and merged.reached > self.frontier:
-            if self._commits:  # a frame may come before the first decision
-                # Tokens that the worker was sent are no hits of its own.
-                known = max(self.frontier, merged.base)
-                self.hits += max(min(merged.reached, self._commits[-1][0]) - known, 0)
-            if not self.lost:
-                self._level_s.sample((now - self._since) / (merged.reached - self.frontier))
-            self.frontier, self._since, self.lost = merged.reached, now, False
-        if merged.diverged_at >= self.frontier:
-            self._lose(merged.diverged_at)
-
-    def _lose(self, last_right: int) -> None:
-        """The worker lacks the token after `last_right`; the first commit that contains it puts it right."""
-        self.lost = True
+    def _diverge(self, last_right: int) -> None:
+        """The worker lacks the token after `last_right`; the first commit that contains it corrects the worker."""
+        self.diverged = True
         self.open = None
         self.divergences += 1
-        for position, when in self._commits:
-            if position > last_right:
-                self.frontier, self._since = position, when
+        for commit in self._commits:
+            if commit.position > last_right:
+                self.frontier = commit.position
+                self._reached_s = commit.sent_s
                 return
 
     def state(self) -> list[float]:
@@ -156,31 +173,52 @@ class Timeline:
         return max(self._level_s.value or 0.0, link.step_s)
 
     def expect(self, position: int, link: LinkView, now: float) -> Expected:
-        """The level at `position`. While the worker is lost: a round trip after the commit, the step under way there,
-        and one step a level. Else one step a level, useful if its tree covers each committed token not sent yet: the
-        open leaf's as likely as its entropy says, each other one as likely as most."""
-        levels, level = max(position - self.frontier, 1), self.level_s(link)
-        right_s = link.rtt_s + 1.5 * link.step_s
-        if self.lost:
-            return self._overdue(1.0, self._since + right_s + (levels - 1) * level, NEVER, link, now)
-        unknown = max(self._commits[-1][0] - self.frontier, 0)
-        sent = next((when for place, when in self._commits if place > self.frontier), NEVER) if unknown else NEVER
-        covered = self.kept**unknown
+        """When the level at `position` is due, and how likely."""
+        levels = max(position - self.frontier, 1)
+        level_s = self.level_s(link)
+        # A round trip, half a step on average until the worker sees the commit, and the step of the next level.
+        corrected_s = link.rtt_s + 1.5 * link.step_s
+
+        # 1. The worker is on another path: it comes a round trip after the commit, and one step a level.
+        if self.diverged:
+            due = self._reached_s + corrected_s + (levels - 1) * level_s
+            return self._overdue(1.0, due, NEVER, link, now)
+
+        due = self._reached_s + levels * level_s
+
+        # 2. After an open leaf, the leaf's entropy says how likely the worker has it.
+        unsent = max(self._commits[-1].position - self.frontier, 0)
+        covered = self.stay_rate**unsent
         if self.open is not None:
             covered *= self.odds.chance(self.open.entropy)
-            sent = self.open.sent_s
-        return self._overdue(covered, self._since + levels * level, sent + right_s, link, now)
+            return self._overdue(covered, due, self.open.sent_s + corrected_s, link, now)
 
-    def _overdue(self, chance: float, soon: float, late: float, link: LinkView, now: float) -> Expected:
-        """Lateness is taken to be exponential: what is overdue takes its mean again, and the longer it is overdue, the
-        less likely it is to come (Bayes' rule). Where the late moment has passed as well, nothing is sure to come."""
-        mean, sure = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link)), self.tuning.certain
-        late_s = max(late - now, mean)
-        if now <= soon:
-            return Expected(chance, soon - now, late_s, mean)
-        chance = min(chance, sure)
+        # 3. The worker streams: useful if its tree covers each committed token that it has not received.
+        sent_s = NEVER
+        if unsent:
+            sent_s = next((commit.sent_s for commit in self._commits if commit.position > self.frontier), NEVER)
+        return self._overdue(covered, due, sent_s + corrected_s, link, now)
+
+    def _overdue(self, chance: float, due: float, late: float, link: LinkView, now: float) -> Expected:
+        """The expectation at `now` of a level due at one moment, or else at a `late` one.
+
+        Lateness is taken to be exponential. A frame that is overdue takes its mean again, and the longer it is overdue,
+        the less likely it is to come (Bayes' rule). If the late moment has passed as well, nothing is sure to come.
+        """
+        certain = self.tuning.certain
+        mean_s = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link))
+        late_s = max(late - now, mean_s)
+        if now <= due:
+            return Expected(chance, due - now, late_s, mean_s)
+
+        chance = min(chance, certain)
         if now > late:
-            chance, soon, late_s = sure, max(soon, late), NEVER
-        comes = chance * math.exp(-(now - soon) / mean)
+            chance = certain
+            due = max(due, late)
+            late_s = NEVER
+
+        comes = chance * math.exp(-(now - due) / mean_s)
         left = comes / (comes + 1 - chance)
-        return Expected(left, mean, late_s, mean) if left >= 1 - sure else Expected(1.0, late_s, NEVER, mean)
+        if left >= 1 - certain:
+            return Expected(left, mean_s, late_s, mean_s)
+        return Expected(1.0, late_s, NEVER, mean_s)

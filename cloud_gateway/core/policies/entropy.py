@@ -23,7 +23,7 @@ CENTRE = 1.3
 MAX_ENTROPY = 8.0
 """Nats; a larger entropy counts as this one, so that a single token moves the slope little."""
 PRIOR_LEVEL = 2.2
-"""Log-odds of 0.9 at CENTRE, the prior of a worker that stays on the path (`Tuning.kept`)."""
+"""Log-odds of 0.9 at CENTRE, the prior of a worker that stays on the path (`Tuning.stay_rate`)."""
 PRIOR_SLOPE = -0.8
 """Log-odds a nat: -0.7 to -1.0 with all recorded drafts that are right less than 98 % of the time."""
 PRIOR_INFORMATION = (0.36, 1.08)

@@ -1,11 +1,14 @@
 """What a candidate tree and an action are worth: tokens at their price, less time and passes.
 
 Policy `adaptive` maximises tokens emitted per second. That is the same as choosing at each moment the largest of
-`token_s * tokens - seconds`, where `token_s` is the seconds per token that the policy attains (Dinkelbach 1967): the
-best action has a value near zero, and one of greater value lowers the seconds per token. Values are in seconds.
+`token_s * tokens - seconds`. `token_s` is the seconds per token that the policy attains (Dinkelbach 1967): the best
+action has a value near zero, and one of greater value lowers the seconds per token. Values are in seconds.
 
-Requests that share passes wait for each other's rows and drafts, so that the tokens of all count: with n others of the
-same pace, one comes n + 1 times as fast, and is worth that much less of everybody's time.
+Requests that share passes wait for each other's rows and drafts, so that the tokens of all count. With n others of the
+same pace, a token comes n + 1 times as fast, and is worth that much less of everybody's time.
+
+A table of the best action for every state was the other way. It needs a model of the whole completion; the values here
+look one run of levels ahead, and can be computed by hand (docs/policies.md).
 """
 
 from __future__ import annotations
@@ -31,125 +34,166 @@ class Prices:
         self.base = 1 + costs.other_rows
         """Rows beside the candidates: the root, and what other requests put into the same pass."""
         self.verify_s: Callable[[int], float] = costs.verify_s
-        self.token_s, self.shared = token_s / (1 + costs.sharers), costs.sharers > 0
-        self._rows_s, self.alone = costs.rows_s, not costs.rows_s
-        self.probe = None if costs.probe is None else (costs.probe[0] - self.base, costs.probe[1])
+        self.token_s = token_s / (1 + costs.sharers)
+        self.shared = costs.sharers > 0
+        self._rows_s = costs.rows_s
+        self.alone = not costs.rows_s
+        self.probe: tuple[int, float] | None = None
         """A number of candidates to try, and the least seconds that their pass can take."""
+        if costs.probe is not None:
+            rows, min_s = costs.probe
+            self.probe = (rows - self.base, min_s)
 
     def pass_s(self, candidates: int) -> float:
         """Seconds of a pass over so many candidates."""
         return self.verify_s(self.base + candidates)
 
     def rows_s(self, known: int, limit: int) -> Sequence[float]:
-        """What each candidate's row takes, from the first one to the last that a pass may have (`Costs.rows_s`). For
-        one alone: as a row behind those known."""
-        return self._rows_s or [max((self.pass_s(known + SPAN) - self.pass_s(known)) / SPAN, 0.0)] * limit
+        """Seconds that each candidate's row adds, from the first to the last that a pass may have (`Costs.rows_s`).
+
+        For a request that decodes alone, each row costs what one behind the `known` ones does.
+        """
+        if self._rows_s:
+            return self._rows_s
+
+        more_s = self.pass_s(known + SPAN) - self.pass_s(known)
+        return [max(more_s / SPAN, 0.0)] * limit
 
     def best_count(self, survival: Sequence[float]) -> int:
-        """How many of the candidates to verify: argmax over n of token_s * sum(survival[:n]) - pass_s(n), where the
-        number on offer as a probe takes the least that it can."""
-        verify_s, token_s, rows = self.verify_s, self.token_s, self.base
-        best, count, gained = -verify_s(rows), 0, 0.0
-        for n, chance in enumerate(survival, 1):
-            gained += chance * token_s
-            net = gained - verify_s(rows + n)
-            if net > best:
-                best, count = net, n
-        if self.probe is not None and 0 <= self.probe[0] <= len(survival):
-            tried, least_s = self.probe
-            count = tried if token_s * sum(survival[:tried]) - least_s > best else count
-        return count
+        """Number of candidates to verify: argmax over n of `token_s * sum(survival[:n]) - pass_s(n)`.
+
+        A number on offer as a probe takes the least that it can.
+        """
+        # Local names: this loop runs in every decision.
+        verify_s = self.verify_s
+        token_s = self.token_s
+        rows = self.base
+
+        best_count = 0
+        best_s = -verify_s(rows)
+        gained_s = 0.0
+        for count, chance in enumerate(survival, 1):
+            gained_s += chance * token_s
+            value_s = gained_s - verify_s(rows + count)
+            if value_s > best_s:
+                best_s = value_s
+                best_count = count
+
+        if self.probe is None:
+            return best_count
+        tried, min_s = self.probe
+        if 0 <= tried <= len(survival) and token_s * sum(survival[:tried]) - min_s > best_s:
+            return tried
+        return best_count
 
 
 class Level:
-    """Value of the candidates that one draft step is expected to find, beside those known already: each pays for its
-    row, and only the likeliest `limit` are verified."""
+    """Value of the candidates that one draft step is expected to find, beside those known already.
 
-    __slots__ = ("_alone", "_had_s", "_known", "_limit", "_rows_s", "_token_s")
+    Each pays for its row, and only the likeliest `limit` are verified.
+    """
+
+    __slots__ = ("_alone", "_known", "_known_value_s", "_limit", "_rows_s", "_token_s")
 
     def __init__(self, prices: Prices, survival: Sequence[float], limit: int) -> None:
         """`survival`: of the candidates known, in falling order."""
-        known = self._known = survival[:limit]
-        self._limit, self._token_s, self._alone = limit, prices.token_s, prices.alone
-        self._rows_s = prices.rows_s(len(known), limit)
-        self._had_s = self._paid(known)
+        self._known = survival[:limit]
+        self._limit = limit
+        self._token_s = prices.token_s
+        self._alone = prices.alone
+        self._rows_s = prices.rows_s(len(self._known), limit)
+        self._known_value_s = self._best_value_s(self._known)
 
-    def value_s(self, found: Sequence[float]) -> float:
-        """`found`: the survival of what the step finds."""
-        return self._paid(sorted([*self._known, *found], reverse=True)[: self._limit]) - self._had_s
+    def value_s(self, expected: Sequence[float]) -> float:
+        """Seconds that the step saves. `expected`: survival of the candidates that it is expected to find."""
+        likeliest = sorted([*self._known, *expected], reverse=True)[: self._limit]
+        return self._best_value_s(likeliest) - self._known_value_s
 
-    def _paid(self, falling: Sequence[float]) -> float:
+    def _best_value_s(self, falling: Sequence[float]) -> float:
         """What the best number of these is worth beyond their rows."""
-        token_s, value, best = self._token_s, 0.0, 0.0
+        token_s = self._token_s
+        value_s = 0.0
+        best_s = 0.0
         for chance, row_s in zip(falling, self._rows_s):
-            value += token_s * chance - row_s
-            if value > best:
-                best = value
-            elif self._alone:  # no further one pays either
+            value_s += token_s * chance - row_s
+            if value_s > best_s:
+                best_s = value_s
+            elif self._alone:  # all rows cost the same, so that no further one pays
                 break
-        return best
+        return best_s
 
 
-def run_s(first_s: float, fade: float, step_s: float, had_s: Sequence[float] = ()) -> float:
-    """What local levels in a row are worth beyond their time, at the best number of levels: the first one is worth
-    `first_s`, each further one `fade` of the one before, less what candidates below the same leaf save there already.
+def run_s(first_s: float, decay: float, step_s: float, known_value_s: Sequence[float] = ()) -> float:
+    """Value of local levels in a row beyond their time, at the best number of levels.
 
-    `had_s`: what those of sources without a model save at each level; `first_s` contains that of the first one. They
-    are less likely from level to level than what a draft finds, so that a run may pay though its first level does not.
+    The first level is worth `first_s`, each further one `decay` of the one before, less what candidates below the same
+    leaf save there already. `known_value_s`: seconds that those of sources without a model save at each level;
+    `first_s` contains that of the first one. They are less likely from level to level than what a draft finds, so that
+    a run may pay though its first level does not.
     """
-    best, value, level = 0.0, 0.0, first_s
+    best_s = 0.0
+    value_s = 0.0
+    level_s = first_s
     for depth in range(MAX_RUN):
-        value = value + level - (had_s[depth] if depth < len(had_s) else 0.0) - step_s
-        best = max(best, value)
-        if level <= step_s:
+        known_s = known_value_s[depth] if depth < len(known_value_s) else 0.0
+        value_s = value_s + level_s - known_s - step_s
+        best_s = max(best_s, value_s)
+        if level_s <= step_s:
             break
-        level *= fade
-    return best
+        level_s *= decay
+    return best_s
 
 
-def run_tokens(first_s: float, fade: float, step_s: float, token_s: float) -> float:
+def run_tokens(first_s: float, decay: float, step_s: float, token_s: float) -> float:
     """Tokens that the levels of such a run bring, those that pay for themselves."""
-    tokens, level = 0.0, first_s
+    tokens = 0.0
+    level_s = first_s
     for _ in range(MAX_RUN):
-        if level <= step_s:
+        if level_s <= step_s:
             break
-        tokens += level / token_s
-        level *= fade
+        tokens += level_s / token_s
+        level_s *= decay
     return tokens
 
 
-def per_pass_s(first_s: float, fade: float, step_s: float, instead_s: float) -> float:
-    """The most that a pass saves on average: max over d of (value of d levels - `instead_s`) / d."""
-    best, value, level = 0.0, -instead_s, first_s
+def per_pass_s(first_s: float, decay: float, step_s: float, alternative_s: float) -> float:
+    """Maximum that a pass saves on average: max over d of (value of d levels - `alternative_s`) / d."""
+    best_s = 0.0
+    value_s = -alternative_s
+    level_s = first_s
     for levels in range(1, MAX_RUN + 1):
-        value += level - step_s
-        best = max(best, value / levels)
-        level *= fade
-    return best
+        value_s += level_s - step_s
+        best_s = max(best_s, value_s / levels)
+        level_s *= decay
+    return best_s
 
 
-def credit(kept: float, levels: float) -> float:
-    """Share of a level's worth that is lost where it is not in this pass but the worker has it for the next one.
+def unrecovered_share(stay_rate: float, levels: float) -> float:
+    """Share of a level's value that is lost if it is not in this pass but the worker has it for the next one.
 
-    The next pass then verifies it with the levels that come meanwhile: 1 + kept + ... + kept^(levels + 1) tokens, where
-    it would have been 1 + kept + ... + kept^levels. So kept^(levels + 1) of the level's worth comes back.
+    The next pass then verifies it with the levels that come meanwhile: 1 + r + ... + r^(levels + 1) tokens for a stay
+    rate r, instead of 1 + r + ... + r^levels. So r^(levels + 1) of the level's value is recovered.
     """
-    made_good: float = kept ** (levels + 1)
-    return 1 - min(levels, 1.0) * made_good
+    recovered: float = stay_rate ** (levels + 1)
+    return 1 - min(levels, 1.0) * recovered
 
 
-def wait_value(chance: float, soon_s: float, late_s: float, run_s: float) -> float:
-    """Value of waiting for a frame that comes in `soon_s` and is useful with this chance; where it is not, a useful
-    one comes in `late_s`, if that is still worth it. `run_s`: what the worker's levels are worth when they come."""
-    return chance * run_s - soon_s + (1 - chance) * max(run_s - max(late_s - soon_s, 0.0), 0.0)
+def wait_value_s(chance: float, soon_s: float, late_s: float, levels_s: float) -> float:
+    """Value of waiting for a frame that comes in `soon_s` and is useful with this chance.
+
+    If it is not useful, a useful one comes in `late_s`, which is waited for if it is still worth it. `levels_s`: value
+    of the worker's levels when they come.
+    """
+    later_s = max(levels_s - max(late_s - soon_s, 0.0), 0.0)
+    return chance * levels_s - soon_s + (1 - chance) * later_s
 
 
-def break_even(soon_s: float, late_s: float, run_s: float) -> float:
-    """The chance at which `wait_value` is zero: 0 if waiting pays at every chance, 1 if it pays at none."""
-    later_s = max(run_s - max(late_s - soon_s, 0.0), 0.0)
-    if run_s <= later_s:
-        return 0.0 if run_s > soon_s else 1.0
-    return min(max((soon_s - later_s) / (run_s - later_s), 0.0), 1.0)
+def break_even(soon_s: float, late_s: float, levels_s: float) -> float:
+    """The chance at which `wait_value_s` is zero: 0 if waiting pays at every chance, 1 if it pays at none."""
+    later_s = max(levels_s - max(late_s - soon_s, 0.0), 0.0)
+    if levels_s <= later_s:
+        return 0.0 if levels_s > soon_s else 1.0
+    return min(max((soon_s - later_s) / (levels_s - later_s), 0.0), 1.0)
 
 
 def reading_pays(saved_s: float, uses: float, backlog_s: float) -> bool:
@@ -158,22 +202,37 @@ def reading_pays(saved_s: float, uses: float, backlog_s: float) -> bool:
 
 
 def tree_s(costs: Costs, shares: Sequence[float], limit: int) -> float:
-    """Seconds per token of the gateway alone, with trees of the best depth and the best number of leaves: a step finds
-    below each leaf `shares` of its probability, best first, and a pass takes the likeliest `limit` candidates. Where
-    others share the passes, all do the same."""
-    all_of, best = 1 + costs.sharers, costs.verify_s(1 + costs.sharers)
+    """Seconds per token of the gateway alone, with trees of the best depth and the best number of leaves.
+
+    A step finds below each leaf `shares` of its probability, best first, and a pass takes the likeliest `limit`
+    candidates. If others share the passes, all do the same.
+    """
+    requests = 1 + costs.sharers
+    best_s = costs.verify_s(requests)
     for width in sorted({leaves for leaves, _ in costs.local_points} or {costs.local_leaves}):
-        step_s, ends, found, drafted_s, before_s = all_of * costs.draft_s(width), [1.0], list[float](), 0.0, inf
-        for _ in range(MAX_RUN):
-            drafted_s += step_s
-            ends = sorted([mass * share for mass in ends[:width] for share in shares], reverse=True)
-            found = sorted([*found, *ends], reverse=True)[:limit]
-            now_s = min(
-                (drafted_s + costs.verify_s(all_of * (1 + count))) / (1 + sum(found[:count]))
-                for count in range(1 if costs.sharers else len(found), len(found) + 1)
-            )
-            if now_s >= before_s:
-                break
-            before_s = now_s
-        best = min(best, before_s)
-    return best
+        best_s = min(best_s, _deepened_s(costs, shares, limit, width, requests))
+    return best_s
+
+
+def _deepened_s(costs: Costs, shares: Sequence[float], limit: int, width: int, requests: int) -> float:
+    """Seconds per token of trees with so many leaves a step, at the depth beyond which they take longer."""
+    step_s = requests * costs.draft_s(width)
+    leaves = [1.0]
+    candidates: list[float] = []
+    drafted_s = 0.0
+    best_s = inf
+    for _ in range(MAX_RUN):
+        drafted_s += step_s
+        leaves = sorted([chance * share for chance in leaves[:width] for share in shares], reverse=True)
+        candidates = sorted([*candidates, *leaves], reverse=True)[:limit]
+
+        # Alone, a pass over all candidates is the estimate; rows that others wait for must pay.
+        fewest = 1 if costs.sharers else len(candidates)
+        token_s = min(
+            (drafted_s + costs.verify_s(requests * (1 + count))) / (1 + sum(candidates[:count]))
+            for count in range(fewest, len(candidates) + 1)
+        )
+        if token_s >= best_s:
+            break
+        best_s = token_s
+    return best_s

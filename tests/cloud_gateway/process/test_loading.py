@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.policies.survey import Surveyor
+from cloud_gateway.core.policies.tree_model import TreeModel
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.models import grammar
 from cloud_gateway.models.target_model import Work
@@ -150,7 +150,7 @@ def nodes() -> int:
 
 
 def test_pruned_candidates_are_freed_without_the_cycle_collector() -> None:
-    tree, surveyor = CandidateTree([1]), Surveyor()
+    tree, model = CandidateTree([1]), TreeModel()
     gc.collect()
     gc.disable()
     before = nodes()
@@ -160,7 +160,7 @@ def test_pruned_candidates_are_freed_without_the_cycle_collector() -> None:
             for _ in range(4):
                 children = [tree.add_local(node, token, 0.5 + token, 1.0) for token in range(3)]
                 node = children[0] or node
-            surveyor.look(tree, 4, 4)
+            model.estimate(tree, 4, 4)
             tree.advance([0, 0, 9])
         assert nodes() - before < 40, "of 240"
     finally:

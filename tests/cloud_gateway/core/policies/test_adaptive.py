@@ -109,7 +109,7 @@ def test_a_wait_is_used_to_read_until_the_frame_is_due() -> None:
     target_s, step_s = 0.1, 0.006
     policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
     near = LinkView(0.02, 0.02, step_s, ready=True)
-    policy.completion.wants = True
+    policy.completion.wants_run = True
     costs = Costs(lambda rows: target_s, step_s, 4.0, 0.1, local_token_s=0.002, remaining=8)
     action = policy.decide(tree, near, costs, 0.0)
     assert action == CatchUp(int(0.029 / 0.002))
@@ -143,7 +143,7 @@ def test_asked_again_it_judges_what_is_possible_alone_as_at_first(monkeypatch: p
     decide(policy, tree, 0.1, costs=costs)
     at_first = policy._reference
     decide(policy, tree, 0.1, costs=replace(costs, local_step_s=TD, together=0))
-    assert policy._reference == at_first == Reference.of(costs, policy.surveyor.here.match)
+    assert policy._reference == at_first == Reference.of(costs, policy.tree_model.here.match)
     assert judged == [costs]
 
 
@@ -280,7 +280,7 @@ def test_balanced_makes_a_third_of_colocated_decodings_passes() -> None:
 def with_credit(passes: float) -> Adaptive:
     """A policy under `balanced` that may make so many local passes beside a worker."""
     policy = Adaptive(PolicySettings(prefer="balanced"))
-    policy.budget.earn(passes / policy.tuning.share)
+    policy.budget.earn(passes / policy.tuning.draft_pass_share)
     return policy
 
 
@@ -299,11 +299,11 @@ def test_a_pass_that_is_not_made_costs_nothing() -> None:
     policy, tree = with_credit(0.5), CandidateTree([1, 2])
     for _ in range(6):
         assert isinstance(decide(policy, tree, 0.1, costs=COMPANY), Draft)
-        assert (policy.completion.run, policy.fallbacks) == (1, 1)
+        assert (policy.completion.passes, policy.fallbacks) == (1, 1)
         policy.withdrawn()
-        assert (policy.completion.run, policy.fallbacks) == (0, 0)
+        assert (policy.completion.passes, policy.fallbacks) == (0, 0)
     policy.withdrawn()
-    assert (policy.completion.run, policy.fallbacks) == (0, 0), "no pass was to be made"
+    assert (policy.completion.passes, policy.fallbacks) == (0, 0), "no pass was to be made"
 
 
 def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
@@ -350,9 +350,9 @@ def test_a_state_of_another_version_is_refused_by_name() -> None:
 def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
     fresh, resumed = Adaptive(), Adaptive()
     resumed.resume(taught().state())
-    assert resumed.worker.kept < 0.6 < fresh.worker.kept
-    assert resumed.surveyor.worker.match < 0.2 < fresh.surveyor.worker.match
-    assert resumed.surveyor.here.match == fresh.surveyor.here.match, "the gateway's own draft was not tried"
+    assert resumed.worker.stay_rate < 0.6 < fresh.worker.stay_rate
+    assert resumed.tree_model.worker.match < 0.2 < fresh.tree_model.worker.match
+    assert resumed.tree_model.here.match == fresh.tree_model.here.match, "the gateway's own draft was not tried"
 
 
 def test_what_is_carried_is_bounded() -> None:

@@ -29,7 +29,7 @@ def test_a_streaming_worker_brings_one_level_a_step() -> None:
 def test_a_miss_costs_a_round_trip_from_the_commit() -> None:
     timeline = streaming()
     timeline.committed(12, 2, 1.01, on_path=False)
-    assert timeline.lost and timeline.divergences == 1
+    assert timeline.diverged and timeline.divergences == 1
     assert timeline.expect(13, LINK, 1.01).soon_s == pytest.approx(R + 1.5 * TD)
 
 
@@ -37,9 +37,9 @@ def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
     timeline = streaming()
     timeline.committed(12, 2, 1.01, on_path=False)
     timeline.frame(Merged(stale=3, reached=11), 1.012)
-    assert timeline.lost
+    assert timeline.diverged
     timeline.frame(Merged(fresh=3, reached=13), 1.034)
-    assert not timeline.lost and timeline.frontier == 13
+    assert not timeline.diverged and timeline.frontier == 13
 
 
 def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
@@ -47,7 +47,7 @@ def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline.committed(13, 3, 1.002, on_path=True)
     timeline.committed(14, 0, 1.012, on_path=True)
     timeline.frame(Merged(stale=4, reached=-1, diverged_at=12), 1.015)
-    assert timeline.lost
+    assert timeline.diverged
     assert timeline.expect(15, LINK, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
 
 
@@ -70,14 +70,14 @@ def test_a_frame_that_goes_on_from_the_token_shows_the_path() -> None:
     timeline = open_leaf(2.0)
     before = timeline.odds.chance(2.0)
     timeline.frame(Merged(fresh=2, reached=14), 1.004)
-    assert timeline.open is None and not timeline.lost and timeline.odds.chance(2.0) > before
+    assert timeline.open is None and not timeline.diverged and timeline.odds.chance(2.0) > before
 
 
 def test_a_frame_with_others_in_its_place_shows_a_divergence() -> None:
     timeline = open_leaf(2.0)
     before = timeline.odds.chance(2.0)
     timeline.frame(Merged(stale=3, diverged_at=12), 1.004)
-    assert timeline.open is None and timeline.lost and timeline.divergences == 1
+    assert timeline.open is None and timeline.diverged and timeline.divergences == 1
     assert timeline.odds.chance(2.0) < before
     assert timeline.expect(14, LINK, 1.004).soon_s == pytest.approx(R + 1.5 * TD - 0.002)
 
@@ -87,7 +87,7 @@ def test_a_frame_that_may_answer_the_commit_counts_as_a_divergence() -> None:
     early.frame(Merged(fresh=1, reached=14), 1.002 + R)
     late.frame(Merged(fresh=1, reached=14), 1.002 + R + TD)
     assert early.odds.chance(2.0) > PathOdds().chance(2.0) > late.odds.chance(2.0)
-    assert not late.lost, "it has been put right"
+    assert not late.diverged, "it has been put right"
 
 
 def test_frames_of_earlier_positions_leave_the_question_open() -> None:
@@ -100,8 +100,8 @@ def test_what_is_overdue_is_less_and_less_likely_to_come() -> None:
     timeline = streaming()
     timeline.committed(13, 3, 1.002, on_path=True)
     chances = [timeline.expect(14, LINK, now).chance for now in (1.005, 1.009, 1.010, 1.011)]
-    assert chances[0] == pytest.approx(timeline.kept)
-    assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * timeline.kept
+    assert chances[0] == pytest.approx(timeline.stay_rate)
+    assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * timeline.stay_rate
     given_up = timeline.expect(14, LINK, 1.022)
     assert given_up.soon_s == pytest.approx(1.002 + R + 1.5 * TD - 1.022), "the commit that puts the worker right"
 
@@ -119,7 +119,7 @@ def test_a_worker_that_stalls_is_not_expected_for_ever() -> None:
 def test_each_token_not_yet_sent_makes_the_frames_more_doubtful() -> None:
     timeline = streaming()
     timeline.committed(15, 5, 1.001, on_path=True)
-    assert timeline.expect(16, LINK, 1.001).chance == pytest.approx(timeline.kept**3)
+    assert timeline.expect(16, LINK, 1.001).chance == pytest.approx(timeline.stay_rate**3)
 
 
 def test_a_worker_that_tries_other_branches_has_a_slower_pace() -> None:

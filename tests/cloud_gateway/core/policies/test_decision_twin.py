@@ -26,9 +26,9 @@ class Twin:
 
     def __init__(self, policy: Adaptive, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> None:
         self.policy, self.link, self.costs, self.now = policy, link, costs, now
-        self.outlook = policy.surveyor.look(tree, costs.local_leaves, WIDTH, math.inf, ROWS)
-        self.token_s = Reference.of(costs, policy.surveyor.here.match).token_s
-        known = len(self.outlook.survival)
+        self.estimate = policy.tree_model.estimate(tree, costs.local_leaves, WIDTH, math.inf, ROWS)
+        self.token_s = Reference.of(costs, policy.tree_model.here.match).token_s
+        known = len(self.estimate.survival)
         self.row_s = max((costs.verify_s(1 + known + SPAN) - costs.verify_s(1 + known)) / SPAN, 0.0)
 
     def pays(self, survival: Sequence[float]) -> float:
@@ -38,8 +38,8 @@ class Twin:
 
     def level(self, leaves: int) -> float:
         """What a step over so many leaves adds to what is known."""
-        found = [mass * share for mass, _, _ in self.outlook.best[:leaves] for share in self.outlook.shares]
-        return self.pays([*self.outlook.survival, *found]) - self.pays(self.outlook.survival)
+        found = [mass * share for mass, _, _ in self.estimate.openings[:leaves] for share in self.estimate.shares]
+        return self.pays([*self.estimate.survival, *found]) - self.pays(self.estimate.survival)
 
     def run(self, first: float, fade: float, step: float) -> float:
         """The best number of levels."""
@@ -47,8 +47,8 @@ class Twin:
 
     def lost(self, levels: float) -> float:
         """Share of a level that the pass after this one does not recover, when the worker has brought it."""
-        tokens = [sum(self.policy.worker.kept**depth for depth in range(count)) for count in (2, 3)]
-        again = self.policy.worker.kept ** (levels + 1) if tokens[1] > tokens[0] else 0.0
+        tokens = [sum(self.policy.worker.stay_rate**depth for depth in range(count)) for count in (2, 3)]
+        again = self.policy.worker.stay_rate ** (levels + 1) if tokens[1] > tokens[0] else 0.0
         return 1 - min(levels, 1.0) * again
 
     def wait(self) -> float:
@@ -56,9 +56,9 @@ class Twin:
         if self.link is None:
             return -math.inf
         worker, target_s = self.policy.worker, self.costs.verify_s(1)
-        missing = max(worker.frontier, self.outlook.root.position) + 1 if self.outlook.nodes else None
-        due = worker.expect(missing or self.outlook.root.position + 1, self.link, self.now)
-        level_s, kept = worker.level_s(self.link), worker.kept
+        missing = max(worker.frontier, self.estimate.root.position) + 1 if self.estimate.nodes else None
+        due = worker.expect(missing or self.estimate.root.position + 1, self.link, self.now)
+        level_s, kept = worker.level_s(self.link), worker.stay_rate
         first = self.level(TUNING.worker_leaves) * self.lost(target_s / level_s)
         value = first + self.run(first * kept, kept, level_s)
         useful, useless = value - due.soon_s, max(-due.soon_s, value - max(due.late_s, due.soon_s))
@@ -67,9 +67,9 @@ class Twin:
     def values(self) -> dict[type, float]:
         """Of all three actions."""
         wait = self.wait()
-        step, most = self.costs.draft_s(1), len(self.outlook.leaves)
+        step, most = self.costs.draft_s(1), len(self.estimate.leaves)
         first = max(self.level(leaves) for leaves in range(1, most + 1))
-        fade = sum(self.outlook.shares)  # a step takes as long over any number of leaves
+        fade = sum(self.estimate.shares)  # a step takes as long over any number of leaves
         worth = self.run(first, fade, step) if first > step else -math.inf
         return {Verify: 0.0, Wait: wait, Draft: worth - max(wait, 0.0)}
 
@@ -109,7 +109,7 @@ def test_the_decision_is_that_of_the_slow_twin(
         nodes.append(tree.add_local(above, token, -math.log(chance), 1.0) or above)
     now += later * step_s
     twin = Twin(policy, tree, link, costs, now)
-    twin.token_s = policy.completion.token_s(Reference.of(costs, policy.surveyor.here.match))
+    twin.token_s = policy.completion.token_s(Reference.of(costs, policy.tree_model.here.match))
     action, margin = twin.best()
     if margin:
         assert isinstance(policy.decide(tree, link, costs, now), action), twin.values()

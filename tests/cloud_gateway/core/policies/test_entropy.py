@@ -16,7 +16,7 @@ from cloud_gateway.core.policies.entropy import (
     PRIOR_INFORMATION,
     PathOdds,
 )
-from cloud_gateway.core.policies.worth import break_even, wait_value
+from cloud_gateway.core.policies.worth import break_even, wait_value_s
 
 
 def taught(cases: int, seed: int, level: float, slope: float) -> PathOdds:
@@ -116,9 +116,9 @@ def test_waiting_is_worth_nothing_at_its_break_even_chance(late_s: float, run_s:
     chance = break_even(soon_s, late_s, run_s)
     assert 0 <= chance <= 1
     if 0 < chance < 1:
-        assert wait_value(chance, soon_s, late_s, run_s) == pytest.approx(0, abs=1e-12)
-        assert wait_value(chance + 0.01, soon_s, late_s, run_s) > 0
+        assert wait_value_s(chance, soon_s, late_s, run_s) == pytest.approx(0, abs=1e-12)
+        assert wait_value_s(chance + 0.01, soon_s, late_s, run_s) > 0
     elif chance == 0:
-        assert wait_value(0.0, soon_s, late_s, run_s) >= 0
+        assert wait_value_s(0.0, soon_s, late_s, run_s) >= 0
     else:
-        assert wait_value(1.0, soon_s, late_s, run_s) <= 0
+        assert wait_value_s(1.0, soon_s, late_s, run_s) <= 0

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.completion import Budget
-from cloud_gateway.core.policies.guard import ESTIMATED_EVERY, Guard, Mode, Reference
+from cloud_gateway.core.policies.guard import ESTIMATE_INTERVAL, Guard, Mode, Reference
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
@@ -30,7 +30,7 @@ TT, TD = 0.1, 0.01
 COSTS = Costs(lambda rows: TT, TD)
 SHARES = (0.8, 0.1, 0.05, 0.02)
 ALONE_S = tree_s(COSTS, SHARES, 16)
-MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.judged, TUNING.unready, TUNING.probe_after
+MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.min_tokens_judged, TUNING.max_tokens_unready, TUNING.first_interval
 
 
 def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> Guard:
@@ -80,8 +80,8 @@ def test_passes_here_are_spared_as_far_as_it_is_preferred() -> None:
 
 
 def test_long_waits_are_judged_before_so_many_tokens_have_come() -> None:
-    assert choice(after(Guard("latency"), 1, (0.99 + TUNING.lost) * ALONE_S)) == "normal"
-    assert choice(after(Guard("latency"), 1, (1.01 + TUNING.lost) * ALONE_S)) == "alone"
+    assert choice(after(Guard("latency"), 1, (0.99 + TUNING.max_tokens_lost) * ALONE_S)) == "normal"
+    assert choice(after(Guard("latency"), 1, (1.01 + TUNING.max_tokens_lost) * ALONE_S)) == "alone"
 
 
 def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
@@ -125,11 +125,11 @@ def driven(policy: Adaptive, pace: Callable[[int], float]) -> list[tuple[int, st
 
 
 def test_each_change_is_named_once_with_its_reason() -> None:
-    slow = math.ceil(TUNING.lost)  # each token takes twice the time that it would take alone
+    slow = math.ceil(TUNING.max_tokens_lost)  # each token takes twice the time that it would take alone
     policy, probe = Adaptive(), slow + int(FIRST_INTERVAL)
 
     def pace(token: int) -> float:
-        return (2 if policy.guard.mode == "normal" else 1) * tree_s(COSTS, policy.surveyor.here.shares, 16)
+        return (2 if policy.guard.mode == "normal" else 1) * tree_s(COSTS, policy.tree_model.here.shares, 16)
 
     assert driven(policy, pace) == [(slow, "alone", "slower"), (probe, "normal", "probe"),
                                     (probe + slow, "alone", "slower")]  # fmt: skip
@@ -178,7 +178,7 @@ def test_the_estimate_of_the_pace_alone_follows_the_draft() -> None:
     poor = (0.05, 0.02, 0.01, 0.01)
     modes = [guard.choose(COSTS, poor, 16, 100, ready=True) for _ in range(20)]
     assert set(modes) == {"normal"}
-    modes = [choice(guard) for _ in range(ESTIMATED_EVERY)]
+    modes = [choice(guard) for _ in range(ESTIMATE_INTERVAL)]
     assert modes[-1] == "alone"
 
 
@@ -244,7 +244,7 @@ def test_balanced_tries_the_gateway_alone_and_finds_it_faster() -> None:
     [
         ("latency", ALONE_S, COSTS),  # it drafts beside the worker as it is
         ("offload", ALONE_S, COSTS),  # it spares passes
-        ("balanced", 0.7 * TUNING.hoped * ALONE_S, COSTS),
+        ("balanced", 0.7 * TUNING.trial_threshold * ALONE_S, COSTS),
         ("balanced", ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=100 * TT)),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_trial_that_fails_doubles_its_interval_and_is_carried() -> None:
             began.append(token)
         guard = after(resumed, 1, 0.9 * ALONE_S if resumed.mode == "normal" else ALONE_S)
         guard.mode = resumed.mode
-    lasts = int(TUNING.trial)
+    lasts = int(TUNING.trial_tokens)
     assert began == [FIRST_INTERVAL - 20, 3 * FIRST_INTERVAL - 20 + lasts, 7 * FIRST_INTERVAL - 20 + 2 * lasts]
 
 
@@ -279,7 +279,7 @@ def test_the_reference_is_colocated_decoding_with_k_2_or_plain_decoding() -> Non
 
 def test_others_that_share_the_passes_do_the_same_and_are_waited_for() -> None:
     busy = Costs(lambda rows: PASS_S * rows**0.5, STEP_S, sharers=3)
-    assert Reference.of(busy, 0.8).together_s == pytest.approx((12**0.5 * PASS_S + 8 * STEP_S) / 2.44)
+    assert Reference.of(busy, 0.8).colocated_s == pytest.approx((12**0.5 * PASS_S + 8 * STEP_S) / 2.44)
     assert Reference.of(busy, 0.8).plain_s == 2 * PASS_S
 
 
@@ -291,12 +291,12 @@ def test_runs_may_overdraw_and_passes_keep_to_the_share(run: int) -> None:
             budget.spend()
             made += 1
         budget.earn(0.8)
-    assert made == pytest.approx(TUNING.share * 0.8 * 400, abs=run)
+    assert made == pytest.approx(TUNING.draft_pass_share * 0.8 * 400, abs=run)
 
 
 def test_a_shared_pass_counts_by_its_share_and_one_not_made_not_at_all() -> None:
     budget = Budget("balanced", TUNING)
-    budget.earn(1 / TUNING.share)
+    budget.earn(1 / TUNING.draft_pass_share)
     for _ in range(4):
         assert budget.open
         budget.spend()

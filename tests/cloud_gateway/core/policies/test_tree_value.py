@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.policy import Costs
-from cloud_gateway.core.policies.survey import Surveyor
+from cloud_gateway.core.policies.tree_model import TreeModel
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
@@ -19,8 +19,8 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 
 
-def surveyor() -> Surveyor:
-    return Surveyor()
+def model() -> TreeModel:
+    return TreeModel()
 
 
 def add(tree: CandidateTree, parent: Node, *chances: float) -> list[Node]:
@@ -30,26 +30,26 @@ def add(tree: CandidateTree, parent: Node, *chances: float) -> list[Node]:
 def test_a_local_step_expands_leaves_and_half_expanded_nodes() -> None:
     tree = CandidateTree([1, 2])
     best, second = add(tree, tree.root, 0.7, 0.1)
-    outlook = surveyor().look(tree, 4, 4)
-    assert outlook.leaves == [best, tree.root, second]
-    assert sum(outlook.found(4)) == pytest.approx(sum(outlook.shares)), "all that the target may choose"
+    estimate = model().estimate(tree, 4, 4)
+    assert estimate.leaves == [best, tree.root, second]
+    assert sum(estimate.expected(4)) == pytest.approx(sum(estimate.shares)), "all that the target may choose"
 
 
 def test_nothing_is_looked_at_behind_the_end_of_the_answer() -> None:
     tree = CandidateTree([1, 2])
     (node,) = add(tree, tree.root, 0.9)
     add(tree, node, 0.8)
-    outlook = surveyor().look(tree, 4, 2, tree.root.position + 1)
-    assert outlook.nodes == [node] and node not in outlook.leaves
+    estimate = model().estimate(tree, 4, 2, tree.root.position + 1)
+    assert estimate.nodes == [node] and node not in estimate.leaves
 
 
 def test_the_local_drafts_candidates_cost_what_earlier_ones_taught() -> None:
-    looker, tree = surveyor(), CandidateTree([1, 2])
+    looker, tree = model(), CandidateTree([1, 2])
     doubtful = Proposal([10, 11], [-math.log(0.6), -math.log(0.2)], 1.0)
     assert looker.priced([tree.root], [doubtful])[0].costs == pytest.approx(doubtful.costs), "as it says, at first"
     for _ in range(100):
         tree.propose([tree.root], looker.priced([tree.root], [doubtful]))
-        looker.look(tree, 4, 2)
+        looker.estimate(tree, 4, 2)
         tree.advance([10])
         looker.learn(tree, 2)
     (surer,) = looker.priced([tree.root], [doubtful])
@@ -58,12 +58,12 @@ def test_the_local_drafts_candidates_cost_what_earlier_ones_taught() -> None:
 
 
 def test_what_frames_show_moves_the_match_rate_as_candidates_do() -> None:
-    hits = surveyor().worker
+    hits = model().worker
     for _ in range(100):
-        hits.judged(hit=False)
+        hits.observe(hit=False)
     assert hits.match < 0.05 and sum(hits.shares) < 0.05
     for _ in range(1000):
-        hits.judged(hit=True)
+        hits.observe(hit=True)
     assert sum(hits.shares) > 0.0
 
 
@@ -72,7 +72,7 @@ def test_candidates_are_taken_while_they_are_worth_their_rows() -> None:
     node = tree.root
     for chance in (0.9, 0.5, 0.2, 0.2):
         (node,) = add(tree, node, chance)
-    survival = surveyor().look(tree, 4, 2).survival
+    survival = model().estimate(tree, 4, 2).survival
 
     def count(verify_s: Callable[[int], float]) -> int:
         return Prices(Costs(verify_s), 0.005).best_count(survival)
@@ -85,28 +85,28 @@ def test_candidates_are_taken_while_they_are_worth_their_rows() -> None:
 
 def test_the_likeliest_path_is_followed_to_where_no_draft_has_been() -> None:
     tree = CandidateTree([1, 2])
-    assert surveyor().look(tree, 4, 2).undrafted() == (tree.root, [1.0])
+    assert model().estimate(tree, 4, 2).undrafted() == (tree.root, [1.0])
     first = tree.suggest(tree.root, 5, 0.5, "lookup")
     assert first is not None
     tree.suggest(first, 6, 0.4, "lookup")
     tree.suggest(tree.root, 7, 0.3, "lookup")
-    assert surveyor().look(tree, 4, 2).undrafted() == (tree.root, pytest.approx([1.0, 0.5, 0.2]))
+    assert model().estimate(tree, 4, 2).undrafted() == (tree.root, pytest.approx([1.0, 0.5, 0.2]))
     tree.add_local(tree.root, 5, -math.log(0.9), 0.3)
-    node, (mass, below) = surveyor().look(tree, 4, 2).undrafted()
+    node, (mass, below) = model().estimate(tree, 4, 2).undrafted()
     assert node is first and mass > 0.5 and below == pytest.approx(0.4 * mass)
     leaf = tree.add_local(first, 6, -math.log(0.9), 0.3)
-    assert surveyor().look(tree, 4, 2).undrafted()[0] is leaf
+    assert model().estimate(tree, 4, 2).undrafted()[0] is leaf
 
 
 def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
-    tree, looker = CandidateTree([1, 2]), surveyor()
+    tree, looker = CandidateTree([1, 2]), model()
     for _ in range(100):
         add(tree, tree.root, 0.9)
-        looker.look(tree, 4, 1)
+        looker.estimate(tree, 4, 1)
         tree.advance([99])
         looker.learn(tree, 1)
     add(tree, tree.root, 0.9)
-    assert looker.look(tree, 4, 1).survival[0] < 0.3
+    assert looker.estimate(tree, 4, 1).survival[0] < 0.3
 
 
 class SlowHits:
@@ -124,7 +124,7 @@ class SlowHits:
         return min(self.right / self.expected, 1.0)
 
 
-class SlowSurveyor:
+class SlowTreeModel:
     """Multiplies along each path, and counts from the tree as it was before each commit."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class SlowSurveyor:
             left = at - sum(self.survival(child, tree.root) for child in children)
             named = sum(child.drafted for child in children)
             again = any(child.remote for child in children) and left > TUNING.unlikely * at
-            if not children or (left > TUNING.least_open * at and (named < width or again)):
+            if not children or (left > TUNING.min_open * at and (named < width or again)):
                 found[node] = left
         return found
 
@@ -189,7 +189,7 @@ class SlowSurveyor:
 @given(st.integers(0, 2**32))
 def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
     rng, tree = random.Random(seed), CandidateTree([1, 2])
-    fast, slow = Surveyor(), SlowSurveyor()
+    fast, slow = TreeModel(), SlowTreeModel()
     sources = rng.random() < 0.5
     fast.workers_help = rng.random() < 0.7
     for _ in range(20):
@@ -203,13 +203,13 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
                 node = tree.add_local(parent, token, rng.choice((0.01, 0.3, 1.1, 3.0, 8.0)), 1.0, owner)
                 assert node is not None
                 node.remote = node.owner == "w"
-        outlook = fast.look(tree, 1000, 4)
-        assert {*outlook.nodes} == {*tree.tree.nodes.values()}
-        assert all(node.parent in (tree.root, *outlook.nodes[:i]) for i, node in enumerate(outlook.nodes))
-        expected = [slow.survival(node, tree.root) for node in outlook.nodes]
-        assert list(outlook.survival) == pytest.approx(expected)
+        estimate = fast.estimate(tree, 1000, 4)
+        assert {*estimate.nodes} == {*tree.tree.nodes.values()}
+        assert all(node.parent in (tree.root, *estimate.nodes[:i]) for i, node in enumerate(estimate.nodes))
+        expected = [slow.survival(node, tree.root) for node in estimate.nodes]
+        assert list(estimate.survival) == pytest.approx(expected)
         twin = {node: mass for node, mass in slow.leaves(tree, 4).items() if mass > 1e-9}
-        assert {node: mass for mass, _, node in outlook.best if mass > 1e-9} == pytest.approx(twin)
+        assert {node: mass for mass, _, node in estimate.openings if mass > 1e-9} == pytest.approx(twin)
         if rng.random() < 0.5:
             tokens = [rng.randrange(6) for _ in range(rng.randrange(1, 4))]
             slow.learn(tree, tokens)
@@ -221,9 +221,9 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
                 assert hits.trust == pytest.approx(twins.trust)
 
 
-def both(worker: str, here: str, target: str, rounds: int = 60) -> Surveyor:
+def both(worker: str, here: str, target: str, rounds: int = 60) -> TreeModel:
     """Both draft after each token, the worker first; each proposes one of its tokens of these letters in turn."""
-    looker, tree = Surveyor(), CandidateTree([1, 2])
+    looker, tree = TreeModel(), CandidateTree([1, 2])
     looker.workers_help = True
     tokens = {"a": 10, "b": 11}
     for _ in range(rounds):
@@ -232,7 +232,7 @@ def both(worker: str, here: str, target: str, rounds: int = 60) -> Surveyor:
         named.remote = True
         proposal = Proposal([tokens[here]], [0.1], 1.0)
         tree.propose([tree.root], looker.priced([tree.root], [proposal]))
-        looker.look(tree, 4, 4)
+        looker.estimate(tree, 4, 4)
         tree.advance([tokens[target]])
         looker.learn(tree, 4)
     return looker
@@ -253,23 +253,23 @@ def test_a_token_that_both_proposed_counts_for_both() -> None:
 
 
 def test_a_local_draft_not_tried_yet_counts_as_the_workers_if_right() -> None:
-    looker = Surveyor()
+    looker = TreeModel()
     for _ in range(40):
-        looker.worker.judged(hit=True)
+        looker.worker.observe(hit=True)
     assert looker.here is looker.worker
     for _ in range(200):
-        looker.worker.judged(hit=False)
+        looker.worker.observe(hit=False)
     assert looker.here is looker.local and looker.here.match == TUNING.match
 
 
 def test_what_a_wrong_worker_named_is_drafted_here_again() -> None:
-    looker, tree = Surveyor(), CandidateTree([1, 2])
+    looker, tree = TreeModel(), CandidateTree([1, 2])
     looker.workers_help = True
     for token in range(4):
         named = tree.add_local(tree.root, 20 + token, -math.log(0.24), 1.0, "w")
         assert named is not None
         named.remote = True
-    assert tree.root not in looker.look(tree, 4, 4).leaves, "it names as many as a local pass does"
+    assert tree.root not in looker.estimate(tree, 4, 4).leaves, "it names as many as a local pass does"
     for _ in range(60):
         looker.worker.chosen(1.0, right=False)
-    assert tree.root in looker.look(tree, 4, 4).leaves
+    assert tree.root in looker.estimate(tree, 4, 4).leaves

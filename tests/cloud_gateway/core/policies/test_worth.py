@@ -10,17 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.policy import Costs, shared_rows
-from cloud_gateway.core.policies.survey import Surveyor
+from cloud_gateway.core.policies.tree_model import TreeModel
 from cloud_gateway.core.policies.worth import (
     MAX_RUN,
     Level,
     Prices,
-    credit,
     per_pass_s,
     run_s,
     run_tokens,
     tree_s,
-    wait_value,
+    unrecovered_share,
+    wait_value_s,
 )
 from cloud_gateway.core.verify.candidates import CandidateTree
 
@@ -52,12 +52,12 @@ def test_the_verified_candidates_are_the_best_of_all_subsets(made: list[tuple[in
     for parent, chance in made:
         above = nodes[parent % len(nodes)]
         nodes.append(tree.add_local(above, 10 + len(nodes), -math.log(chance), 1.0) or above)
-    outlook = Surveyor().look(tree, 4, 8)
+    estimate = TreeModel().estimate(tree, 4, 8)
     survival = {node.id: 0.0 for node in tree.tree.nodes.values()}
-    survival |= {node.id: chance for node, chance in zip(outlook.nodes, outlook.survival, strict=True)}
+    survival |= {node.id: chance for node, chance in zip(estimate.nodes, estimate.survival, strict=True)}
     price = prices(row_s)
-    count = price.best_count(outlook.survival)
-    net = price.token_s * sum(outlook.survival[:count]) - price.pass_s(count)
+    count = price.best_count(estimate.survival)
+    net = price.token_s * sum(estimate.survival[:count]) - price.pass_s(count)
     assert net == pytest.approx(every_subset(tree, survival, row_s, price.token_s), abs=1e-4)
 
 
@@ -91,7 +91,7 @@ def test_waiting_is_worth_the_mean_over_what_may_come(chance: float, soon: float
     """After a frame that was for nothing one may give up or wait on, whichever is better."""
     late = soon + more
     useful, useless = run - soon, max(-soon, run - late)
-    assert wait_value(chance, soon, late, run) == pytest.approx(chance * useful + (1 - chance) * useless)
+    assert wait_value_s(chance, soon, late, run) == pytest.approx(chance * useful + (1 - chance) * useless)
 
 
 @given(CHANCE, st.integers(1, 12))
@@ -99,8 +99,8 @@ def test_a_level_left_for_the_next_pass_costs_what_that_pass_lacks(kept: float, 
     def tokens(depth: int) -> float:
         return sum(kept**level for level in range(depth + 1))
 
-    assert 1 - credit(kept, levels) == pytest.approx(tokens(levels + 1) - tokens(levels))
-    assert credit(kept, 0.0) == 1, "what the worker does not bring is lost"
+    assert 1 - unrecovered_share(kept, levels) == pytest.approx(tokens(levels + 1) - tokens(levels))
+    assert unrecovered_share(kept, 0.0) == 1, "what the worker does not bring is lost"
 
 
 def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.policies.survey import Surveyor
+from cloud_gateway.core.policies.tree_model import TreeModel
 from cloud_gateway.core.sources.asking import MAX_TAKEN, make, put
 from cloud_gateway.core.sources.interface import ROOT, Suggestion
 from cloud_gateway.core.verify.accept import at_open_end, flatten, walk
@@ -29,9 +29,9 @@ def frame(tree: CandidateTree, *tokens: int) -> Tree:
     return Tree(1, 1, len(prefix), prefix.digest, 1, parents, list(tokens), [100] * count, [700] * count)
 
 
-def survival(tree: CandidateTree, surveyor: Surveyor | None = None) -> dict[int, float]:
-    outlook = (surveyor or Surveyor()).look(tree, 4, 4)
-    return {node.token: chance for node, chance in zip(outlook.nodes, outlook.survival)}
+def survival(tree: CandidateTree, model: TreeModel | None = None) -> dict[int, float]:
+    estimate = (model or TreeModel()).estimate(tree, 4, 4)
+    return {node.token: chance for node, chance in zip(estimate.nodes, estimate.survival)}
 
 
 def test_a_sources_estimate_is_its_candidates_survival() -> None:
@@ -42,13 +42,13 @@ def test_a_sources_estimate_is_its_candidates_survival() -> None:
 
 def test_a_draft_that_agrees_shares_the_node_and_its_evidence_adds() -> None:
     tree, _ = suggested()
-    surveyor = Surveyor()
-    assert survival(tree, surveyor)[5] == pytest.approx(0.5), "looked at before, so that the look is remembered"
+    model = TreeModel()
+    assert survival(tree, model)[5] == pytest.approx(0.5), "looked at before, so that the look is remembered"
     merged = tree.merge(1, frame(tree, 5), "w")
     node = tree.root.children[5]
     assert merged.fresh == 1 and len(tree.tree) == 2
     assert node.owner == "w" and node.evidence == {"lookup": 0.5} and node.cost == pytest.approx(0.1)
-    assert survival(tree, surveyor)[5] == pytest.approx(1 - 0.5 * (1 - math.exp(-0.1)))
+    assert survival(tree, model)[5] == pytest.approx(1 - 0.5 * (1 - math.exp(-0.1)))
     assert tree.root.children[5].children[6].cost == pytest.approx(0.1 - math.log(0.8)), "what lies below moves along"
 
 
@@ -79,12 +79,12 @@ def test_a_revoked_workers_candidate_goes_back_to_the_source_that_had_it() -> No
 
 def test_a_draft_learns_nothing_from_what_it_did_not_propose() -> None:
     tree, _ = suggested()
-    surveyor = Surveyor()
-    before = surveyor.local.state(), surveyor.worker.state()
-    surveyor.look(tree, 4, 4)
+    model = TreeModel()
+    before = model.local.state(), model.worker.state()
+    model.estimate(tree, 4, 4)
     tree.advance([5, 6])
-    surveyor.learn(tree, 4)
-    assert (surveyor.local.state(), surveyor.worker.state()) == before
+    model.learn(tree, 4)
+    assert (model.local.state(), model.worker.state()) == before
 
 
 def test_a_refuted_suggestion_does_not_mark_the_worker_as_off_the_path() -> None:
