@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """What a coroutine runs in."""
+    """The event loop that a coroutine runs in."""
     return {"loop": DrivenLoop if item.get_closest_marker("driven") else asyncio.new_event_loop}
 
 
@@ -63,7 +63,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """For sockets, whose paths may have 103 bytes: a test's own folder has more where several processes test."""
+    """A folder for sockets, whose paths may have 103 bytes: a test's own has more if several processes test."""
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         yield Path(folder)
 

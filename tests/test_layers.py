@@ -26,12 +26,12 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"
 BROAD = frozenset({"Exception", "BaseException"})
 GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", "prometheus_client"})
 LLAMA = ("edgespec/llamacpp/", "cloud_gateway/models/drafts/gguf.py")
-"""Where llama.cpp may be imported; importers of these do so when a GGUF model is loaded."""
+"""The files that may import llama.cpp; importers of these do so when a GGUF model is loaded."""
 BELOW_TRACE = ("cloud_gateway/core/requests/", "cloud_gateway/core/policies/", "cloud_gateway/core/verify/")
 """What traces are made of: the recorder listens at the request machine's boundary."""
 LIBRARY = ("edgespec.core", "edgespec.shared", "edgespec.__version__")
 
-# What each package may import of the project, besides itself.
+# The packages of the project that each package may import, besides itself.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "edgespec/core": (),
     "edgespec/shared": ("edgespec.core",),
@@ -84,7 +84,7 @@ def below(name: str, *packages: str) -> bool:
 
 
 def purity_faults(path: str, source: str) -> Iterator[str]:
-    """What makes a core module impure."""
+    """The reasons why a core module is impure."""
     own = ("edgespec.core", "cloud_gateway.core") if path.startswith("cloud_gateway/") else ("edgespec.core",)
     tree = ast.parse(source)
     for name in imports(tree, path):

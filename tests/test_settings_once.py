@@ -1,4 +1,4 @@
-"""A setting has one default: whatever bears its name in the product takes it from where it is declared."""
+"""A setting has one default: whatever bears its name in the product takes it from its declaration."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def literal_defaults(source: str) -> tuple[tuple[str, str], ...]:
 
 
 def literals(sources: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
-    """Name -> literal default -> where."""
+    """Name -> literal default -> files."""
     found: dict[str, dict[str, list[str]]] = {}
     for where, source in sources.items():
         for name, literal in literal_defaults(source):

@@ -1,4 +1,4 @@
-"""What tests of several of the gateway's packages start from."""
+"""Fixtures of several of the gateway's packages."""
 
 from __future__ import annotations
 

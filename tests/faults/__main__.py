@@ -1,4 +1,4 @@
-"""`python -m tests.faults`: every scenario, a line each; exit code 1 where a bound did not hold.
+"""`python -m tests.faults`: every scenario, a line each; exit code 1 if a bound did not hold.
 
 Rows run alone with `--only 7` or `--only "5 % loss,killed"`. With `--tight` the target has a small KV cache. With
 `--json OUT` the table is written after each row, and as Markdown beside it.

@@ -37,7 +37,7 @@ def byteless_vocabulary() -> list[bytes]:
 
 
 def byteless_tokenizer(tokens: list[bytes]) -> bytes:
-    """As a gateway sends it (core/protocol/tokenizer_file.py)."""
+    """A file as a gateway sends it (core/protocol/tokenizer_file.py)."""
     kinds = [UNKNOWN, *(BYTE if token.startswith(b"<0x") else NORMAL for token in tokens[1:])]
     scores = [-float(number) for number in range(len(tokens))]
     return msgspec.msgpack.encode(
@@ -122,7 +122,7 @@ def copied_key(scene: Scene) -> None:
 
 
 class PinnedPort(msgspec.Struct, frozen=True):
-    """What `client` reads of a gateway."""
+    """The part that `client` reads of a gateway."""
 
     port: int
     pin: object

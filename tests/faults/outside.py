@@ -36,7 +36,7 @@ UNTIL_HEALTHY_S = 100.0
 
 @contextlib.contextmanager
 def nothing(scene: Scene) -> Iterator[None]:
-    """What stands around most rows."""
+    """The set-up around most rows."""
     yield
 
 

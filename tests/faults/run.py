@@ -20,11 +20,11 @@ from tests.faults.table import Scenario
 STREAM_S = 120.0
 """Until a stream has ended, whatever happens: longer is a hang."""
 ROW_S = 600.0
-"""For a row with all its waits, and the start of a scene where it needs one."""
+"""Time for a row with all its waits, and the start of a scene if it needs one."""
 HEAD = "| # | fault | longest stall | bound | recovery | bound | |\n| --- | --- | --- | --- | --- | --- | --- |\n"
 """Times in seconds."""
 BROKEN = (AssertionError, OSError, KeyError, ValueError, HTTPException, RigError)
-"""What an injection raises where it cannot be made, or finds that something is wrong."""
+"""Raised by an injection that cannot be made, or that finds that something is wrong."""
 
 
 class Overdue(Exception):
@@ -33,7 +33,7 @@ class Overdue(Exception):
 
 @dataclass
 class Outcome:
-    """Of one scenario. `faults` is empty where every bound held."""
+    """The outcome of one scenario. `faults` is empty if every bound held."""
 
     name: str
     stall_s: float = 0.0
@@ -79,7 +79,7 @@ class Scenes:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raises Overdue in the block, in the main thread, where it has not ended after so many seconds."""
+    """Raises Overdue in the block, in the main thread, if it has not ended after so many seconds."""
 
     def late(*_: object) -> None:
         raise Overdue(f"no end after {seconds:g} s")

@@ -25,7 +25,7 @@ TIGHT = {"target.kv_tokens": 1022, "target.exact": "yes"}
 
 
 class Scene:
-    """What faults are injected into."""
+    """The processes that faults are injected into."""
 
     def __init__(self, folder: Path, workers: Sequence[str] = WORKERS, *, tight: bool = False) -> None:
         """Makes two models that agree often: the target takes some milliseconds a pass, so that faults find it busy.
@@ -46,7 +46,7 @@ class Scene:
         self.proxy: Proxy
 
     def __enter__(self) -> Scene:
-        with contextlib.ExitStack() as ends:  # what runs already is ended where the rest cannot be started
+        with contextlib.ExitStack() as ends:  # what runs already is ended if the rest cannot be started
             rig = ends.enter_context(self.rig)
             rig.start_gateway()
             rig.create_key()
@@ -78,14 +78,14 @@ class Scene:
         return str(self.client().complete(self.body(prompt, **edgespec))["choices"][0]["message"]["content"])
 
     def linked(self) -> int:
-        """Workers that are linked and not paused; -1 where the gateway does not answer."""
+        """Workers that are linked and not paused; -1 if the gateway does not answer."""
         try:
             return int(self.metric('edgespec_workers{state="ready"}'))
         except OSError:
             return -1
 
     def metric(self, name: str) -> float:
-        """A figure of the gateway's metrics; 0 where there is none. Raises OSError where it does not answer."""
+        """A figure of the gateway's metrics; 0 if there is none. Raises OSError if it does not answer."""
         port = self.rig.ready["metrics"]["port"]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
             lines = page.read().decode().splitlines()
@@ -100,7 +100,7 @@ class Scene:
         return False
 
     def restart(self, name: str) -> None:
-        """A worker again, where it ended; does not wait until it is linked."""
+        """Starts a worker again if it ended; does not wait until it is linked."""
         if not self.rig.runs(name):
             self.rig.stop(name)
             path = self.rig._worker_config(name)
@@ -161,7 +161,7 @@ def streams(scene: Scene) -> Iterator[list[Stream]]:
 
 
 def at_once(scene: Scene, count: int) -> list[str]:
-    """The texts of several completions at the same time; empty where one has not ended after a minute."""
+    """The texts of several completions at the same time; empty if one has not ended after a minute."""
     texts = [""] * count
 
     def ask(number: int) -> None:

@@ -47,7 +47,7 @@ class Scenario:
     """From the repair until both workers are ready and draft. A worker waits a random time before it dials again, at
     first under a second, doubled after each link that lasted under a minute."""
     around: Callable[[Scene], contextlib.AbstractContextManager[None]] = outside.nothing
-    """What has to stand before the streams begin, and is taken away after the row."""
+    """The set-up before the streams begin, which is taken away after the row."""
     ends_streams: bool = False
     """The gateway itself is lost: its streams end with an error; the same requests give the same texts afterwards."""
 

@@ -30,7 +30,7 @@ from tests.support.tiny_target import make_tiny_target
 pytestmark = pytest.mark.live
 WAIT_S = 120.0
 WORDS = "quokka-wombat-numbat"
-"""Of a pairing code that is none."""
+"""The length of a pairing code that is none."""
 GROUPS = "a worker of another group", "a worker of the key's group"
 
 
@@ -157,7 +157,7 @@ def fail_in_every_way(both: Pair) -> dict[str, bytes]:
 
 
 def has_failed(both: Pair, side: str) -> bool:
-    """Whether a pass of this side's model has failed; where not, it gets another request."""
+    """Whether a pass of this side's model has failed; if not, it gets another request."""
     if "RuntimeError" in both.processes.log(side):
         return True
     both.chat()
@@ -171,7 +171,7 @@ def scrape(both: Pair) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What the processes wrote and what clients received."""
+    """The processes' output and the clients' responses."""
 
     written: Mapping[str, str]
     responses: Mapping[str, bytes]

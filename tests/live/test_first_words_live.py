@@ -40,7 +40,7 @@ class Terminal:
         self._text = b""
 
     def text(self) -> str:
-        """What it wrote so far."""
+        """Its output so far."""
         with suppress(BlockingIOError):
             while data := os.read(self._ours, 65536):
                 self._text += data

@@ -294,7 +294,7 @@ def children(parent: int) -> list[int]:
 
 
 def words(pid: int) -> list[str]:
-    """The command line of a process; empty where it has ended meanwhile."""
+    """The command line of a process; empty if it has ended meanwhile."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return []

@@ -29,7 +29,7 @@ PROMPTS = (
 
 LOOK_S = 0.005
 MIN_S = 0.1
-"""By which a thread without work comes back late only where the machine, or all of these processes, stood still."""
+"""By which a thread without work comes back late only if the machine, or all of these processes, stood still."""
 
 
 class Standstills:

@@ -17,7 +17,7 @@ EXCUSED_HERE = {
     ("edgespec", "install-service"): "test_systemd_live.py",
     ("edgespec", "uninstall"): "test_systemd_live.py",
 }
-"""Where what the scenario tries in an environment of the wheel alone is run."""
+"""The folder in which the scenario runs, in an environment of the wheel alone."""
 
 
 @pytest.mark.live

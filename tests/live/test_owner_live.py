@@ -54,7 +54,7 @@ async def test_five_keys_each_silence_the_worker(tmp_path: Path, terminal: tuple
     times: list[float] = []
     async with serving_worker(tmp_path, OwnerSection(idle_s=2.0), [Terminals()]) as running, asyncio.timeout(120):
         for number in range(1, RETURNS + 1):
-            os.utime(os.ttyname(terminal[1]), (1000, 1000))  # the kernel sets the time only where it is 8 s old
+            os.utime(os.ttyname(terminal[1]), (1000, 1000))  # the kernel sets the time only if it is 8 s old
             await asyncio.sleep(2 * Terminals.period_s)  # until the source has seen it
             await running.drafts(number)
             began = time.monotonic()

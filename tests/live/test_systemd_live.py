@@ -59,7 +59,7 @@ def machine(folder: Path) -> Iterator[Booted]:
 
 
 def adjust(on: Booted, unit: str, *lines: str) -> None:
-    """A drop-in: where this checkout is, where the log goes, and a restart after 1 s rather than 30."""
+    """A drop-in: the places of this checkout and of the log, and a restart after 1 s rather than 30."""
     text = ["[Service]", *shown(), f"StandardOutput=append:{LOGS}/{unit}.log", "RestartSec=1", *lines, ""]
     on.write(f"/etc/systemd/system/{unit}.d/here.conf", "\n".join(text))
     on.run("systemctl", "daemon-reload")
@@ -85,7 +85,7 @@ def pair(on: Booted, *command: str, user: str = "") -> None:
 
 
 def pair_service(on: Booted) -> None:
-    """As docs/worker.md has it: as the service's user."""
+    """The command of docs/worker.md, as the service's user."""
     settings = ["DynamicUser=yes", "User=edgespec", "StateDirectory=edgespec", *shown()]
     options = [part for line in settings for part in ("-p", line)]
     pair(on, "systemd-run", "-P", *options, str(Path(sys.executable).with_name("edgespec")))
@@ -97,7 +97,7 @@ def linked(on: Booted, user: str = "") -> bool:
 
 
 def workers(on: Booted) -> Any:
-    """As the gateway lists them."""
+    """The workers that the gateway lists."""
     return json.loads(on.python("-m", "cloud_gateway", "workers", "list", "--json"))["workers"]
 
 

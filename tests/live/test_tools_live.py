@@ -69,7 +69,7 @@ def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
     arm, answers = replace(arm_of(policy), prefer="offload"), 5  # medians: a standstill may be in two of them
     row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
     allowed = TOLERANCE_POINTS + 100 * row["waited_share"]
-    assert abs(row["latency_points"]) <= allowed + 1.0, row  # five short answers, where twenty long ones are asked for
+    assert abs(row["latency_points"]) <= allowed + 1.0, row  # five short answers; twenty long ones are asked for
     assert abs(row["offload_points"]) <= allowed, row
     assert row["rounds"] == pytest.approx(row["sim_rounds"], rel=0.1)
     assert row["frames_per_round"] > 1

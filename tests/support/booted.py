@@ -1,6 +1,6 @@
 """A real systemd as the first process of its own namespaces, over this machine's files; what it writes is not kept.
 
-Units start, restart and end there as on a computer that was booted. Limits on memory and tasks hold there only where
+Units start, restart and end there as on a computer that was booted. Limits on memory and tasks hold there only if
 this machine has those controllers in cgroup2. Needs root and the Debian packages systemd, dbus and util-linux.
 """
 
@@ -30,7 +30,7 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 BOOT_S = 120.0
 COMMAND_S = 240.0
 LINES = 12
-"""Of a log, in an error."""
+"""Lines of a log, in an error."""
 
 _INIT = f"""
 set -e
@@ -80,7 +80,7 @@ class Booted:
         self.pid = pid
 
     def command(self, *command: str, user: str = "") -> list[str]:
-        """What runs a command in it, as root or as one of its users."""
+        """The command line that runs a command in it, as root or as one of its users."""
         inside = ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", "-u", "-i", "-C"]
         where = ["env", "-i", f"PATH={PATH}", *CODE, f"HOME=/home/{user}" if user else "HOME=/root"]
         who = ["runuser", "-u", user, "--", "env", f"XDG_RUNTIME_DIR=/run/user/{user}"] if user else []

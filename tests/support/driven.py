@@ -18,7 +18,7 @@ LOOK_S = 1e-6
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where no socket has anything, it lets a thread go on or moves the clock to the next deadline."""
+    """If no socket has anything, it lets a thread go on or moves the clock to the next deadline."""
 
     loop: DrivenLoop
 

@@ -21,14 +21,14 @@ from tools.doubles.workers import OneWorker, Team
 
 Make = Callable[..., Engine]
 TIMEOUT_S = 60.0
-"""For a completion of some hundred tokens, on a machine that is busy with other work."""
+"""Time for a completion of some hundred tokens, on a machine that is busy with other work."""
 
 
 @contextmanager
 def engines(**more: Any) -> Iterator[Make]:
     """A function that starts engines of a worker, a local draft, a target and settings; `more`: options of each.
 
-    Where the event loop's clock is driven, so is theirs.
+    If the event loop's clock is driven, so is theirs.
     """
     running: list[Engine] = []
 

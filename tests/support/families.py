@@ -69,7 +69,7 @@ MADE: dict[str, Callable[[], Any]] = {
         },
     ),
 }  # fmt: skip
-"""`model_type` of config.json -> a configuration, with sliding windows and experts where the family has them."""
+"""`model_type` of config.json -> a configuration, with sliding windows and experts if the family has them."""
 
 
 PLAIN: dict[str, dict[str, Any]] = {

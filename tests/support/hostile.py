@@ -1,4 +1,4 @@
-"""What no attack on a link may change, and the one log line that it causes."""
+"""The state that no attack on a link may change, and the one log line that it causes."""
 
 from __future__ import annotations
 

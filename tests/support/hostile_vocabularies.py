@@ -41,7 +41,7 @@ def unigram(unknown: int | None = 2, *, extra: Sequence[bytes] = ()) -> bytes:
 
 
 def encoded(**fields: Any) -> bytes:
-    """As it is on the wire; not checked."""
+    """The file as it is on the wire; not checked."""
     return msgspec.msgpack.encode(fields)
 
 

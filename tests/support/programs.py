@@ -1,6 +1,6 @@
 """What tests need of the machine: a program or model that is missing fails the test, it does not skip it.
 
-A test that is skipped where its program is missing promises nothing on the machine that counts. A developer without a
+A test that is skipped if its program is missing promises nothing on the machine that counts. A developer without a
 program may leave its tests out with SKIP_MISSING_PROGRAMS=1; CI=true, which `.ci/run` sets, overrules that.
 """
 

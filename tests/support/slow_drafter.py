@@ -20,7 +20,7 @@ class SlowDrafter:
         self._memo: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float64]:
-        """Of the token after `tokens`, shape [vocab_size]."""
+        """Logits of the token after `tokens`, shape [vocab_size]."""
         key = tuple(tokens)
         if key not in self._memo:
             self._llama.trim(0, 0)

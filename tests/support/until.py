@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Waits for a condition; real seconds, also where the event loop's clock is driven."""
+    """Waits for a condition; real seconds, also if the event loop's clock is driven."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.check.language import faults
+from tools.check.language import above_ceilings, faults, sentences
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,12 @@ from tools.check.language import faults
         ("docs/x.py", '"""For a worker that is paired."""'),
         ("docs/x.py", 'x = 1\n"""Seconds, where it is set."""'),
         ("docs/x.py", "x = 1  # As before"),
+        ("tests/x.py", '"""Raises where it is paired."""'),
         ("docs/architecture.md", "told"),
     ],
 )
 def test_each_fault_is_found(path: str, text: str) -> None:
-    assert list(faults(path, text))
+    assert [*faults(path, text), *sentences(path, text)]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,20 @@ def test_each_fault_is_found(path: str, text: str) -> None:
         ("docs/architecture.md", "| not | but |\n| --- | --- |\n| told | sent |\n"),
         ("docs/x.md", "# What a worker does where\n\nIt finds where to dial.\n\n```\nwhere\n```\n`where`, whereas"),
         ("docs/x.md", "A worker drafts\nas it may, for a key\nAs before. For comparison: two.\n\nFor comparison: two"),
-        ("edgespec/x.py", '"""Of a worker, where it is paired."""'),
         ("docs/upstream/a.md", "Of a worker, where it is paired."),
     ],
 )
 def test_plain_english_is_left_alone(path: str, text: str) -> None:
-    assert list(faults(path, text)) == []
+    assert [*faults(path, text), *sentences(path, text)] == []
+
+
+def test_a_folder_may_have_no_more_faulty_sentences_than_its_ceiling() -> None:
+    by_folder = {"edgespec": ["first", "second"], "docs": [], "tests": ["third"]}
+    assert list(above_ceilings(by_folder, {"edgespec": 2, "tests": 1})) == []
+    assert list(above_ceilings(by_folder, {"edgespec": 1})) == [
+        "edgespec has 2 faults of sentences, above its ceiling of 1:",
+        "first",
+        "second",
+        "tests has 1 faults of sentences, above its ceiling of 0:",
+        "third",
+    ]

@@ -108,7 +108,7 @@ def test_a_fault_of_the_noise_also_lets_drafts_change_answers() -> None:
 
 
 def test_a_fault_only_in_the_vectorised_trials_is_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_noise, "Chooser", mutants.PositionOffByOne)  # the replay, where steps keeps its default
+    monkeypatch.setattr(shared_noise, "Chooser", mutants.PositionOffByOne)  # the replay; steps keeps its default
     result = cases.run(Case("shared-noise", "honest", 3, "plain"), synthetic(), RULES["plain"], 1024, seed=5)
     assert result.mismatches > 50
 

@@ -11,7 +11,7 @@ from tools.lossless.conditions import CONDITIONS, Answer, Case
 
 
 class NoStage:
-    """Stands where rows are made of answers that are there already."""
+    """Stands in for rows that are made of answers which are there already."""
 
 
 def answer(text: str, *, frames: int = 0, verified: int = 0, accepted: int = 0, after: int = 0) -> Answer:

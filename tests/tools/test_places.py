@@ -1,4 +1,4 @@
-"""Tables of several places: which arms run where, how they are saved and continued, and what their rows say."""
+"""Tables of several places: which arms run at each place, how they are saved and continued, and what their rows say."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Typed = Callable[..., str]
 
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
-    """What a command prints."""
+    """The output of a command."""
 
     def run(program: str, *words: str) -> str:
         status: str | int

@@ -139,7 +139,7 @@ def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
 def test_adaptive_is_no_slower_than_what_the_gateway_drafts_alone(rtt_ms: float, others: str) -> None:
     alone = [arm("colocated"), *(arm("colocated-tree", k=k, verify_nodes=16) for k in (3, 4))]
     mine = [arm("adaptive", TREE, verify_nodes=16, prefer=prefer) for prefer in ("latency", others)]
-    # Of four completions alone, one more trial of the worker decides.
+    # With four completions alone, one more trial of the worker decides.
     rows = rows_of([cell(one, rtt_ms, runs=16) for one in (*alone, *mine)], processes=1)
     best = min(row["latency_ratio"] for row in rows[:3])
     assert all(row["latency_ratio"] <= best + 0.01 for row in rows[3:])

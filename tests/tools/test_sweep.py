@@ -1,4 +1,4 @@
-"""The sweep over places: it covers its grid, goes on where it was interrupted, and says who is better."""
+"""The sweep over places: it covers its grid, goes on from its interruption, and says who is better."""
 
 from __future__ import annotations
 

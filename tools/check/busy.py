@@ -1,6 +1,6 @@
 """`python -m tools.check.busy [--runs N] -- COMMAND...`: runs a command again and again while no core is free.
 
-Beside it a process on each core does nothing but count. Exit code 1 where a run failed, with the lines of its output
+Beside it a process on each core does nothing but count. Exit code 1 if a run failed, with the lines of its output
 that say what.
 """
 
@@ -62,7 +62,7 @@ def outcome(command: Sequence[str]) -> tuple[int, str]:
 
 
 def faults(output: str) -> list[str]:
-    """The lines that name failed tests and their errors, or the last ones where there is none."""
+    """The lines that name failed tests and their errors, or the last ones if there is none."""
     lines = output.splitlines()
     return [line for line in lines if line.startswith(("FAILED", "ERROR", "E  "))] or lines[-20:]
 

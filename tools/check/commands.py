@@ -15,7 +15,7 @@ WORD = re.compile(r"^[a-z][a-z0-9|-]*$")  # a verb, or several: create|list|revo
 def command_faults(
     line: str, parsers: Mapping[str, argparse.ArgumentParser], make_targets: Set[str], root: Path
 ) -> Iterator[str]:
-    """What cannot be typed in one line of code; a line that is none of the project's commands has no faults."""
+    """The parts of a line of code that cannot be typed; a line that is none of the project's commands has no faults."""
     words = [word.strip("[]()") for word in line.split()]
     while words and (words[0] in PREFIXES or re.match(r"^[A-Z_]+=", words[0])):
         words = words[1:]

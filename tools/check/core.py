@@ -1,4 +1,4 @@
-"""What belongs to the core and what to a part, how large the core is, and which names of it are taken twice.
+"""The border between the core and its parts, and the public names that two modules define.
 
 The product is `cloud_gateway` and `edgespec`, without `edgespec/lab`. A part is a folder `cloud_gateway/parts/NAME` or
 `edgespec/parts/NAME`; one that both programs need has the same name in both. The core is the rest of the product, and

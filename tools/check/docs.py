@@ -75,7 +75,7 @@ def link_faults(root: Path, document: Path, text: str) -> Iterator[str]:
 
 
 def path_faults(root: Path, text: str) -> Iterator[str]:
-    """Paths in backticks that do not exist, and `file.py::test` where the file has no such test."""
+    """Paths in backticks that do not exist, and `file.py::test` if the file has no such test."""
     for span in CODE.findall(prose_and_code(text)[0]):
         if not PATH.match(span):
             continue

@@ -87,7 +87,7 @@ def python(*arguments: str) -> tuple[str, ...]:
 
 
 def quick_steps(*, with_types: bool) -> list[Step]:
-    """What every part is tested by."""
+    """The steps that test the tree without any one part."""
     steps = [
         Step("ruff", python("ruff", "check", "--quiet", ".")),
         Step("gateway starts", python("cloud_gateway", "--help")),
@@ -102,7 +102,7 @@ def quick_steps(*, with_types: bool) -> list[Step]:
 
 
 def whole_steps() -> list[Step]:
-    """What a part of `--whole` is tested by."""
+    """The steps that test the tree without a part of `--whole`."""
     return [
         Step("format", python("ruff", "format", "--check", "--quiet", ".")),
         *quick_steps(with_types=True)[:-1],

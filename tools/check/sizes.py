@@ -23,7 +23,7 @@ MARK = "# main loop"
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: where it is, how many lines it has from `def` to its end, and whether it is marked as a main loop."""
+    """A function: its place, how many lines it has from `def` to its end, and whether it is marked as a main loop."""
 
     name: str
     line: int
@@ -42,7 +42,7 @@ def functions(source: str) -> Iterator[Function]:
 
 
 def faults(path: str, source: str) -> Iterator[str]:
-    """What is too long in one file, one sentence each."""
+    """The sizes of one file that are above a limit, one sentence each."""
     lines = len(source.splitlines())
     if lines > FILE_LIMIT:
         yield f"{path}: {lines} lines, over {FILE_LIMIT}; divide it by what its parts are about"

@@ -37,7 +37,7 @@ class Folder:
         return [f"{a} -> {b}" for circle in self.circles for a in circle for b in sorted(self.arrows[a] & {*circle})]
 
     def faults(self) -> Iterator[str]:
-        """What exceeds the bounds."""
+        """The figures above the bounds, one sentence each."""
         most = BOUNDS.get(self.path)
         if most is not None and len(self.arrows) > most:
             yield f"{self.path} has {len(self.arrows)} rooms; at most {most} are allowed"
@@ -70,7 +70,7 @@ def _folder(folder: Path, root: Path, links: Set[tuple[str, str]]) -> Folder:
 
 
 def _room(module: str, prefix: tuple[str, ...]) -> str:
-    """The room of a folder that a module is in; "" where it is in none."""
+    """The room of a folder that a module is in; "" if it is in none."""
     parts = module.split(".")
     inside = len(parts) > len(prefix) and tuple(parts[: len(prefix)]) == prefix
     return parts[len(prefix)] if inside else ""

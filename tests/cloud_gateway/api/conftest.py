@@ -1,4 +1,4 @@
-"""What tests of the API start from; a file whose gateway differs has its own fixture `echo`."""
+"""Fixtures of the API's tests; a file whose gateway differs has its own fixture `echo`."""
 
 from __future__ import annotations
 

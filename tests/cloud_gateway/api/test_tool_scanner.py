@@ -26,7 +26,7 @@ HOSTILE = {
 
 
 def seconds(text: str) -> float:
-    """Of the fastest of three, in one piece and then character by character."""
+    """Times of the fastest of three, in one piece and then character by character."""
     found = []
     for _ in range(3):
         began = time.thread_time()

@@ -34,7 +34,7 @@ def request(number: int, count: int = 20, **more: Any) -> GenerationRequest:
 
 @pytest.mark.driven
 async def test_more_requests_than_have_room_all_end_with_their_own_texts(make: Make) -> None:
-    target = TableTarget(slots=8, kv_tokens=3 * (9 + 20 + 1 + NODES))  # it fails where its slots exceed that
+    target = TableTarget(slots=8, kv_tokens=3 * (9 + 20 + 1 + NODES))  # it fails if its slots exceed that
     engine = make(local=TableDraft(leaves=4), target=target, policy="colocated-tree", verify_nodes=NODES)
     streams = [asyncio.create_task(complete(engine, request(number))) for number in range(10)]
     seen = set()

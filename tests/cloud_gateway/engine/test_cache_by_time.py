@@ -38,7 +38,7 @@ class Company:
 
 @dataclass
 class Others:
-    """What the short completions saw."""
+    """The times of the short completions."""
 
     first_tokens_s: list[float] = field(default_factory=list)
 

@@ -57,7 +57,7 @@ class Drifted(HashModel):
 
 
 async def test_vocabulary_drift_is_left_alone_by_the_second_request() -> None:
-    """Where the digests of the tokenizers agree and the words do not, which the handshake cannot see."""
+    """The digests of the tokenizers agree and the words do not, which the handshake cannot see."""
     plain, base = await plainly()
     with engines() as make:
         engine = make(LoopWorker(0.005, step_s=STEP_S, model=Drifted()), None, TableTarget(pass_s=PASS_S))

@@ -38,7 +38,7 @@ class FailingTarget(TableTarget):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.fails: Callable[[str, list[list[int]]], bool] = lambda stage, held: False
-        """Of the stage and the tokens of the slots concerned."""
+        """Called with the stage and the tokens of the slots concerned."""
 
     def _check(self, stage: str, slots: Sequence[int]) -> None:
         if self.fails(stage, [list(self.held.get(slot, [])) for slot in slots]):
@@ -108,7 +108,7 @@ class Limits(Constraint):
 
 
 def poisoned(function: Callable[..., Any], is_poisoned: Callable[..., bool]) -> Callable[..., Any]:
-    """The function, but raising where its arguments belong to the poisoned request."""
+    """The function, but raising if its arguments belong to the poisoned request."""
 
     def called(*args: Any, **more: Any) -> Any:
         if is_poisoned(*args):

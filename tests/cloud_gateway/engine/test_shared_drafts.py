@@ -98,7 +98,7 @@ def test_the_price_is_the_share_of_the_step() -> None:
 
 
 class Bids(Policy):
-    """Drafts where a step costs at most `worth_s`."""
+    """Drafts if a step costs at most `worth_s`."""
 
     def __init__(self, worth_s: float) -> None:
         self.worth_s, self.drafted = worth_s, 0

@@ -24,7 +24,7 @@ def drafting(step_s: float = 0.004, token_s: float = 0.0001, kind: type[TableDra
 
 
 async def usage_of(draft: TableDraft | None, **settings: Any) -> Usage:
-    """Of one request; the policy is `adaptive` if no other is named."""
+    """The reason for one request; the policy is `adaptive` if no other is named."""
     with engines(curve=dict.fromkeys((1, 2, 4, 8, 16, 32), PASS_S)) as make:
         engine = make(None, draft, TableTarget(slots=1, pass_s=PASS_S), **settings)
         wanted = GenerationRequest([0, *range(20)], 30, Sampling(temperature=0), ignore_eos=True)

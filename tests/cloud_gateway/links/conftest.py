@@ -1,4 +1,4 @@
-"""What tests of links share; a file whose gateway differs has its own fixture `gateway`."""
+"""Fixtures of the links' tests; a file whose gateway differs has its own fixture `gateway`."""
 
 from __future__ import annotations
 

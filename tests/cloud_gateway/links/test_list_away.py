@@ -37,7 +37,7 @@ async def link_again_and_again(gateway: GatewayUnderTest, daemon: Daemon, notice
 
 
 async def answers_pings(linked: Client, count: int) -> None:
-    """As many round trips, after each of which the gateway looks the worker up."""
+    """So many round trips, after each of which the gateway looks the worker up."""
     seen = 0
     while seen < count:
         await linked.receive()
@@ -90,7 +90,7 @@ async def test_a_worker_that_comes_while_the_list_is_away_links_afterwards(
 async def test_a_worker_that_the_list_does_not_name_goes_on_trying(
     tmp_path: Path, paired: PairedWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a backup of the list that is older than the pairing, until a newer one is restored."""
+    """A list from a backup that is older than the pairing, until a newer one is restored."""
     notices: list[Notice] = []
     async with serving(tmp_path, listed=paired) as gateway:
         dialling = asyncio.create_task(link_again_and_again(gateway, Daemon(), notices))

@@ -42,13 +42,13 @@ async def test_a_workers_close_reason_is_not_logged(tmp_path: Path, caplog: pyte
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> str:
-    """What our own loggers logged; of libraries' records the log shows no text (test_logs.py)."""
+    """The records of our own loggers; of libraries' records the log shows no text (test_logs.py)."""
     return "\n".join(one.getMessage() for one in caplog.records if one.name.startswith(("edgespec", "cloud_gateway")))
 
 
 @pytest.mark.claim("a-workers-close-reason-is-not-logged")
 def test_a_grammar_that_is_too_complex_does_not_quote_the_completion() -> None:
-    """llguidance names the tokens so far; its budget is made small here, where a hostile schema would use it up."""
+    """llguidance names the tokens so far; its budget is made small here; a hostile schema would use it up."""
     tokenizer = Tokenizer.from_str(json.dumps(tiny_tokenizer(VOCAB).tokenizer_json()))
     tokens = LLTokenizer(tokenizer.to_str(), n_vocab=VOCAB, eos_token=[EOS_ID])
     counted = "^[a-z0-9 ]{19,200}$"  # each character is a state of its own

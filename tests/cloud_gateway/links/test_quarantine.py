@@ -33,7 +33,7 @@ def worthless(links: Links) -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """For a gateway that restarts."""
+    """Long enough for a gateway that restarts."""
     with reserved() as number:
         yield number
 

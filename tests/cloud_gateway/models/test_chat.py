@@ -28,7 +28,7 @@ def encoder(name: str) -> ChatEncoder:
 
 
 def before(name: str, messages: Messages, tools: Tools = None) -> list[int]:
-    """What transformers makes of a chat."""
+    """The prompt that transformers makes of a chat."""
     tokens: list[int] = family_tokenizer(name).apply_chat_template(
         [dict(message) for message in messages], tools=tools, add_generation_prompt=True, return_dict=False
     )

@@ -25,7 +25,7 @@ from tests.support.tiny_target import make_tiny_target
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where passed trials are remembered: nothing yet."""
+    """The folder of passed trials: nothing yet."""
     monkeypatch.setattr(known_answer, "cache_dir", lambda: tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-processes"))
     return tmp_path / "known-answers"

@@ -1,4 +1,4 @@
-"""What is read out of a stream, however it is cut into pieces, and what is refused."""
+"""The result of a stream, however it is cut into pieces, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole survey of three local endpoints: what it finds, how it ends, and that it goes on where it was."""
+"""A whole survey of three local endpoints: what it finds, how it ends, and that it goes on from its last row."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Prints the table; returns 1 where a command failed or a shown one was not run. Raises ConfigError."""
+    """Prints the table; returns 1 if a command failed or a shown one was not run. Raises ConfigError."""
     rows: list[Row] = []
     with ExitStack() as closing:
         folder = options.keep or Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="edgespec-wheel-")))

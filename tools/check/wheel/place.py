@@ -20,7 +20,7 @@ from edgespec.core.errors import ConfigError
 ROOT = Path(__file__).parents[3]
 Versions = Literal["newest", "locked", "lowest"]
 COMMAND_S, START_S = 600.0, 300.0
-"""For one command, and for a daemon to get ready, on a busy machine."""
+"""Time for one command, and for a daemon to get ready, on a busy machine."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Place:
             time.sleep(0.5)
 
     def quietly(self, *words: str) -> Any:
-        """The JSON that a command prints; None where it fails. Not a row."""
+        """The JSON that a command prints; None if it fails. Not a row."""
         done = self._typed([*words, "--json"])
         return json.loads(done.stdout) if done.returncode == 0 else None
 

@@ -1,4 +1,4 @@
-"""What an operator and two lab admins type, in the order of README and the manual."""
+"""The commands of an operator and two lab admins, in the order of README and the manual."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXCUSED = {
 }
 """Shown by a page and not run, or not always."""
 TOKENS = 400
-"""Of the completion that is asked for while a worker is linked."""
+"""Tokens of the completion that is requested while a worker is linked."""
 AWAKE: dict[str, object] = {"owner.mode": "always", "gateway.discover": "false"}
 """The owner of this machine types, and its network is not a lab's."""
 
@@ -58,7 +58,7 @@ def play(worker: Place, gateway: Place, *, long: bool) -> None:
 
 
 def alone(worker: Place) -> None:
-    """What needs no gateway, and what `[worker]` lacks."""
+    """The commands without a gateway, and what `[worker]` lacks."""
     for program in ("edgespec", "cloud-gateway"):
         worker.run(program, "version")
     worker.run("edgespec", "models", "fetch", "auto:quantised")
@@ -98,7 +98,7 @@ def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatC
     relaying = {"peers.listen": "true", "peers.host": "127.0.0.1", "peers.port": peer_port, "relay.offer": "true"}
     with worker.running("edgespec", "run", "--config", "worker.toml", *assigned(AWAKE | relaying)) as running:
         worker.until(lambda: (worker.quietly("edgespec", "status") or {}).get("linked"), running, "The worker's link")
-        # What the worker drafts in time depends on what else runs; tests/live/test_main_job.py holds that it drafts.
+        # The number of drafts in time depends on what else runs; tests/live/test_main_job.py holds that it drafts.
         usage = client.complete(greedy("Tell me about lighthouses.", TOKENS, {"ignore_eos": True}))["usage"]
         accepted = usage["edgespec"]["accepted"].get("worker", 0)
         said = f"{accepted} of {usage['completion_tokens']} tokens drafted by the worker"

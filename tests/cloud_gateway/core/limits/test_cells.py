@@ -18,7 +18,7 @@ from cloud_gateway.core.limits.cells import MEMORY_S, STEP, TURN_READINGS, WAIT_
 from cloud_gateway.core.limits.turns import Turns
 
 CAPACITY, ROWS, PASS_S, READ_S = 1100, 17, 0.05, 0.001
-"""Of the cache; seconds of a pass, and of reading a token."""
+"""Cells of the cache; seconds of a pass, and of reading a token."""
 LONGEST_TURN_S = (1 + TURN_READINGS) * CAPACITY * READ_S
 """Reading and turn of a request that fills the cache."""
 CLAIM = pytest.mark.claim("no-key-keeps-the-kv-cache-from-another")
@@ -333,7 +333,7 @@ def test_turns_are_those_of_the_slow_twin(seed: int) -> None:
 
 
 def test_of_new_keys_the_one_that_waits_longest_is_next() -> None:
-    """Also where the item that it came with was taken back."""
+    """Also if the item that it came with was taken back."""
     turns: Turns[int] = Turns()
     for number, key in enumerate(("a", "b", "a")):
         turns.add(key, number)

@@ -1,4 +1,4 @@
-"""What one API key may have under way and use, on a driven clock."""
+"""Quotas of one API key, under way and in use, on a driven clock."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_a_reason_is_given_where_the_local_draft_is_not_asked(
 
 
 def test_asked_again_it_judges_what_is_possible_alone_as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step would cost fewer requests is not what it costs where all draft."""
+    """The cost of a step for fewer requests is not its cost if all draft."""
     policy, tree, judged = Adaptive(), CandidateTree([1, 2]), list[Costs]()
     monkeypatch.setattr(Guard, "choose", lambda guard, costs, *_, **__: judged.append(costs))
     costs = Costs(lambda rows: TT, TD / 4, sharers=3, together=3)
@@ -187,7 +187,7 @@ def test_it_drafts_again_what_others_find_unlikely(chance: float, drafts: bool) 
 
 @pytest.mark.parametrize("helped", [True, False])
 def test_quick_rounds_of_other_sources_do_not_end_local_runs(helped: bool) -> None:
-    """Where another source knew what follows, tokens came at a tenth of a pass; where none does, a run pays by its own
+    """If another source predicted the text, tokens came at a tenth of a pass; if none does, a run pays by its own
     pace."""
     policy = Adaptive(LATENCY)
     for round_ in range(30):
@@ -238,7 +238,7 @@ def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> Non
 
 
 def modes(*, paused: bool) -> list[str]:
-    """Of the guard, over twelve rounds of one token as fast as plain decoding, a second of reading before each."""
+    """The guard's, over twelve rounds of one token as fast as plain decoding, a second of reading before each."""
     adaptive, tree, reading_s = Adaptive(), CandidateTree([3]), 0.0
     found: list[str] = []
     for number in range(12):

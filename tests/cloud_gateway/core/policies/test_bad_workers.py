@@ -14,7 +14,7 @@ CONFIG = load("sweep")
 
 
 def ratios(place: Place, prefer: str = "latency", runs: int = 8) -> tuple[float, list[float]]:
-    """Of all completions together, and of each, to the same gateway alone."""
+    """Times of all completions together, and of each, to the same gateway alone."""
     row = sweep.measure_worst(place, CONFIG | {"worst": CONFIG["worst"] | {"prefer": [prefer]}}, runs)
     return row[prefer]["all"], row[prefer]["each"]
 

@@ -37,7 +37,7 @@ class Twin:
         return max(sum(sorted(worth, reverse=True)[:count]) for count in range(min(len(worth), ROWS) + 1))
 
     def level(self, leaves: int) -> float:
-        """What a step over so many leaves adds to what is known."""
+        """The information that a step over so many leaves adds."""
         found = [mass * share for mass, _, _ in self.estimate.openings[:leaves] for share in self.estimate.shares]
         return self.pays([*self.estimate.survival, *found]) - self.pays(self.estimate.survival)
 
@@ -65,7 +65,7 @@ class Twin:
         return due.chance * useful + (1 - due.chance) * useless
 
     def values(self) -> dict[type, float]:
-        """Of all three actions."""
+        """The values of all three actions."""
         wait = self.wait()
         step, most = self.costs.draft_s(1), len(self.estimate.leaves)
         first = max(self.level(leaves) for leaves in range(1, most + 1))

@@ -1,4 +1,4 @@
-"""What a worker's frames teach of the target's entropy, and the limit that follows."""
+"""The target's entropy, learned from a worker's frames, and the limit that follows."""
 
 from __future__ import annotations
 

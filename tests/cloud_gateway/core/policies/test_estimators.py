@@ -61,7 +61,7 @@ def test_points_not_seen_yet_are_scaled_as_those_that_were() -> None:
 
 TRUE = {1: 0.030, 2: 0.030, 4: 0.032, 8: 0.035, 16: 0.042, 32: 0.060}
 SURVIVAL = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.35]
-"""Of seven candidates, all of which are worth their rows by these costs."""
+"""Seven candidates, all of which are worth their rows by these costs."""
 
 
 def passes(curve: StepCurve, count: int) -> list[int]:

@@ -44,7 +44,7 @@ def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready:
 
 
 BEHIND = Costs(lambda rows: TT, TD, local_backlog_s=50 * (0.8 * TT - ALONE_S))
-"""What is left to read costs so much that the gateway alone would take 0.8 of plain decoding."""
+"""The rest of the prompt costs so much that the gateway alone would take 0.8 of plain decoding."""
 
 
 @pytest.mark.parametrize(

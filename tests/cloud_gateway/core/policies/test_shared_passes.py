@@ -1,4 +1,4 @@
-"""What policy `adaptive` does for a request whose passes others share."""
+"""Policy `adaptive` for a request whose passes others share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGUN_S = 0.001
 
 
 def before_a_frame(sharers: int, worker_step_s: float) -> Action:
-    """What is done 0.5 ms before a worker's frame is due, with so many other requests in the same passes."""
+    """The decision 0.5 ms before a worker's frame is due, with so many other requests in the same passes."""
     policy = Adaptive(PolicySettings(prefer="offload"))
     tree = CandidateTree([1, 2])
     worker = LinkView(0.02, 0.02, worker_step_s, ready=True)

@@ -110,7 +110,7 @@ def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
 
 
 class SlowHits:
-    """What one drafter proposed, and what the target chose."""
+    """The proposal of one drafter, and the target's choice."""
 
     def __init__(self, trust: float) -> None:
         rest = (TUNING.named - TUNING.match) / 2

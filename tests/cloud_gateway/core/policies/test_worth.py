@@ -1,4 +1,4 @@
-"""What actions are worth, against slow twins that try everything."""
+"""The worth of actions, against slow twins that try everything."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> 
 
 @given(st.lists(CHANCE, max_size=20), st.lists(CHANCE, min_size=1, max_size=8), st.integers(2, 40))
 def test_those_that_share_a_draft_step_share_rows(known: list[float], found: list[float], clients: int) -> None:
-    """As if each of them had the same candidates, and the best number of these were verified for all."""
+    """The worth if each of them had the same candidates, and the best number of these were verified for all."""
 
     def pass_s(rows: int) -> float:
         return TT * max(rows / 20, 1.0)

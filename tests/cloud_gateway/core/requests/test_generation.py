@@ -162,7 +162,7 @@ def test_a_worker_that_is_gone_loses_its_candidates_and_is_replaced() -> None:
 
 
 def audit(right: bool, constraint: ForcesFive | None = None) -> tuple[float, int]:
-    """What a worker claimed and won with two candidates, one below the other, of which the first is right or not."""
+    """A worker's claim and gain with two candidates, one below the other, of which the first is right or not."""
     generation = decoding(constraint=constraint)
     generation.handle(events.FrameArrived("w", frame(generation, right=right)), 0.1)
     verify(generation)
@@ -221,7 +221,7 @@ def test_a_round_ends_before_a_candidate_whose_mask_is_late() -> None:
 
 @pytest.mark.parametrize("drafted", [False, True])
 def test_only_a_refuted_draft_counts_as_a_divergence(drafted: bool) -> None:
-    """A worker drafts on from where the target is, if only a source without a model was wrong."""
+    """A worker drafts on from the target's position if only a source without a model was wrong."""
     generation = decoding("plain")
     wrong = (int(next_logits(PROMPT).argmax()) + 1) % VOCAB
     if drafted:

@@ -234,7 +234,7 @@ TestWalk.settings = settings(max_examples=40, stateful_step_count=60, deadline=N
 
 @pytest.mark.parametrize("seed", range(14))
 def test_long_walks_of_every_policy_replay_too(seed: int) -> None:
-    """Random, where Hypothesis prefers what is short: most of these see a whole completion, half a constraint."""
+    """Random, because Hypothesis prefers what is short: most of these see a whole completion, half a constraint."""
     rng, walk = random.Random(seed), Walk()
     walk.begin(NAMES[seed % len(NAMES)], seed >= 7, seed % 2 == 0)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Sources of heads: a tree of what they expect, their probabilities corrected, and no asking where it does not pay."""
+"""Sources of heads: a tree of what they expect, their probabilities corrected, and no request if it does not pay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloud_gateway.core.sources.interface import ROOT
 LEVELS = [Level([5, 6], [0.6, 0.3], [1, 1]), Level([7, 8], [0.5, 0.2], [2, 2])]
 """As Medusa heads expect them: what follows does not depend on the token before."""
 TREE = [Level([5, 6], [0.6, 0.3], [1, 2]), Level([7, 8], [0.5, 0.2], [-1, -1]), Level([9], [0.8], [-1])]
-"""As an EAGLE head does."""
+"""The interface of an EAGLE head."""
 
 
 def after(source: HeadSource, tokens: list[int], levels: list[Level] = LEVELS, cost: float = 0.01) -> None:

@@ -23,7 +23,7 @@ def suffixes(text: list[int], max_text: int = 1000) -> Suffixes:
 
 
 def slow(text: list[int]) -> tuple[int, list[int]]:
-    """The longest end of the text that occurs earlier, by trying all; and where each occurrence ends."""
+    """The longest end of the text that occurs earlier, by trying all; and the end of each occurrence."""
     for length in range(len(text) - 1, 0, -1):
         ends = [at for at in range(length - 1, len(text) - 1) if text[at - length + 1 : at + 1] == text[-length:]]
         if ends:
@@ -103,7 +103,7 @@ def test_a_change_of_the_text_shows_within_one_memory_of_a_rate() -> None:
 
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 PROMPT = [*range(100, 120)]
-"""As long as the longest match that is distinguished."""
+"""A text as long as the longest match that is distinguished."""
 
 
 def source(*answers: list[int], prompt: list[int] = PROMPT) -> Answers:
@@ -114,7 +114,7 @@ def source(*answers: list[int], prompt: list[int] = PROMPT) -> Answers:
 
 
 def slowly(texts: list[list[int]], text: list[int]) -> set[int]:
-    """What follows the longest end of the text that occurs in any of the texts, by trying all."""
+    """The tokens after the longest end of the text that occurs in any of the texts, by trying all."""
     for length in range(len(text), 0, -1):
         ends = [
             (one, at + length)

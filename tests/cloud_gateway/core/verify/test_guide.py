@@ -1,4 +1,4 @@
-"""What a constraint forces is proposed, what it forbids is not verified, and neither is taken for the draft's doing."""
+"""A forced token is proposed, a forbidden one is not verified, and neither counts as the draft's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_is_forbidden_is_left_out_with_all_below_it() -> None:
     guide = Guide(Rules())
     chosen = guide.select(tree, everything(tree), 100)
     assert paths(tree, chosen) == {(5,), (5, 7)}
-    flatten(tree.root, chosen)  # raises where a parent is missing
+    flatten(tree.root, chosen)  # raises if a parent is missing
     five = tree.root.children[5]
     assert guide.forbade(five) and guide.forbade(tree.root) and not guide.forbade(five.children[7])
     assert len(everything(tree)) == 6, "the draft's own tree stays as it is: the controller decides by it"

@@ -1,5 +1,5 @@
 """The llama.cpp target on tiny models: any tree's logits are those of its paths alone, whatever shares the pass, and
-its cells are put in order where that pays.
+its cells are put in order if that pays.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
 
 
 def alone_elsewhere(model: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """As `alone`, in a target of its own."""
+    """Like `alone`, in a target of its own."""
     target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=16, threads=1)
     found = alone(target, tokens)
     target.shutdown()

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Converted models of these tests go where they are thrown away."""
+    """Converted models of these tests go to a folder that is thrown away."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return target_cache()
 

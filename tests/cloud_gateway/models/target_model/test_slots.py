@@ -167,7 +167,7 @@ class Slots(RuleBasedStateMachine):
             held[slot], self.rooms[slot] = [], 0
         self.rooms[claim.slot] = room
         assert sum(self.rooms) <= CAPACITY
-        # As much as any slot of the scope has of the beginning, and never the last token.
+        # A beginning as long as any slot of the scope has of the beginning, and never the last token.
         own = [known for known, whose in zip(held, self.scopes, strict=True) if scope and whose == scope]
         known = max((common_prefix(one, tokens[:-1]) for one in own), default=0)
         assert claim.reused == known < len(tokens)

@@ -161,7 +161,7 @@ def answer(calibrator: Calibrator, stated: Sequence[float], right: Sequence[int]
 
 
 def width(calibrator: Calibrator, stated: Sequence[float]) -> int:
-    """Leaves of a request's second step, where the root's children are the leaves."""
+    """Leaves of a request's second step; the root's children are the leaves."""
     machine = BestFirst(2, 1, 1, calibrator=calibrator, step_s=CURVE)
     machine.commit(0, [9])
     machine.record(machine.candidates(), [stated_children(stated)])

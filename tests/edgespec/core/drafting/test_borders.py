@@ -40,7 +40,7 @@ def borders_of(kind: str) -> Borders:
 
 
 def check(tokenizer: TextTokenizer, borders: Borders, text: str) -> None:
-    """Of a Unigram model another cut of the same text and the same sum is as good."""
+    """With a Unigram model another cut of the same text and the same sum is as good."""
     whole = text.encode(errors="ignore")
     parts = [token for segment in borders.parted(whole) for token in tokenizer.encode(segment)]
     once = tokenizer.encode(whole)
@@ -54,7 +54,7 @@ def check(tokenizer: TextTokenizer, borders: Borders, text: str) -> None:
     ("kind", "fault"), [("gpt2", "between"), ("gpt2", "table"), ("sentencepiece", "table"), ("unigram", "between")]
 )
 def test_planted_faults_are_found(kind: str, fault: str) -> None:
-    """A border where none is: after every byte, or as if the vocabulary had no entry longer than a byte."""
+    """A border that is none: after every byte, or as if the vocabulary had no entry longer than a byte."""
     tokenizer, wrong = text_tokenizer(kind), Borders([])
     if fault == "between":
         wrong._joined = [bytes(256)] * 256

@@ -145,7 +145,7 @@ def meets(paired: SigningKey, seen: SigningKey, *rotations: GatewayRotation, now
 
 
 def proven(pinned: Pin, key: SigningKey) -> str:
-    """What becomes of the session of a worker with this pin and a gateway that signs with this key."""
+    """The end of the session of a worker with this pin and a gateway that signs with this key."""
     session = worker(pin=pinned, seen=pinned.spki_hash)
     me = GatewayIdentity(key, "gw", pinned.spki_hash, TOKENIZER)
     gateway = GatewaySession(me, lambda key: "paired", b"2" * 32, 0.0)

@@ -94,7 +94,7 @@ def test_a_token_counts_alike_on_a_path_and_committed(
     logits = some_logits(seed)
     on_path = process(logits, rule, History(prompt, answer), path)
     committed = process(logits, rule, History(prompt, answer + path), [])
-    assert (on_path == committed).all()  # to the bit: a choice must not depend on where a round ended
+    assert (on_path == committed).all()  # to the bit: a choice must not depend on the end of a round
 
 
 @given(st.integers(0, 2**32), rules, tokens)

@@ -15,7 +15,7 @@ from edgespec.lab.demo.arms import ARMS, BASE, CONTROL, LOCAL, Bench, Run, Table
 from edgespec.lab.demo.report import COLUMNS, show, summary
 
 MAX_COLUMNS = 8
-"""Of a table that people read."""
+"""The width of a table that people read."""
 
 
 def run(ms: float, local_passes: int = 0, rounds: int = 32, before_ms: float = 0.0, before_tokens: int = 0) -> Run:
