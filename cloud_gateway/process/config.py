@@ -89,11 +89,6 @@ class MetricsSection(Section, frozen=True):
     port: Port = 9464
 
 
-class TracesSection(Section, frozen=True):
-    folder: Folder = ""
-    salt: bool = True
-
-
 class AuditSection(Section, frozen=True):
     """[audit]: the record of which worker was given which request."""
 
@@ -140,8 +135,6 @@ REMOVED: Mapping[str, str] = {
     "link.connections_per_s": _CONSTANT,
     "metrics.host": "the figures are served at 127.0.0.1.",
     "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
-    "traces.max_kb": "the first 16 MiB of a request are recorded.",
-    "traces.keep": "the latest 1000 traces are kept.",
     "audit.enabled": "`audit.keep = 0` keeps no audit log.",
     "audit.max_kb": "a file has 4 MiB; `audit.keep` says how many are kept.",
 }
@@ -160,7 +153,6 @@ class GatewaySettings(Settings, frozen=True):
     limits: ClientBounds = ClientBounds()
     link: LinkSection = LinkSection()
     metrics: MetricsSection = MetricsSection()
-    traces: TracesSection = TracesSection()
     audit: AuditSection = AuditSection()
     daemon: DaemonSection = DaemonSection()
 

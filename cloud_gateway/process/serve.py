@@ -29,13 +29,11 @@ from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
 from cloud_gateway.process.loading import Models, engine_settings, load_models, measure, spare_rounds, sweep
-from cloud_gateway.process.recorder import Recorder
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
 from edgespec.core.admission import share_descriptors
 from edgespec.core.errors import ConfigError, EdgespecError, KeyStoreError
 from edgespec.core.pairing.groups import OWN_GROUP
-from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
@@ -51,9 +49,6 @@ GRACE_S = 30.0
 """Time for completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
 METRICS_HOST = "127.0.0.1"
 """Figures about other people's requests do not leave this machine."""
-MAX_TRACE_BYTES = 16 * 2**20
-"""Of one request, before compression (to about a fifth): about 16,000 rounds."""
-KEPT_TRACES = 1000
 AUDIT_FILE_BYTES = 4 * 2**20
 """About 11,000 entries; a larger file would take longer to search and to drop."""
 
@@ -91,7 +86,6 @@ class Gateway:
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
         self.api = Api(Limits.of(settings.api, settings.limits, settings.target.slots), self.metrics)
-        self.recorder = _recorder(settings, self.port.key)
         audits, keep = folders.audit_dir(settings.daemon.state_dir), settings.audit.keep
         self.audit = AuditLog(audits, AUDIT_FILE_BYTES, keep) if keep else None
         self.commands = Commands(self.port.paired, self.keys, audits, self.port, self.audit)
@@ -173,8 +167,6 @@ class Gateway:
         recorders = self._recordings(models)
         if self.audit is not None:
             recorders.append(Audited(self.audit))
-        if self.recorder is not None:
-            recorders.append(self.recorder)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = links.inbox = Engine(
@@ -212,8 +204,6 @@ class Gateway:
             closing.push_async_callback(running.close)
         if self.audit is not None:
             closing.push_async_callback(asyncio.to_thread, self.audit.close)
-        if self.recorder is not None:
-            closing.push_async_callback(asyncio.to_thread, self.recorder.close)
         self.commands.engine = engine = await self.make_engine(models, links, closing)
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
@@ -352,15 +342,6 @@ def connection_shares() -> dict[str, int]:
             shares["link"],
         )
     return shares
-
-
-def _recorder(settings: GatewaySettings, key: SigningKey) -> Recorder | None:
-    """The flight recorder, if a folder for traces is configured."""
-    traces = settings.traces
-    if not traces.folder:
-        return None
-    folder = folders.expand(traces.folder)
-    return Recorder(folder, key, salt=traces.salt, limit_bytes=MAX_TRACE_BYTES, keep=KEPT_TRACES)
 
 
 def _write_ready(path: Path, value: object) -> None:

@@ -56,8 +56,6 @@ class VllmGateway(Gateway):
         settings = self.settings
         if settings.local_draft.mode == "async-local":
             yield "local_draft.mode"
-        if settings.traces.folder:
-            yield "traces.folder"
         if settings.sources.heads:
             yield "sources.heads"
         for part in self.parts:

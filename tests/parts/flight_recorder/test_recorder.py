@@ -19,14 +19,14 @@ from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Decided, Frame, Verified
 from cloud_gateway.core.trace.play import check
 from cloud_gateway.core.verify.interface import Method
-from cloud_gateway.process.recorder import Recorder
+from cloud_gateway.parts.flight_recorder.recorder import Recorder
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made
+from tests.parts.flight_recorder.traced import KEY, PROMPT, SETTINGS, read, record
 from tests.support.constraints import ForcesFive
-from tests.support.traced import KEY, PROMPT, SETTINGS, read, record
 from tools.doubles.engines import TableTarget
-from tools.doubles.model import plain_greedy
+from tools.doubles.model import ShortMemory, plain_greedy
 
 CURVE = StepCurve({1: 0.03})
 pytestmark = pytest.mark.driven
@@ -134,3 +134,17 @@ def test_a_folder_readable_by_others_is_refused_before_the_start(tmp_path: Path)
     tmp_path.chmod(0o755)
     with pytest.raises(ConfigError, match="traces.folder.*chmod 700"):
         Recorder(tmp_path, KEY, salt=True, limit_bytes=2**21, keep=1000)
+
+
+@pytest.mark.parametrize("method", ["shared-noise", "rejection"])
+async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, method: Method) -> None:
+    settings = Speculation(policy="adaptive", verification=method)
+    sampling = Sampling(temperature=0.3, seed=7)
+    target = TableTarget(model=ShortMemory())
+
+    (path,) = await record(tmp_path / "t", [settings], 80, sampling=sampling, target=target)
+
+    recorded = read(path)
+    assert any(isinstance(event, trace.Suggested) for _, event in recorded.entries)
+    assert check(recorded).differences == []
+    assert trace.emitted(recorded.entries) == 80

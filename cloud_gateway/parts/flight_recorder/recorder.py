@@ -23,7 +23,7 @@ from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.files import locked, private_folder, write_private
 
-log = logging.getLogger("cloud_gateway.process.recorder")
+log = logging.getLogger("cloud_gateway.parts.flight_recorder.recorder")
 
 PENDING = 64
 """Traces that may wait for the disk; further ones are lost."""
@@ -35,8 +35,11 @@ class Recorder:
 
     def __init__(self, folder: Path, key: SigningKey, *, salt: bool, limit_bytes: int, keep: int) -> None:
         """Makes the folder (0700). Raises ConfigError if that is impossible or others can read it."""
-        self._folder, self._key = folder, key
-        self._salt, self._limit_bytes, self._keep = salt, limit_bytes, keep
+        self._folder = folder
+        self._key = key
+        self._salt = salt
+        self._limit_bytes = limit_bytes
+        self._keep = keep
         try:
             private_folder(folder)
             self._files = deque(sorted(folder.glob(f"*{SUFFIX}")))

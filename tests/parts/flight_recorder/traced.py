@@ -8,7 +8,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import Trace, unseal
 from cloud_gateway.core.verify.interface import Constraint
-from cloud_gateway.process.recorder import Recorder
+from cloud_gateway.parts.flight_recorder.recorder import Recorder
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.engines import engines

@@ -1,0 +1,70 @@
+"""The flight recorder: each request's inputs and decisions as a signed trace (docs/traces.md), if a folder is set.
+
+The format of a trace and its replay are `cloud_gateway.core.trace`; this part only writes files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
+from edgespec.shared import folders
+from edgespec.shared.fields import Folder
+from edgespec.shared.settings import Section
+
+if TYPE_CHECKING:
+    from cloud_gateway.engine.exchange import Recording
+    from cloud_gateway.parts.flight_recorder.recorder import Recorder
+
+MAX_TRACE_BYTES = 16 * 2**20
+"""Bytes of one request, before compression (to about a fifth): about 16,000 rounds."""
+KEPT_TRACES = 1000
+REMOVED = {
+    "traces.max_kb": "the first 16 MiB of a request are recorded.",
+    "traces.keep": "the latest 1000 traces are kept.",
+}
+
+
+class TracesSection(Section, frozen=True):
+    """[traces]: the folder of the traces, and whether their token ids are salted."""
+
+    folder: Folder = ""
+    salt: bool = True
+
+
+class RecordingTraces(Running):
+    """Records all requests, until the engine has ended."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def recording(self, serving: Serving) -> Recording:
+        """The recorder, which makes a log of each request."""
+        return self._recorder
+
+    async def close(self) -> None:
+        """Writes the traces that wait."""
+        await asyncio.to_thread(self._recorder.close)
+
+
+def start_recorder(gateway: Foundation) -> Running:
+    """Raises ConfigError for a folder that cannot be made, or that others can read."""
+    traces = gateway.settings.of(TracesSection)
+    if not traces.folder:
+        return Running()
+
+    from cloud_gateway.parts.flight_recorder.recorder import Recorder
+
+    folder = folders.expand(traces.folder)
+    recorder = Recorder(folder, gateway.signing_key, salt=traces.salt, limit_bytes=MAX_TRACE_BYTES, keep=KEPT_TRACES)
+    return RecordingTraces(recorder)
+
+
+PART = GatewayPart(
+    "flight_recorder",
+    {"traces": TracesSection},
+    removed=REMOVED,
+    start=start_recorder,
+    own_engine_only=("traces.folder",),
+)
