@@ -8,6 +8,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from edgespec.shared import command, folders, logs
 from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
 from edgespec.worker import config, report
 from edgespec.worker.config import WorkerSettings
+from edgespec.worker.part import WorkerPart, always
 
 if TYPE_CHECKING:
     from edgespec.core.pairing.exchange import Purpose
@@ -43,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     run = _verb(verbs, "run", _run, "run the worker", json=False)
     run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
+    run.add_argument("--always", action="store_true", help="draft at any time, also if a part would step aside")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
     pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
     pair.add_argument(
@@ -106,8 +109,16 @@ def _run(args: argparse.Namespace) -> int:
     settings = config.given(args)
     from edgespec.worker import start
 
+    parts: Sequence[WorkerPart] = args.parts
+    if args.always:
+        parts = [replace(part, presence=always) for part in parts]
+
+    ends_with: int | None = None
+    if args.end_with_input:
+        ends_with = sys.stdin.fileno()
+
     with logs.policy(settings.daemon.log_level):
-        asyncio.run(start.run(settings, sys.stdin.fileno() if args.end_with_input else None))
+        asyncio.run(start.run(settings, ends_with, partial(start.make_service, parts=parts)))
     return 0
 
 
@@ -229,7 +240,7 @@ def _rotate(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     if not args.watch:
-        return _ask(args, "status")
+        return _ask(args, "status", show=partial(report.text, parts=args.parts))
     from edgespec.shared import control_client as control
 
     states = control.stream(_socket(args), "watch")
@@ -237,7 +248,7 @@ def _status(args: argparse.Namespace) -> int:
         for state in states:
             print(json.dumps(state), flush=True)
     else:
-        report.show_live(states)
+        report.show_live(states, args.parts)
     return 0
 
 
@@ -264,7 +275,7 @@ def _uninstall(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str] = report.text, **params: str) -> int:
+def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str], **params: str) -> int:
     """Calls the running worker over its control socket and prints the result."""
     from edgespec.shared import control_client as control
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.parts import all_parts
-from cloud_gateway.process.config import schema
-from edgespec.worker.config import WorkerSettings
+from cloud_gateway import parts as gateway_parts
+from cloud_gateway.process import config as gateway
+from edgespec import parts as worker_parts
+from edgespec.worker import config as worker
 
 ROOT = Path(__file__).parents[1]
 FILES = [
@@ -43,7 +44,8 @@ TABLES = {"context", "n_gpu_layers"}
 @cache
 def settings() -> set[str]:
     """The names of all keys of gateway.toml and worker.toml."""
-    tables = [field.default for kind in (schema(all_parts()), WorkerSettings) for field in msgspec.structs.fields(kind)]
+    kinds = (gateway.schema(gateway_parts.all_parts()), worker.schema(worker_parts.all_parts()))
+    tables = [field.default for kind in kinds for field in msgspec.structs.fields(kind)]
     return {key.name for table in tables for key in msgspec.structs.fields(type(table))}
 
 

@@ -19,6 +19,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked
 from edgespec.core.errors import EdgespecError
 from edgespec.llamacpp.drafter import Drafter
+from edgespec.parts import all_parts
 from edgespec.shared.starting import Starting
 from edgespec.worker import config, start
 from edgespec.worker.service import Service, load_drafter
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return service
 
     try:
-        asyncio.run(start.run(config.load(options.config), make=make))
+        asyncio.run(start.run(config.load(options.config, all_parts()), make=make))
     except EdgespecError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -190,7 +190,7 @@ class OwnWorker:
         """One run; returns how it ended, in words."""
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_ITS_OWN}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "edgespec", "run", "--end-with-input"),
+            *(sys.executable, "-m", "edgespec", "run", "--always", "--end-with-input"),
             *("--config", str(self._folder / "worker.toml")),
             stdin=PIPE,  # its end shows the process that the gateway is gone, however it ended
             stdout=DEVNULL,
@@ -206,12 +206,11 @@ class OwnWorker:
 
 
 def _configuration(draft: LocalDraftSection, folder: Path) -> str:
-    """Its worker.toml: on this machine, with nobody to step aside for."""
+    """Its worker.toml: on this machine."""
     tables: dict[str, dict[str, object]] = {
         "draft": {"model": draft.model, "threads": draft.threads, "n_gpu_layers": draft.n_gpu_layers},
         "gateway": {"discover": False},
         "daemon": {"name": NAME, "state_dir": str(folder), "cpu": draft.cpu, "priority": "normal"},
-        "owner": {"mode": "always"},
     }
     lines = ["# Written by the gateway at each start (`local_draft.mode`); changes are lost."]
     for table, values in tables.items():

@@ -6,5 +6,4 @@ Public, by module:
 - `errors`: all
 - `eviction`: `first_to_go`, `gives_way`, `Holding`, `Kept`
 - `numbers`: `between`, `common_prefix`, `interpolate`
-- `presence`: `DAY_S`, `IDLE_S`, `OwnerPolicy`, `Presence`, `Verdict`
 """

@@ -76,6 +76,7 @@ def _configured() -> list[dict[str, Any]]:
     """What the usual configuration files name, each with its path, or with what is wrong."""
     from cloud_gateway.parts import all_parts
     from cloud_gateway.process import config as gateway
+    from edgespec import parts as worker_parts
     from edgespec.worker import config as worker
 
     named: list[tuple[str, str]] = []
@@ -83,7 +84,7 @@ def _configured() -> list[dict[str, Any]]:
         settings = gateway.load(None, all_parts())
         named += [("target.model", settings.target.model), ("local_draft.model", settings.local_draft.model)]
     if config_file("worker").exists():
-        named.append(("draft.model", worker.load().draft.model))
+        named.append(("draft.model", worker.load(None, worker_parts.all_parts()).draft.model))
     found = []
     for key, model in named:
         if model and model != gateway.SELF:

@@ -5,13 +5,14 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor
+from edgespec.parts import doctor, owner_signs
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
 PARTS: tuple[WorkerPart, ...] = (
     doctor.PART,
-)  # fmt: skip
+    owner_signs.PART,
+)
 
 
 def all_parts() -> tuple[WorkerPart, ...]:

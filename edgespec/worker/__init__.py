@@ -8,7 +8,7 @@ Public, by module:
 - `link`: `Handler`, `Link`, `keep_linked`
 - `models`: `identity`, `load_drafter`, `load_translation`
 - `pair`: `pair`, `pair_through_peers`
-- `part`: `WorkerPart`, `WorkerVerb`
+- `part`: `always`, `MAY_DRAFT`, `Permission`, `Presence`, `WorkerPart`, `WorkerVerb`
 - `report`: all
 - `service`: `paired_gateway`
 - `start`: all

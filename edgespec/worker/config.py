@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
-
-from msgspec import Meta
+from typing import ClassVar, Literal
 
 from edgespec.core.drafting.settings import PREFILL_BATCH, DraftSettings
-from edgespec.core.presence import IDLE_S, OwnerPolicy
 from edgespec.shared import settings
 from edgespec.shared.address import DEFAULT_PEER_PORT
 from edgespec.shared.fields import (
@@ -20,7 +16,6 @@ from edgespec.shared.fields import (
     GatewayAddress,
     GpuLayers,
     Host,
-    Hours,
     LogLevel,
     MachineName,
     ModelPath,
@@ -28,9 +23,9 @@ from edgespec.shared.fields import (
     OptionalModelPath,
     Port,
     Threads,
-    hours,
     machine_name,
 )
+from edgespec.shared.part import Part, Settings, composed
 from edgespec.shared.settings import Section
 
 TUNNELS = 8
@@ -75,67 +70,27 @@ class DaemonSection(Section, frozen=True):
     priority: Literal["idle", "normal"] = "idle"
 
 
-Sign = Literal["input", "terminals", "sessions", "cpu", "pressure", "gpu", "battery", "metered"]
-SIGN_LIMITS: Mapping[Sign, float] = {
-    "input": 1,
-    "terminals": 1,
-    "sessions": 1,
-    "cpu": 0.5,
-    "pressure": 20.0,
-    "gpu": 10.0,
-    "battery": 1,
-    "metered": 1,
-}
-"""Value of a source from which on the owner counts as present: half a core that other programs use, 20 % of the time in
-which they wait for a processor, 10 % of a GPU; 1 where a source says yes or no. A desktop without its owner stays below
-them, and a compile job or a game is above them at once (docs/worker.md)."""
-FREE_AFTER_S = 600.0
-"""Seconds aside before a model is freed: loading it again takes seconds, and a short return should not cost them."""
-
-
-class OwnerSection(Section, frozen=True):
-    mode: Literal["when-idle", "always", "never"] = "when-idle"
-    hours: tuple[Hours, ...] = ()
-    idle_s: Annotated[float, Meta(ge=0, le=86_400)] = IDLE_S
-    model: Literal["keep", "free"] = "keep"
-    signs: tuple[Sign, ...] = get_args(Sign)
-
-
-_SIGNS = "list the signs that count in `owner.signs`; their limits are constants (docs/worker.md)."
 REMOVED: Mapping[str, str] = {
     "draft.branching": "the rule that `draft.order` names has its own.",
     "draft.theta": "Algorithm 2 uses 0.5 nats.",
     "draft.sequences": "the worker measures at its start how many leaves a step is best with.",
     "draft.prefill_batch": f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.",
     "draft.prefix_cache": "the gateway decides it with `api.prefix_cache`.",
-    **dict.fromkeys(
-        (
-            "owner.input", "owner.terminals", "owner.sessions", "owner.cpu_cores", "owner.pressure_percent",
-            "owner.gpu_percent", "owner.battery", "owner.metered",
-        ),
-        _SIGNS,
-    ),
-    "owner.free_after_s": f'with `owner.model = "free"` the model is freed after {FREE_AFTER_S:.0f} s.',
     "relay.tunnels": f"a relay takes {TUNNELS} peers at once.",
     "relay.kib_per_s": f"a relay forwards at most {KIB_PER_S} KiB a second.",
-}  # fmt: skip
+}
 """Keys of earlier versions, each with what holds instead."""
 
 
-class WorkerSettings(Section, frozen=True):
+class WorkerSettings(Settings, frozen=True):
+    """The tables of the core; `schema` adds those of the parts."""
+
     removed: ClassVar[Mapping[str, str]] = REMOVED
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()
-    owner: OwnerSection = OwnerSection()
     peers: PeersSection = PeersSection()
     relay: RelaySection = RelaySection()
-
-
-def owner_policy(owner: OwnerSection) -> OwnerPolicy:
-    used: dict[str, float] = {sign: SIGN_LIMITS[sign] for sign in owner.signs}
-    free_after_s = FREE_AFTER_S if owner.model == "free" else math.inf
-    return OwnerPolicy(owner.mode, tuple(map(hours, owner.hours)), used, owner.idle_s, free_after_s)
 
 
 def worker_name(settings: WorkerSettings) -> str:
@@ -143,11 +98,16 @@ def worker_name(settings: WorkerSettings) -> str:
     return machine_name(settings.daemon.name)
 
 
-def load(path: Path | None = None) -> WorkerSettings:
-    """As `settings.load_usual`. Raises ConfigError."""
-    return settings.load_usual(path, "worker", WorkerSettings)
+def schema(parts: Sequence[Part]) -> type[WorkerSettings]:
+    """The settings of a worker with these parts."""
+    return composed(WorkerSettings, parts)
+
+
+def load(path: Path | None = None, parts: Sequence[Part] = ()) -> WorkerSettings:
+    """`settings.load_usual` for a worker with these parts. Raises ConfigError."""
+    return settings.load_usual(path, "worker", schema(parts))
 
 
 def given(args: argparse.Namespace) -> WorkerSettings:
     """The configuration file of a command line with its `--set`, checked together. Raises ConfigError."""
-    return settings.assigned(load(args.config), args.set)
+    return settings.assigned(load(args.config, args.parts), args.set)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+
+from edgespec.worker.part import WorkerPart
 
 NAME = 13
 """Width of the first column."""
 
 
-def text(status: Mapping[str, Any]) -> str:
-    """The state of a running worker, or of one that starts: a name and a sentence a line."""
-    return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status))
+def text(status: Mapping[str, Any], parts: Sequence[WorkerPart] = ()) -> str:
+    """The state of a running worker, or of one that starts: a name and a sentence a line.
+
+    `parts` add what they have to say of a running worker.
+    """
+    return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status, parts))
 
 
 def pause(answer: Mapping[str, Any]) -> str:
@@ -40,14 +45,14 @@ def invitation(event: Mapping[str, Any]) -> str:
     return f"An attempt failed: {event['message']} ({event['left']} left)."
 
 
-def show_live(states: Iterable[Mapping[str, Any]]) -> None:
+def show_live(states: Iterable[Mapping[str, Any]], parts: Sequence[WorkerPart] = ()) -> None:
     """The latest state, in place, until there are no more."""
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False, screen=False) as live:
         for state in states:
-            live.update(Text(text(state)), refresh=True)
+            live.update(Text(text(state, parts)), refresh=True)
 
 
 def duration(seconds: float) -> str:
@@ -55,7 +60,7 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(status: Mapping[str, Any], parts: Sequence[WorkerPart]) -> Iterator[tuple[str, str]]:
     if status["state"] == "starting":
         yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s)"
         return
@@ -70,7 +75,8 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "drafting", _drafting(status)
     yield "sent", f"{status['nodes']} candidates in {status['frames']} frames"
     yield "acceptance", _acceptance(status)
-    yield from _owner(status["owner"])
+    for part in parts:
+        yield from part.report(status)
     for number, warning in enumerate(status["warnings"][-3:]):
         yield "" if number else "warnings", warning["text"]
 
@@ -95,15 +101,6 @@ def _drafting(status: Mapping[str, Any]) -> str:
 def _acceptance(status: Mapping[str, Any]) -> str:
     matched, committed = status["tokens_matched"], status["tokens_committed"]
     return f"{matched} of {committed} tokens were drafted{f' ({matched / committed:.0%})' if committed else ''}"
-
-
-def _owner(owner: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    because = f": {owner['because']}" if owner["because"] else ""
-    yield "owner", f"{owner['state'] or 'not known yet'}{because} (`owner.mode` is {owner['mode']})"
-    for name, value in owner["sources"].items():
-        yield f"  {name}", str(value)
-    for number, aside in enumerate(reversed(owner["stepped_aside"])):
-        yield "" if number else "  aside", f"{aside['at']} for {duration(aside['for_s'])}: {aside['because']}"
 
 
 def _peer(peer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

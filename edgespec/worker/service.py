@@ -20,7 +20,6 @@ from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
-from edgespec.core.presence import Verdict
 from edgespec.core.protocol.handshake import Notice, Pin
 from edgespec.core.protocol.messages import VERSION, Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
@@ -32,23 +31,22 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
 from edgespec.worker import models
-from edgespec.worker.config import DraftSection, WorkerSettings, owner_policy, worker_name
+from edgespec.worker.config import DraftSection, WorkerSettings, worker_name
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, load_translation, translated
 from edgespec.worker.notices import Notices
+from edgespec.worker.part import WorkerPart
 from edgespec.worker.peers.optional import Peers
-from edgespec.worker.presence.sources import Source
-from edgespec.worker.presence.watch import Watch, sources
+from edgespec.worker.presences import Presences
 
 if TYPE_CHECKING:
     from edgespec.worker.peers.service import PeerService
 
 log = logging.getLogger("edgespec.service")
 
-OWNER_FIRST = "its owner comes first"
 LOADING = "it loads its draft model"
 AGAIN_S = 90.0
 """Longest time between two attempts to link with a gateway whose tokenizer was refused, as of the back-off of links."""
@@ -61,11 +59,11 @@ class Service(Handler):
         self,
         settings: WorkerSettings,
         load: Callable[[WorkerSettings], Drafter] | None = None,
-        watched: Sequence[Source] | None = None,
+        parts: Sequence[WorkerPart] = (),
         doing: Callable[[str], None] = log.info,
     ) -> None:
-        """Reads the keys and loads the draft model, in seconds to minutes; `load` replaces `load_drafter` in tests, and
-        `watched` the signs of the owner that this machine has; `doing` is called with each step.
+        """Reads the keys and loads the draft model, in seconds to minutes; `load` replaces `load_drafter` in tests;
+        `doing` is called with each step.
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
@@ -92,7 +90,7 @@ class Service(Handler):
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
         """The reason of the pause that daemon and gateway have; None: no pause."""
-        self.owner = Watch(owner_policy(settings.owner), sources() if watched is None else watched, self._on_owner)
+        self.presences = Presences([part.presence(settings, self._on_presence) for part in parts])
         self._link: Link | None = None
         self._fetched = b""
         """SHA-256 of the target's tokenizer as the gateway sent it; empty until then."""
@@ -133,15 +131,15 @@ class Service(Handler):
             ways = self._peers if self.settings.relay.use else None
             self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser, ways)
             alive = asyncio.ensure_future(sdnotify.keep_alive())
-            owner = asyncio.ensure_future(self.owner.run())
+            present = asyncio.ensure_future(self.presences.run())
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
-            waits: list[asyncio.Future[Any]] = [link, owner, self._failed, asyncio.ensure_future(stop.wait())]
+            waits: list[asyncio.Future[Any]] = [link, present, self._failed, asyncio.ensure_future(stop.wait())]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             sdnotify.notify("STOPPING=1")
             for wait in (*waits, alive):
                 wait.cancel()
-            await asyncio.gather(link, owner, return_exceptions=True)  # lets the link send `Bye`
+            await asyncio.gather(link, present, return_exceptions=True)  # lets the link send `Bye`
         finally:
             self.daemon.stop()
             await self._peers.close()
@@ -288,23 +286,20 @@ class Service(Handler):
 
     @property
     def paused_because(self) -> str | None:
-        """The reason of a pause as the gateway gets it: not what the owner does, which is nobody's business there."""
+        """The reason of a pause as the gateway gets it; None: there is no pause."""
         if self._paused_by_admin is not None:
             return self._paused_by_admin
-        if self.owner.verdict is not None and not self.owner.verdict.drafting:
-            return OWNER_FIRST
-        return None if self.daemon.loaded else LOADING
 
-    def _on_owner(self, verdict: Verdict) -> None:
-        if verdict.drafting:
-            log.info("drafting (`owner.mode` is %s)", self.settings.owner.mode)
-        else:
-            log.info(
-                "not drafting: %s (`[owner]`, docs/worker.md)%s",
-                verdict.because,
-                "" if verdict.model else "; the draft model is freed",
-            )
-        self.daemon.keep_model(verdict.model)
+        permission = self.presences.permission
+        if not permission.drafting:
+            return permission.reason
+
+        if not self.daemon.loaded:
+            return LOADING
+        return None
+
+    def _on_presence(self) -> None:
+        self.daemon.keep_model(self.presences.permission.keeps_model)
         self._announce()
 
     def _announce(self) -> None:
@@ -357,7 +352,7 @@ class Service(Handler):
             "host_us_per_step": round(stats.host_s / stats.steps * 1e6, 1) if stats.steps else None,
             "drafting_s": round(stats.drafting_s, 1),
             "model_loaded": self.daemon.loaded,
-            "owner": self.owner.status(),
+            **self.presences.status(),
             "warnings": logs.latest_warnings(),
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from edgespec.shared import control, folders, logs
 from edgespec.shared.fields import pin
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 from edgespec.worker.config import WorkerSettings
+from edgespec.worker.part import WorkerPart
 
 if TYPE_CHECKING:
     from edgespec.worker.service import Service
@@ -26,12 +27,12 @@ WATCH_S = 1.0
 Make = Callable[[WorkerSettings, Starting], "Service"]
 
 
-def make_service(settings: WorkerSettings, starting: Starting) -> Service:
-    """The worker with its model loaded, in a thread. Raises as `Service` does."""
+def make_service(settings: WorkerSettings, starting: Starting, parts: Sequence[WorkerPart] = ()) -> Service:
+    """The worker with its model loaded, and with these parts. Runs in a thread; raises as `Service` does."""
     starting("loading libraries")
     from edgespec.worker.service import Service  # llama.cpp
 
-    return Service(settings, doing=starting)
+    return Service(settings, parts=parts, doing=starting)
 
 
 async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make = make_service) -> None:

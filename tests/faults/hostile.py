@@ -58,7 +58,7 @@ def hostile_tokenizer(scene: Scene) -> None:
         honest = rig._address(THIRD)
         config.write_text(config.read_text().replace(honest, f"wss://{gateway.address}"))
         cache = f"XDG_CACHE_HOME={rig.folder / 'third-cache'}"
-        rig.start(THIRD, ["env", cache, *rig._worker(), "run", "--config", str(config)])
+        rig.start(THIRD, ["env", cache, *rig._worker(), "run", "--always", "--config", str(config)])
         until(lambda: "fetching it" in rig.log(THIRD) or not rig.runs(THIRD), 60, "the tokenizer is fetched")
         last = len(byteless_vocabulary()) - 1
         prompted = m.Open(1, 1, 4, [last, last - 2, last - 1, last - 3], m.Sampling())

@@ -104,7 +104,7 @@ class Scene:
         if not self.rig.runs(name):
             self.rig.stop(name)
             path = self.rig._worker_config(name)
-            self.rig.start(name, [*self.rig._worker(), "run", "--config", str(path)])
+            self.rig.start(name, [*self.rig._worker(), "run", "--always", "--config", str(path)])
 
 
 class Stream(threading.Thread):

@@ -171,7 +171,17 @@ def another_time(scene: Scene) -> None:
     """A worker starts again with a monotonic clock that is eleven days ahead."""
     scene.rig.stop("second")
     rig = scene.rig
-    command = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000000", *rig._worker(), "run"]
+    command = [
+        "unshare",
+        "--time",
+        "--fork",
+        "--kill-child",
+        "--monotonic",
+        "1000000",
+        *rig._worker(),
+        "run",
+        "--always",
+    ]
     rig.start("second", [*command, "--config", str(rig._worker_config("second"))])
     rig.wait_linked(60, "second")
     time.sleep(HOLD_S)

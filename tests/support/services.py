@@ -18,8 +18,8 @@ from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import start
-from edgespec.worker.config import DaemonSection, GatewaySection, OwnerSection, WorkerSettings
-from edgespec.worker.presence.sources import Source
+from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
+from edgespec.worker.part import WorkerPart
 from edgespec.worker.service import Service
 from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
 from tests.support.links import WorkerIdentity as Identity
@@ -29,7 +29,6 @@ from tests.support.until import until as until_within
 PROMPT = [5, 6, 7, 8]
 until = partial(until_within, timeout_s=40)
 """A worker that was cut off waits up to a second before it comes back, and a busy machine takes its time."""
-ALWAYS = OwnerSection(mode="always")
 
 
 @dataclass
@@ -64,16 +63,15 @@ class Running:
 @asynccontextmanager
 async def serving_worker(
     tmp_path: Path,
-    owner: OwnerSection = ALWAYS,
-    watched: Sequence[Source] | None = None,
+    parts: Sequence[WorkerPart] = (),
     priority: Literal["idle", "normal"] = "normal",
     branching: int = 4,
 ) -> AsyncIterator[Running]:
-    """A linked worker with these settings of `[owner]`, and signs of the owner."""
+    """A linked worker with these parts."""
     store = KeyStore(tmp_path / "state")
     async with serving(tmp_path, paired=[listed(store)], branching=branching) as gateway:
         PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
-        async with service_of(tmp_path, owner, watched, priority) as (service, task, nices):
+        async with service_of(tmp_path, parts, priority) as (service, task, nices):
             yield Running(gateway, service, task, nices)
 
 
@@ -85,8 +83,7 @@ def listed(store: KeyStore) -> Identity:
 @asynccontextmanager
 async def service_of(
     tmp_path: Path,
-    owner: OwnerSection = ALWAYS,
-    watched: Sequence[Source] | None = None,
+    parts: Sequence[WorkerPart] = (),
     priority: Literal["idle", "normal"] = "normal",
 ) -> AsyncIterator[tuple[Service, asyncio.Task[None], list[int]]]:
     """The service of the worker whose state is in `tmp_path / "state"`, which is paired; its task and loads."""
@@ -102,9 +99,8 @@ async def service_of(
     settings = WorkerSettings(
         gateway=GatewaySection(discover=False),
         daemon=DaemonSection(name="w", state_dir=str(tmp_path / "state"), priority=priority),
-        owner=owner,
     )
-    service = Service(settings, load, watched)
+    service = Service(settings, load, parts)
     task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
     try:
         yield service, task, nices

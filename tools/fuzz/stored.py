@@ -25,13 +25,14 @@ from cloud_gateway.models.headers import heads_need
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process import audit
 from cloud_gateway.process.config import schema
+from edgespec import parts as worker_parts
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
 from edgespec.core.protocol.handshake import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from edgespec.shared import hf_vocabulary, settings, vocabfiles
 from edgespec.shared.paired import PairedGateways, PairedPeers
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker.config import WorkerSettings
+from edgespec.worker import config as worker_config
 from tools.fuzz.decoder import JSON, MSGPACK, Codec, Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
 from tools.survey.sample import Sample, SurveyFileError
@@ -45,6 +46,11 @@ SAFETENSORS = Codec(
     lambda data: json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]),
     lambda value: _tensors(msgspec.json.encode(value)),
 )
+
+
+def worker_settings() -> settings.Section:
+    """The defaults of a worker with all parts."""
+    return worker_config.schema(worker_parts.all_parts())()
 
 
 def table() -> dict[str, Decoder]:
@@ -97,7 +103,7 @@ def table() -> dict[str, Decoder]:
             [_TOML, (ROOT / "configs/gateway.toml").read_bytes()[-3000:]], ConfigError, cost=100,
         ),
         "--set": Decoder(
-            lambda data: settings.assigned(WorkerSettings(), [data.decode(errors="replace")]),
+            lambda data: settings.assigned(worker_settings(), [data.decode(errors="replace")]),
             [b"daemon.cpu=[0, 1]", b"owner.idle_s=0.5", b"owner.mode=always"], ConfigError, cost=40,
         ),
     }  # fmt: skip

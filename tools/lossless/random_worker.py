@@ -19,6 +19,7 @@ from pathlib import Path
 from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Close, Commit, Open, ToWorker, Tree
+from edgespec.parts import all_parts
 from edgespec.shared import folders
 from edgespec.shared.address import Address, parse_address
 from edgespec.shared.keystore import KeyStore
@@ -140,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def draft(options: argparse.Namespace) -> int:
     """Drafts until it is ended. Raises EdgespecError."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    asyncio.run(serve(config.load(options.config), options.seed))
+    asyncio.run(serve(config.load(options.config, all_parts()), options.seed))
     return 0
 
 

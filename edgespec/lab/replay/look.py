@@ -20,6 +20,7 @@ from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace import play as replay
 from edgespec.core.errors import ConfigError, KeyStoreError, TraceError
 from edgespec.core.protocol.names import key_id
+from edgespec.parts import all_parts
 from edgespec.shared import folders
 from edgespec.shared.log_text import clean
 from edgespec.shared.paired import PairedGateways
@@ -111,7 +112,7 @@ def _means(key: str, signer: bytes) -> bool:
 def _name_of(signer: bytes) -> str | None:
     """What this machine's worker calls the gateway, where it is paired with it."""
     try:
-        folder = folders.state_dir("worker", config.load().daemon.state_dir) / "keys"
+        folder = folders.state_dir("worker", config.load(None, all_parts()).daemon.state_dir) / "keys"
         known = PairedGateways(folder).with_key(signer) if os.access(folder, os.R_OK) else None
     except (ConfigError, KeyStoreError):  # another command says what is wrong there
         return None

@@ -136,7 +136,8 @@ class Rig(Processes):
 
     def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
         """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked."""
-        command = [*(command or [*self._worker(), "run"]), "--config", str(self._worker_config(worker))]
+        # The gateway on the same machine would count as the owner's work.
+        command = [*(command or [*self._worker(), "run", "--always"]), "--config", str(self._worker_config(worker))]
         self.start(worker, command, self.cores[1])
         self.wait_linked(worker=worker)
 
@@ -235,7 +236,6 @@ class Rig(Processes):
             "daemon.state_dir": str(self.folder / worker),
             "daemon.name": f"demo-{worker}",
             "daemon.priority": "normal",
-            "owner.mode": "always",  # the gateway on the same machine would count as the owner's work
         }
         return self._write(f"{worker}.toml", config | dict(self.worker_options))
 

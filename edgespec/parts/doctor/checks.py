@@ -72,13 +72,14 @@ class Finding:
 
 
 def paused(status: Mapping[str, Any]) -> Finding:
-    """Whether the running worker stepped aside: for its owner, its admin or while it loads."""
-    owner = status.get("owner") or {}
+    """Whether the running worker stepped aside, is paused by its admin, or loads its model."""
     if status["paused"] is None:
         return Finding("pause", "the worker drafts when it gets a request")
-    if owner.get("because"):
-        do = "wait until the owner is away, or change `[owner]` in worker.toml (docs/worker.md)"
-        return Finding("pause", f"the worker stepped aside for its owner: {owner['because']}", do, ASIDE)
+
+    aside = status.get("aside")
+    if aside:
+        return Finding("pause", f"the worker stepped aside: {aside['because']}", aside["do"], ASIDE)
+
     return Finding("pause", f"the worker is paused: {status['paused']}", "`edgespec resume`", ASIDE)
 
 

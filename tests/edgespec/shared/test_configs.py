@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from cloud_gateway import parts as gateway_parts
 from cloud_gateway.core.policies.registry import NAMES
-from cloud_gateway.parts import all_parts
 from cloud_gateway.process import config as gateway
+from edgespec import parts as worker_parts
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import Section, find_line, keys, load, overridden, parse
 from edgespec.worker import config as worker
-from edgespec.worker.config import WorkerSettings
 
-GATEWAY_SETTINGS = gateway.schema(all_parts())
+WORKER_SETTINGS = worker.schema(worker_parts.all_parts())
+GATEWAY_SETTINGS = gateway.schema(gateway_parts.all_parts())
 WORKER: list[tuple[str, str]] = [
     ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:requantised", "auto:dropped" or a path (no'),
     ('[draft]\nmodel = ""', '"auto:dropped" or a path.'),
@@ -52,7 +53,7 @@ GATEWAY: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
-    [*((WorkerSettings, *one) for one in WORKER), *((GATEWAY_SETTINGS, *one) for one in GATEWAY)],
+    [*((WORKER_SETTINGS, *one) for one in WORKER), *((GATEWAY_SETTINGS, *one) for one in GATEWAY)],
 )
 def test_a_wrong_value_is_refused_with_its_line_and_what_is_allowed(kind: Any, text: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -63,7 +64,7 @@ def test_a_wrong_value_is_refused_with_its_line_and_what_is_allowed(kind: Any, t
 
 @pytest.mark.parametrize("address", ["", "host", "10.0.0.1:7443", "wss://[fd00::2]:7443/link", "fd00::2"])
 def test_any_usual_way_to_write_an_address_is_taken(address: str) -> None:
-    assert overridden(WorkerSettings(), {"gateway.address": address}).gateway.address == address
+    assert overridden(WORKER_SETTINGS(), {"gateway.address": address}).gateway.address == address
 
 
 def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
@@ -84,7 +85,7 @@ def load_gateway(path: Path | None = None) -> gateway.GatewaySettings:
 @pytest.mark.parametrize(
     ("load_settings", "defaults", "name"),
     [
-        (worker.load, WorkerSettings(), "worker.toml"),
+        (worker.load, worker.WorkerSettings(), "worker.toml"),
         (load_gateway, gateway.GatewaySettings(), "gateway.toml"),
     ],
 )
@@ -104,7 +105,7 @@ def test_without_a_file_the_defaults_hold_but_a_named_file_must_exist(
 
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-SHIPPED: list[tuple[str, type[Section]]] = [("worker.toml", WorkerSettings), ("gateway.toml", GATEWAY_SETTINGS)]
+SHIPPED: list[tuple[str, type[Section]]] = [("worker.toml", WORKER_SETTINGS), ("gateway.toml", GATEWAY_SETTINGS)]
 PAIRS = [(name, key, *given) for name, schema in SHIPPED for key, given in keys(schema).items()]
 
 

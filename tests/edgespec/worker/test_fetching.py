@@ -33,7 +33,7 @@ from edgespec.worker.service import Service
 from edgespec.worker.tokenizer_store import MAX_FETCHES, TokenizerStore
 from tests.support.hostile_vocabularies import sentencepiece, without
 from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, worker_identity
-from tests.support.services import ALWAYS, listed
+from tests.support.services import listed
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.until import until
 
@@ -159,7 +159,7 @@ async def translating(gateway: GatewayUnderTest, folder: Path, store: KeyStore) 
     model = make_tiny_gguf(folder / "tiny.gguf")
     PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
     daemon = DaemonSection(name="w", state_dir=str(folder / "state"))
-    settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon, owner=ALWAYS)
+    settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon)
     settings = overridden(settings, {"draft.model": str(model)})
     service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16))
     task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))

@@ -16,6 +16,7 @@ from edgespec.shared import control_client
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import report
+from edgespec.worker.part import WorkerPart
 
 
 @pytest.fixture(autouse=True)
@@ -105,13 +106,12 @@ STATUS: dict[str, Any] = {
     "paused": None, "requests_open": 1, "requests": 53, "steps": 95, "nodes": 218, "frames": 38,
     "tokens_committed": 1302, "tokens_matched": 781, "step_ms": 6.31, "host_us_per_step": 130.0, "drafting_s": 597.0,
     "model_loaded": True, "warnings": [{"at": 1.0, "text": "edgespec.threads: passes stall"}],
-    "owner": {"mode": "always", "state": "drafting", "because": None, "sources": {"input": "off: none"},
-              "stepped_aside": [{"at": "2026-11-21T22:00:00+0000", "because": "it is busy", "for_s": 61.0}]},
 }  # fmt: skip
 
 
 def test_a_status_reads_as_words_and_units() -> None:
-    assert report.text(STATUS).splitlines() == [
+    part = WorkerPart("example", report=lambda status: [("part", f"of {status['requests']} requests")])
+    assert report.text(STATUS, [part]).splitlines() == [
         "worker        lab-7 (ab12), edgespec 0.1, up 1:02:03",
         "state         drafting",
         "gateway       gw at 127.0.0.1:7443, round trip 3.2 ms",
@@ -120,9 +120,7 @@ def test_a_status_reads_as_words_and_units() -> None:
         "drafting      95 steps in 0:09:57: 6.3 ms a step, and 0.1 ms beside the model",
         "sent          218 candidates in 38 frames",
         "acceptance    781 of 1302 tokens were drafted (60%)",
-        "owner         drafting (`owner.mode` is always)",
-        "  input       off: none",
-        "  aside       2026-11-21T22:00:00+0000 for 0:01:01: it is busy",
+        "part          of 53 requests",
         "warnings      edgespec.threads: passes stall",
     ]
 

@@ -12,25 +12,24 @@ from typing import Any
 import pytest
 
 from edgespec import __main__ as command
-from edgespec.core.presence import REASONS
 from edgespec.core.protocol.handshake import Pin, notice_of
 from edgespec.parts.doctor import checks as doctor
 from edgespec.parts.doctor.checks import ASIDE, Finding, examine, exit_code
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
-from edgespec.worker.config import OwnerSection, load
+from edgespec.worker.config import load
 from edgespec.worker.discovery import Browser
+from edgespec.worker.part import Permission, Presence, WorkerPart
 from tests.support.faulty_llama import CRASH, plant
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
-from tests.support.owner import Scripted
 from tests.support.services import serving_worker, until
 from tests.support.sockets import reserved
 from tests.support.tiny_gguf import make_tiny_gguf
 
 NOBODY = Pin(bytes(32), bytes(32))
 WELL: dict[str, Any] = {
-    "linked": True, "gateway": "gw", "paused": None, "owner": {"because": None}, "requests": 3,
+    "linked": True, "gateway": "gw", "paused": None, "aside": None, "requests": 3,
     "tokens_committed": 1000, "tokens_matched": 700, "step_ms": 4.0, "frames": 9,
     "uptime_s": 900,
 }  # fmt: skip
@@ -40,7 +39,12 @@ WELL: dict[str, Any] = {
     ("check", "planted", "code", "do"),
     [
         (doctor.linked, {"linked": False}, 69, "addresses"),
-        (doctor.paused, {"paused": "its owner comes first", "owner": {"because": REASONS["cpu"]}}, ASIDE, "[owner]"),
+        (
+            doctor.paused,
+            {"paused": "busy", "aside": {"because": "a job runs", "do": "wait for it"}},
+            ASIDE,
+            "wait for it",
+        ),
         (doctor.paused, {"paused": "exam week"}, ASIDE, "edgespec resume"),
         (doctor.assigned, {"requests": 0}, ASIDE, "keys list"),
         (doctor.matched, {"tokens_matched": 100}, 66, "draft.model"),
@@ -201,11 +205,18 @@ async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(
         assert broken["model"].exit_code == 70 and "is killed by SIGILL" in broken["model"].says
 
 
-async def test_a_running_worker_whose_owner_is_there_is_said(tmp_path: Path) -> None:
-    sign = Scripted("input", 1, period_s=0.02)
-    async with serving_worker(tmp_path, OwnerSection(), [sign]) as running:
-        await until(lambda: running.service.owner.verdict and not running.service.owner.verdict.drafting)
+class Aside(Presence):
+    """Forbids drafting."""
+
+    @property
+    def permission(self) -> Permission:
+        return Permission(False, "busy", "a job runs", "wait for it")
+
+
+async def test_a_running_worker_that_stepped_aside_is_said(tmp_path: Path) -> None:
+    part = WorkerPart("aside", presence=lambda settings, changed: Aside())
+    async with serving_worker(tmp_path, [part]) as running:
         await until(lambda: running.service._link)
         found = {one.check: one async for one in examine(lambda: load(config(tmp_path)))}
-        assert REASONS["input"] in found["pause"].says and found["pause"].exit_code == ASIDE
+        assert found["pause"] == Finding("pause", "the worker stepped aside: a job runs", "wait for it", ASIDE)
         assert "worker" not in found and found["link"].exit_code == 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, OwnerSection, WorkerSettings
+from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
 from edgespec.worker.service import Service
 from tools.sim.live.engines import SleepingDrafter
 from tools.sim.live.setting import Setting, read
@@ -38,7 +38,6 @@ def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
         draft=DraftSection(**draft),  # type: ignore[arg-type]
         gateway=GatewaySection(address=address, discover=False),
         daemon=DaemonSection(name="replay-worker", state_dir=str(state), priority="normal"),
-        owner=OwnerSection(mode="always"),
     )
 
 

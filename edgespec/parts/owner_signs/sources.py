@@ -26,7 +26,7 @@ class Source(Protocol):
     """One kind of sign. Any method may raise Unavailable; the source is opened again later."""
 
     name: str
-    """A key of `edgespec.core.presence.REASONS`."""
+    """A key of `edgespec.parts.owner_signs.policy.REASONS`."""
     period_s: float
     """Seconds between two reads."""
 

@@ -29,7 +29,7 @@ REASONS: Mapping[str, str] = {
 
 
 class State(Enum):
-    """Of one worker towards its owner."""
+    """The state of one worker towards its owner."""
 
     DRAFTING = "drafting"
     ASIDE = "aside"
@@ -39,7 +39,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What one look at the sources amounts to."""
+    """The result of one look at the sources."""
 
     PRESENT = "present"
     QUIET = "quiet"
@@ -98,7 +98,7 @@ class OwnerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds until the next look."""
+    """The decision that holds until the next look."""
 
     state: State
     because: str | None

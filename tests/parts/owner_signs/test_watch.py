@@ -7,10 +7,10 @@ import io
 
 import pytest
 
-from edgespec.core.presence import OwnerPolicy, Verdict
+from edgespec.parts.owner_signs.policy import OwnerPolicy, Verdict
+from edgespec.parts.owner_signs.watch import RETRY_S, Watch
 from edgespec.shared import logs
-from edgespec.worker.presence.watch import RETRY_S, Watch
-from tests.support.owner import Scripted
+from tests.parts.owner_signs.scripted import Scripted
 
 
 async def watched(policy: OwnerPolicy, *sources: Scripted) -> tuple[Watch, list[Verdict], asyncio.Task[None]]:

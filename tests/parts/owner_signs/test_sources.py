@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.shared.procstat import Rate
-from edgespec.worker.presence.sources import (
+from edgespec.parts.owner_signs.sources import (
     MAX_GROUPS,
     RESCAN_S,
     Battery,
@@ -23,6 +22,7 @@ from edgespec.worker.presence.sources import (
     Terminals,
     Unavailable,
 )
+from edgespec.shared.procstat import Rate
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -175,7 +175,7 @@ async def test_groups_that_begin_and_end_are_followed(tmp_path: Path) -> None:
 PRESSED = """
 import asyncio, os, subprocess, sys, time
 from pathlib import Path
-from edgespec.worker.presence.sources import OtherGroups
+from edgespec.parts.owner_signs.sources import OtherGroups
 base = Path(sys.argv[1])
 (base / "worker/cgroup.procs").write_text(str(os.getpid()))
 async def main():

@@ -1,4 +1,4 @@
-"""Reads the sources and applies the policy: the shell around `edgespec.core.presence`."""
+"""Reads the sources and applies the policy: the shell around `edgespec.parts.owner_signs.policy`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.core.presence import DAY_S, OwnerPolicy, Presence, Verdict
-from edgespec.worker.presence.bus import Metered, Sessions
-from edgespec.worker.presence.sources import (
+from edgespec.parts.owner_signs.bus import Metered, Sessions
+from edgespec.parts.owner_signs.policy import DAY_S, OwnerPolicy, Presence, Verdict
+from edgespec.parts.owner_signs.sources import (
     Battery,
     InputDevices,
     OtherGpuUse,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.presence import REASONS, TABLE, Event, OwnerPolicy, Presence, State
+from edgespec.parts.owner_signs.policy import REASONS, TABLE, Event, OwnerPolicy, Presence, State
 
 LIMITS = {"input": 1.0, "cpu": 0.5, "battery": 1.0}
 NOON = 43_200.0

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.worker.config import OwnerSection
-from edgespec.worker.presence.sources import Terminals
-from edgespec.worker.service import OWNER_FIRST
+from edgespec.parts.owner_signs.presence import OWNER_FIRST
+from edgespec.parts.owner_signs.settings import OwnerSection
+from edgespec.parts.owner_signs.sources import Terminals
+from tests.parts.owner_signs.signed import with_signs
 from tests.support.services import Running, serving_worker
 
 RETURNS = 5
@@ -52,7 +53,8 @@ async def silence(running: Running) -> float:
 
 async def test_five_keys_each_silence_the_worker(tmp_path: Path, terminal: tuple[int, int]) -> None:
     times: list[float] = []
-    async with serving_worker(tmp_path, OwnerSection(idle_s=2.0), [Terminals()]) as running, asyncio.timeout(120):
+    part = with_signs(OwnerSection(idle_s=2.0), Terminals())
+    async with serving_worker(tmp_path, [part]) as running, asyncio.timeout(120):
         for number in range(1, RETURNS + 1):
             os.utime(os.ttyname(terminal[1]), (1000, 1000))  # the kernel sets the time only if it is 8 s old
             await asyncio.sleep(2 * Terminals.period_s)  # until the source has seen it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.worker.presence.sources import Source, Unavailable
+from edgespec.parts.owner_signs.sources import Source, Unavailable
 
 
 class Scripted(Source):

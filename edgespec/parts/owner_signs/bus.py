@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from edgespec.worker.presence.sources import Source, Unavailable
+from edgespec.parts.owner_signs.sources import Source, Unavailable
 
 if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus

@@ -13,8 +13,8 @@ import pytest
 from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
-from edgespec.worker.presence.bus import Metered, Sessions
-from edgespec.worker.presence.sources import Unavailable
+from edgespec.parts.owner_signs.bus import Metered, Sessions
+from edgespec.parts.owner_signs.sources import Unavailable
 from tests.support.programs import require
 from tests.support.until import until
 
@@ -70,7 +70,7 @@ class Bus:
 async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
     program = require("dbus-daemon")
     (tmp_path / "bus.conf").write_text(CONFIG.format(path=tmp_path / "bus"))
-    monkeypatch.setattr("edgespec.worker.presence.bus.CALL_S", 20.0)
+    monkeypatch.setattr("edgespec.parts.owner_signs.bus.CALL_S", 20.0)
     daemon = await asyncio.create_subprocess_exec(
         program, f"--config-file={tmp_path}/bus.conf", "--nofork", "--print-address=1", stdout=subprocess.PIPE
     )

@@ -1,0 +1,70 @@
+"""`[owner]`: when a worker drafts on a machine whose owner comes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
+
+from edgespec.parts.owner_signs.policy import IDLE_S, OwnerPolicy
+from edgespec.shared.fields import Hours, hours
+from edgespec.shared.settings import Section
+
+Sign = Literal["input", "terminals", "sessions", "cpu", "pressure", "gpu", "battery", "metered"]
+SIGN_LIMITS: Mapping[Sign, float] = {
+    "input": 1,
+    "terminals": 1,
+    "sessions": 1,
+    "cpu": 0.5,
+    "pressure": 20.0,
+    "gpu": 10.0,
+    "battery": 1,
+    "metered": 1,
+}
+"""Value of a source from which on the owner counts as present: half a core that other programs use, 20 % of the time in
+which they wait for a processor, 10 % of a GPU; 1 if a source says yes or no. A desktop without its owner stays below
+them, and a compile job or a game is above them at once (docs/worker.md)."""
+FREE_AFTER_S = 600.0
+"""Seconds aside before a model is freed: loading it again takes seconds, and a short return should not cost them."""
+
+
+class OwnerSection(Section, frozen=True):
+    """The table `[owner]`."""
+
+    mode: Literal["when-idle", "always", "never"] = "when-idle"
+    hours: tuple[Hours, ...] = ()
+    idle_s: Annotated[float, Meta(ge=0, le=86_400)] = IDLE_S
+    model: Literal["keep", "free"] = "keep"
+    signs: tuple[Sign, ...] = get_args(Sign)
+
+
+_SIGNS = "list the signs that count in `owner.signs`; their limits are constants (docs/worker.md)."
+REMOVED: Mapping[str, str] = {
+    "owner.input": _SIGNS,
+    "owner.terminals": _SIGNS,
+    "owner.sessions": _SIGNS,
+    "owner.cpu_cores": _SIGNS,
+    "owner.pressure_percent": _SIGNS,
+    "owner.gpu_percent": _SIGNS,
+    "owner.battery": _SIGNS,
+    "owner.metered": _SIGNS,
+    "owner.free_after_s": f'with `owner.model = "free"` the model is freed after {FREE_AFTER_S:.0f} s.',
+}
+"""Keys of earlier versions, each with what holds instead."""
+
+
+def owner_policy(owner: OwnerSection) -> OwnerPolicy:
+    """The policy that these settings describe."""
+    free_after_s = math.inf
+    if owner.model == "free":
+        free_after_s = FREE_AFTER_S
+
+    return OwnerPolicy(
+        mode=owner.mode,
+        hours=tuple(hours(text) for text in owner.hours),
+        limits={sign: SIGN_LIMITS[sign] for sign in owner.signs},
+        idle_s=owner.idle_s,
+        free_after_s=free_after_s,
+    )
