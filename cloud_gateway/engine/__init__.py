@@ -4,6 +4,6 @@ Public, by module:
 
 - `exchange`: `Declined`, `Inbox`, `Recording`, `WorkerGone`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
-- `offloading`: `Workers`
+- `pool`: `Workers`
 - `queued_answers`: `REST`
 """

@@ -166,7 +166,7 @@ class LocalDrafting:
         with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
         cost = timed.cost()
-        self.count(cost.passes, cost.seconds)
+        self.stats.drafted(cost.passes, cost.seconds)
         active.generation.note(Spent(kind, cost.seconds, cost.passes), cost.ended)
 
     def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
@@ -203,7 +203,7 @@ class LocalDrafting:
             proposals_of = model.draft(asked)
         cost = timed.cost()
 
-        self.count(cost.passes, cost.seconds)
+        self.stats.drafted(cost.passes, cost.seconds)
         rows = sum(len(leaves) for leaves in leaves_of)
         for (active, _), leaves in zip(group, leaves_of, strict=True):
             active.generation.note(Spent("draft", cost.seconds * len(leaves) / rows, cost.passes), cost.ended)
@@ -237,11 +237,6 @@ class LocalDrafting:
         with Contained(self._lost, active):
             return self.model.backlog(active.id) if self.model is not None else 0
         return 0  # it has just been given up
-
-    def count(self, passes: int, seconds: float) -> None:
-        """Books so many passes of the draft model."""
-        self.stats.draft_s += seconds
-        self.stats.local_passes += passes
 
     def _lost(self, active: Active, error: Exception) -> None:
         """Whatever the local draft raises costs the request its local draft and nothing else."""

@@ -44,7 +44,7 @@ from cloud_gateway.engine.exchange import (
     WorkerReady,
 )
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.offloading import Workers
+from cloud_gateway.engine.pool import WorkerPool, Workers
 from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
 from cloud_gateway.engine.queued_answers import QueuedAnswers
 from cloud_gateway.engine.requests import Requests
@@ -120,12 +120,25 @@ class Engine:
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
+        stats = Stats()
+        self.pool = WorkerPool(workers or Workers(), self._outbox.add)
+        self.queued_answers = QueuedAnswers(
+            self.pool, local, self._verify_s, clock, stats, settings.sources, target.eos
+        )
         self.requests = Requests(
-            target, local, heads or {}, self._verify_s, clock, workers or Workers(),
-            settings.policy.workers_per_request, self._outbox.add, self._finish,
-        )  # fmt: skip
+            target,
+            local,
+            heads or {},
+            self._verify_s,
+            clock,
+            stats,
+            self.pool,
+            settings.policy.workers_per_request,
+            self.queued_answers.release,
+            self._outbox.add,
+            self._finish,
+        )
         self.offloading = self.requests.offloading
-        self.queued_answers = QueuedAnswers(self.offloading, self.requests.local, settings.sources, target.eos)
         queue = Waiting[Active](settings.queue_limit)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         rows = 1 + settings.policy.verify_nodes
@@ -205,17 +218,19 @@ class Engine:
 
     def _recall(self, request: GenerationRequest, settings: PolicySettings) -> Learnt | None:
         """What the policy of an earlier request of this kind learnt, with a worker that may draft for this one."""
-        workers = self.offloading.workers.linked().values()
+        workers = self.pool.linked().values()
         allowed = [worker.label for worker in workers if worker.groups & request.groups]
         return self._memory.recall(allowed, kind_of(request.sampling.temperature, settings.sources))
 
-    def _listen(self, generation: Generation, settings: PolicySettings) -> Listener:
-        """What records the request besides its account."""
+    def _listen(self, generation: Generation, settings: PolicySettings) -> Listener | None:
+        """What records the request besides its account; None if nothing does."""
         listeners: list[Listener] = []
         for recorder in self.recorders:
             listener = recorder.listener(generation, settings, self._verify_s)
             if listener is not None:
                 listeners.append(listener)
+        if not listeners:
+            return None
         return Listeners(listeners)
 
     def _generation(
@@ -276,8 +291,8 @@ class Engine:
         # 1. Who runs: events, slots, workers. They are sent what they need before the target computes.
         self._take_in()
         self.slots.turn()
-        self.offloading.share()
-        self.queued_answers.lead(self.slots.queue)
+        self.requests.step_all(self.offloading.share())
+        self.queued_answers.lead(self.slots.queue, self.offloading.idle)
         self._flush()
 
         # 2. What is computed: drafts, then a pass of the target for those that are ready.
@@ -323,18 +338,27 @@ class Engine:
     def _apply(self, event: InboxEvent, at: float) -> None:
         match event:
             case FrameArrived():
-                if not (self.requests.frame_arrived(event, at) or self.queued_answers.frame_arrived(event)):
-                    self.stats.frames.count("stale")  # its request is over
+                self._frame_arrived(event, at)
             case WorkerReady():
-                self.offloading.worker_ready()
+                self.requests.step_all(self.offloading.worker_ready())
             case WorkerGone():
-                self.offloading.worker_gone(event)
+                self.requests.step_all(self.offloading.worker_gone(event))
             case Declined():
-                if not self.offloading.declined(event):
-                    self.queued_answers.declined(event)
+                self.requests.step_all(self.offloading.declined(event))
+                self.queued_answers.declined(event)
             case ClientLeft(active):  # one that runs stops after its round
                 self.slots.queue.remove(active)
                 self.requests.step(active, Ended("left"))
+
+    def _frame_arrived(self, event: FrameArrived, at: float) -> None:
+        """Hands a frame to its request, or to the answer that its worker writes ahead."""
+        if self.requests.frame_arrived(event, at):
+            return
+        taken = self.queued_answers.frame_arrived(event)
+        if taken is None:
+            self.stats.frames.count("stale")  # its request is over
+        else:
+            self.requests.frame_taken(taken, event.frame.request)
 
     def _read(self, computed: bool, wake: float) -> float | None:
         """Reads one chunk of a prompt if it is due; returns when to wake, or None after a chunk.
@@ -383,4 +407,4 @@ class Engine:
         """Hands everything of this turn over, commits before tokens in the order made; `handover`: gives the event loop
         the time to write them."""
         wait = handover and threading.current_thread() is self._thread
-        self._outbox.flush(self.offloading.outgoing(), HANDOVER_S if wait else 0.0)
+        self._outbox.flush(self.pool.outgoing(), HANDOVER_S if wait else 0.0)

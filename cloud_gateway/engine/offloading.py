@@ -1,217 +1,189 @@
-"""Who drafts for which request: assignment, commits, and moving on when a worker goes (engine thread)."""
+"""Which worker drafts for which request: assignment, and moving on when a worker goes. Lives on the engine's thread.
+
+Each method here yields the events that follow, and the driver (`Requests.step`) hands each to its request before it
+takes the next one: the load of a worker, by which the next is chosen, counts the assignments before. Stepping the
+requests from here was tried first, and made a circle of the two objects, with steps inside steps.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from cloud_gateway.core.policies.policy import LinkView
-from cloud_gateway.core.policies.settings import DEFAULTS
-from cloud_gateway.core.requests.events import Event, FrameTaken, Released, Send, WorkerChanged
-from cloud_gateway.core.requests.router import LinkedWorker, Merit, choose
+from cloud_gateway.core.requests.events import Released, WorkerChanged
+from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.engine.exchange import Active, Declined, WorkerGone
-from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import ToWorker
+from cloud_gateway.engine.pool import WorkerPool, scope_for
+
+WorkerNeeded = Callable[[str, str], None]
+"""Called with a worker, and the reason, before a request is given it: it has no time for anything else. It is called
+also if the worker has gone."""
 
 
-class Workers:
-    """The link layer as the engine sees it: `linked` and `view` on the engine's thread, the rest on the event loop.
+class Change(NamedTuple):
+    """A worker drafts for a request from now on, or no longer does."""
 
-    This one is that of a gateway without links, which decodes everything itself.
-    """
-
-    def linked(self) -> Mapping[str, LinkedWorker]:
-        """Workers by id, the paused ones included; the mapping is live, so that asking costs nothing."""
-        return {}
-
-    def view(self, worker: str) -> LinkedWorker | None:
-        """One of them, asked for at every decision."""
-        return self.linked().get(worker)
-
-    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
-        """Sends messages, in one frame if they fit; those to a worker that has gone are dropped."""
-
-    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
-        """Ends the link of a worker that broke the protocol over this request."""
-
-    def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
-        """How far a worker's candidates for one request of an API key were what it claimed."""
-
-    def diverged(self, worker: str) -> None:
-        """The target left what the worker had drafted for a request."""
-
-    def note(self, worker: str, reason: str, text: str) -> None:
-        """Counts and logs something that was dropped but does not end the link."""
+    active: Active
+    event: WorkerChanged
 
 
-def scope_for(worker: str, scope: bytes) -> bytes:
-    """A cache scope as it is sent to one worker, so that two workers cannot find out that they serve the same key."""
-    data = b"edgespec/1 cache scope\0" + scope + worker.encode()
-    return hashlib.sha256(data).digest()[: len(scope)]
+Changes = Iterator[Change]
 
 
 def why_none(linked: Collection[LinkedWorker], groups: frozenset[str], load: Mapping[str, int]) -> str:
     """Why no worker drafts, for the usage."""
-    if any(one.groups & groups and not one.paused and not one.takes(load.get(one.id, 0)) for one in linked):
-        return "every worker has as many requests as it takes"
+    for worker in linked:
+        if worker.groups & groups and not worker.paused and not worker.takes(load.get(worker.id, 0)):
+            return "every worker has as many requests as it takes"
     if all(worker.groups & groups for worker in linked):
         return "no worker is linked"
     return f"no worker of this API key's groups ({', '.join(sorted(groups))}) is linked"
 
 
-@dataclass(slots=True)
 class Offloading:
-    """Which worker drafts for which request. `post` hands a call to the event loop, in order."""
+    """Chooses workers for the requests in slots."""
 
-    workers: Workers
-    active: Mapping[int, Active]
-    post: Callable[[Callable[[], None]], None]
-    step: Callable[[Active, Event], None]
-    workers_per_request: int = DEFAULTS.workers_per_request
-    merit: Merit = field(default_factory=Merit)
-    let_go: Callable[[str, str], None] = lambda worker, why: None
-    """Called where a worker, for this reason, has no time for answers to prompts that wait (queued_answers.py)."""
-    _outgoing: dict[str, list[ToWorker]] = field(default_factory=dict)
-    _changed: bool = False
-    """Whether workers may have become idle since `share` last looked."""
+    def __init__(
+        self,
+        pool: WorkerPool,
+        active: Mapping[int, Active],
+        workers_per_request: int,
+        on_worker_needed: WorkerNeeded = lambda worker, why: None,
+    ) -> None:
+        """`active`: the requests in slots, in a mapping that the driver changes."""
+        self._pool = pool
+        self._active = active
+        self._workers_per_request = workers_per_request
+        self._on_worker_needed = on_worker_needed
+        self._changed = False
+        """Whether workers may have become idle since `share` last looked."""
 
-    def assign(self, active: Active, useless: str | None = None) -> None:
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def assign(self, active: Active, useless: str | None = None) -> Changes:
         """Finds a worker for a request that may have one; `useless`: in the place of this one, if there is another."""
         generation = active.generation
         groups = active.request.groups
-        if not (generation.may_offload if useless else generation.wants_worker):
+        wanted = generation.wants_worker
+        if useless:
+            wanted = generation.may_offload
+        if not wanted:
             return
 
-        linked = dict(self.workers.linked())  # a copy: the link layer changes its own meanwhile
+        linked = self._pool.linked()
         load = self._load()
         present = generation.assignments.given.keys()
         worker = choose(
             linked.values(),
             load,
             groups,
-            self.merit,
+            self._pool.merit,
             exclude=generation.assignments.excluded | present,
-            explore=not useless and self.merit.explores(),
+            explore=not useless and self._pool.merit.explores(),
         )
         if worker is None:
             if not useless:
-                self.step(active, WorkerChanged("", "none", why_none(linked.values(), groups, load)))
+                yield Change(active, WorkerChanged("", "none", why_none(linked.values(), groups, load)))
             return
 
+        beside = bool(present - {useless})
         if useless:
-            self.step(active, WorkerChanged(useless, "useless"))
-        self._free(worker)
-        self._give(active, linked[worker], beside=bool(present - {useless}))
+            yield Change(active, WorkerChanged(useless, "useless"))
+        yield from self._free(worker)
+        yield self._give(active, linked[worker], beside=beside)
 
-    def _load(self) -> Counter[str]:
-        """Requests by the worker that drafts for them first."""
-        firsts = (active.generation.assignment for active in self.active.values())
-        return Counter(first.worker for first in firsts if first is not None)
-
-    def _free(self, worker: str) -> None:
-        """Takes a worker away from requests that it drafts for beside another one: they can do without it."""
-        for active in list(self.active.values()):
-            beside = list(active.generation.assignments.given)[1:]
-            if worker in beside:
-                self.step(active, WorkerChanged(worker, "needed"))
-
-    def _give(self, active: Active, worker: LinkedWorker, *, beside: bool = False) -> None:
-        self.let_go(worker.id, "needed elsewhere")
-        self.merit.given(worker.label)
-        scope = scope_for(worker.id, active.request.cache_scope)
-        self.step(active, WorkerChanged(worker.id, "beside" if beside else "assigned", worker.label, scope))
-        self._changed = True
-
-    def share(self) -> None:
+    def share(self) -> Changes:
         """Gives workers to requests that have none, and idle ones to those that have one, up to `workers_per_request`.
-        Asked every turn; it looks only where a worker was linked, given or released meanwhile."""
+
+        Called every turn; it looks only if a worker was linked, given or released meanwhile.
+        """
         if not self._changed:
             return
         self._changed = False
-        for active in [one for one in self.active.values() if one.generation.wants_worker]:
-            self.assign(active)
-        if self.workers_per_request == 1:
+        for active in [active for active in self._active.values() if active.generation.wants_worker]:
+            yield from self.assign(active)
+        if self._workers_per_request == 1:
             return
-        linked = dict(self.workers.linked())
+
+        # The request with the fewest workers is the first to get an idle one.
+        linked = self._pool.linked()
         busy = self._busy()
-        for active in sorted(self.active.values(), key=lambda active: len(active.generation.assignments.given)):
-            generation = active.generation
-            given = generation.assignments.given.keys()
-            sharing = generation.may_offload and given <= linked.keys()
-            if not sharing or not 0 < len(given) < self.workers_per_request:
+        for active in sorted(self._active.values(), key=lambda active: len(active.generation.assignments.given)):
+            assignments = active.generation.assignments
+            present = assignments.given.keys()
+            may_share = active.generation.may_offload and present <= linked.keys()
+            if not may_share or not 0 < len(present) < self._workers_per_request:
                 continue
-            idle = [view for view in linked.values() if view.id not in busy]
-            worker = choose(idle, {}, active.request.groups, self.merit, exclude=generation.assignments.excluded)
-            if worker is not None:
-                busy.add(worker)
-                self._give(active, linked[worker], beside=True)
+            idle = [worker for worker in linked.values() if worker.id not in busy]
+            chosen = choose(idle, {}, active.request.groups, self._pool.merit, exclude=assignments.excluded)
+            if chosen is not None:
+                busy.add(chosen)
+                yield self._give(active, linked[chosen], beside=True)
+
+    def worker_ready(self) -> Changes:
+        """A worker was linked or resumed: requests without one may use it."""
+        self._changed = True
+        for active in list(self._active.values()):
+            yield from self.assign(active)
+
+    def worker_gone(self, event: WorkerGone) -> Changes:
+        """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
+        for active in list(self._active.values()):
+            yield Change(active, WorkerChanged(event.worker, "gone"))
+        self._on_worker_needed(event.worker, "moved")
+
+    def declined(self, event: Declined) -> Changes:
+        """A worker will not draft for one request."""
+        active = self._active.get(event.request)
+        if active is not None:
+            yield Change(active, WorkerChanged(event.worker, "declined"))
+
+    def released(self, active: Active, released: Released) -> None:
+        """A worker no longer drafts for a request."""
+        self._changed = True
+        self._pool.released(active.request.key, released)
+
+    # --- views ---------------------------------------------------------------------------------------------------
 
     def idle(self) -> dict[str, LinkedWorker]:
         """The linked workers that draft for no request that runs."""
         busy = self._busy()
-        return {name: worker for name, worker in dict(self.workers.linked()).items() if name not in busy}
-
-    def _busy(self) -> set[str]:
-        return {worker for active in self.active.values() for worker in active.generation.assignments.given}
-
-    def worker_ready(self) -> None:
-        """A worker was linked or resumed: requests without one may use it."""
-        self._changed = True
-        for active in list(self.active.values()):
-            self.assign(active)
-
-    def worker_gone(self, event: WorkerGone) -> None:
-        """A worker went, paused or was revoked: its requests move on at once, its candidates are dropped."""
-        for active in list(self.active.values()):
-            self.step(active, WorkerChanged(event.worker, "gone"))
-        self.let_go(event.worker, "moved")
-
-    def declined(self, event: Declined) -> bool:
-        """A worker will not draft for one request; whether that is one in a slot."""
-        active = self.active.get(event.request)
-        if active is not None:
-            self.step(active, WorkerChanged(event.worker, "declined"))
-        return active is not None
-
-    def send(self, message: Send) -> None:
-        """Queues a message for a worker, until the end of the turn."""
-        if message.diverged:
-            self.post(lambda: self.workers.diverged(message.worker))
-        self._outgoing.setdefault(message.worker, []).append(message.body)
-
-    def released(self, active: Active, released: Released) -> None:
-        """Reports what a worker has brought for a request."""
-        self._changed = True
-        given = released.given
-        key = active.request.key
-        self.merit.ended(given.name, key, given.rounds, given.frames, given.brought)
-        self.post(lambda: self.workers.audited(given.worker, key, given.claimed, given.accepted))
-
-    def outgoing(self) -> Iterator[Callable[[], None]]:
-        """What sends each worker its messages of this turn; for the event loop, before anything else of the turn."""
-        messages = self._outgoing
-        self._outgoing = {}
-        for worker, bodies in messages.items():
-            yield partial(self.workers.send, worker, bodies)
-
-    def note(self, taken: FrameTaken) -> None:
-        """Reports a frame of a prefix that never was."""
-        if taken.unknown_prefix:
-            text = "a tree names tokens that never were its request's prefix"
-            self.post(lambda: self.workers.note(taken.worker, "prefix", text))
-
-    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
-        """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""
-        self.post(lambda: self.workers.punish(worker, error, request))
-        self.worker_gone(WorkerGone(worker))
+        return {name: worker for name, worker in self._pool.linked().items() if name not in busy}
 
     def link_of(self, active: Active) -> LinkView | None:
         """What the controller may know of the request's worker; None while nobody drafts for it."""
-        given = active.generation.assignment
-        worker = self.workers.view(given.worker) if given else None
-        if given is None or worker is None:
+        assignment = active.generation.assignment
+        if assignment is None:
             return None
-        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, given.ready)
+        worker = self._pool.view(assignment.worker)
+        if worker is None:
+            return None
+        return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, assignment.ready)
+
+    # --- internals -----------------------------------------------------------------------------------------------
+
+    def _load(self) -> Counter[str]:
+        """Requests by the worker that drafts for them first."""
+        firsts = [active.generation.assignment for active in self._active.values()]
+        return Counter(first.worker for first in firsts if first is not None)
+
+    def _busy(self) -> set[str]:
+        return {worker for active in self._active.values() for worker in active.generation.assignments.given}
+
+    def _free(self, worker: str) -> Changes:
+        """Takes a worker away from requests that it drafts for beside another one: they can do without it."""
+        for active in list(self._active.values()):
+            beside = list(active.generation.assignments.given)[1:]
+            if worker in beside:
+                yield Change(active, WorkerChanged(worker, "needed"))
+
+    def _give(self, active: Active, worker: LinkedWorker, *, beside: bool) -> Change:
+        self._on_worker_needed(worker.id, "needed elsewhere")
+        self._pool.merit.given(worker.label)
+        self._changed = True
+        scope = scope_for(worker.id, active.request.cache_scope)
+        if beside:
+            return Change(active, WorkerChanged(worker.id, "beside", worker.label, scope))
+        return Change(active, WorkerChanged(worker.id, "assigned", worker.label, scope))

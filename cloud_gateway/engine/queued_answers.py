@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import catch_up_batch
+from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.assignment import Askings, RemoteAnswer, patience
 from cloud_gateway.core.requests.events import (
     FrameArrived,
@@ -32,8 +34,8 @@ from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.core.sources.answers import Answers, Archive
 from cloud_gateway.core.sources.interface import KEPT_TOKENS, QUEUED_TOKENS, SourceSettings
 from cloud_gateway.engine.exchange import Active, Declined, Waiting
-from cloud_gateway.engine.local_draft import DraftTimer, LocalDrafting
-from cloud_gateway.engine.offloading import Offloading, scope_for
+from cloud_gateway.engine.local_draft import DraftTimer
+from cloud_gateway.engine.pool import WorkerPool, scope_for
 from cloud_gateway.models.drafts import DraftModel
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import RemoteProtocolError
@@ -51,7 +53,7 @@ FIRST_NUMBER = 1 << 62
 """Answers are numbered from here on the wire, where no request of a client gets to."""
 
 
-class _Wanted(NamedTuple):
+class AnswerJob(NamedTuple):
     """One answer that is to be written."""
 
     active: Active
@@ -65,41 +67,54 @@ class _Wanted(NamedTuple):
     """Tokens that end it."""
 
 
-class _Own(NamedTuple):
+class LocalAnswer(NamedTuple):
     """What the local draft writes, as far as it is written. The draft model has it under the request's number negated,
     since a running request has that number."""
 
-    wanted: _Wanted
+    job: AnswerJob
     ranker: Ranker
     tokens: list[int]
 
 
 @dataclass(slots=True, eq=False)
-class _Remote:
+class WorkerAnswer:
     """What a worker writes."""
 
-    wanted: _Wanted
+    job: AnswerJob
     worker: LinkedWorker
     answer: RemoteAnswer
     due: float
-    """When the worker has to have brought it further."""
+    """When the worker has to have brought it further, in seconds of the engine's clock."""
     frames: int = field(default=0, init=False)
-    """Of the worker, that brought candidates."""
+    """Frames of the worker that brought candidates."""
 
 
 class QueuedAnswers:
-    """Gives each request what there is when it gets its slot."""
+    """Gives each request what there is when it gets its slot. It knows the workers, and nothing of other requests."""
 
     def __init__(
-        self, offloading: Offloading, local: LocalDrafting, settings: SourceSettings, eos: Iterable[int]
+        self,
+        pool: WorkerPool,
+        model: DraftModel | None,
+        verify_s: StepCurve,
+        clock: Callable[[], float],
+        stats: Stats,
+        settings: SourceSettings,
+        eos: Iterable[int],
     ) -> None:
-        self._offloading, self._local, self._settings, self._eos = offloading, local, settings, frozenset(eos)
-        offloading.let_go = self.release
+        """`model`: the local draft; `verify_s`: seconds of a target pass by its rows."""
+        self._pool = pool
+        self._model = model
+        self._verify_s = verify_s
+        self._clock = clock
+        self._stats = stats
+        self._settings = settings
+        self._eos = frozenset(eos)
         self._archive = Archive(KEPT_TOKENS)
         self._askings: dict[int, Askings] = {}
         """By the requests that wait."""
-        self._own: _Own | None = None
-        self._remote: dict[int, _Remote] = {}
+        self._local: LocalAnswer | None = None
+        self._remote: dict[int, WorkerAnswer] = {}
         """By their numbers on the wire."""
         self._numbers = itertools.count(FIRST_NUMBER)
         self._next_at = 0.0
@@ -107,14 +122,17 @@ class QueuedAnswers:
     # --- the requests --------------------------------------------------------------------------------------------
 
     def give(self, active: Active) -> None:
-        """The request gets its slot: an unfinished answer is as good as it goes, and earlier ones are looked up."""
-        began = self._local.clock()
+        """The request gets its slot. An unfinished answer is used as it is, and earlier ones are looked up."""
+        began = self._clock()
         self._stop(active, "admitted")
-        if not active.ran and (source := _source_of(active)) is not None:
-            for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
-                source.add(completion)
-            now = self._local.clock()
-            active.generation.note(Spent("source", now - began, name=source.name), now)
+        source = _source_of(active)
+        if active.ran or source is None:
+            return
+
+        for completion in self._archive.find(active.request.cache_scope, active.request.tokens):
+            source.add(completion)
+        now = self._clock()
+        active.generation.note(Spent("source", now - began, name=source.name), now)
 
     def ended(self, active: Active) -> None:
         """The request is over; what it emitted may serve the next one of the same conversation."""
@@ -130,198 +148,220 @@ class QueuedAnswers:
 
     def _stop(self, active: Active, why: str) -> None:
         """The request waits no more."""
-        for one in list(self._remote.values()):
-            if one.wanted.active is active:
-                one.answer.advance()
-                self._end_remote(one, why)
-        if self._own is not None and self._own.wanted.active is active:
-            self._end_own(self._own)
+        for writing in list(self._remote.values()):
+            if writing.job.active is active:
+                writing.answer.advance()
+                self._end_remote(writing, why)
+        if self._local is not None and self._local.job.active is active:
+            self._end_local(self._local)
         self._askings.pop(active.id, None)
 
-    def _claim(self, waiting: Sequence[Active], may: Callable[[Active, Askings], bool]) -> _Wanted | None:
+    def _claim(self, waiting: Sequence[Active], may: Callable[[Active, Askings], bool]) -> AnswerJob | None:
         """The next answer for a request that fulfils the condition; it counts as asked for from then on. Every request
         gets its first one before any gets a second one."""
-        known = (
-            (self._askings.setdefault(one.id, Askings()), one)
-            for one in waiting
-            if not one.ran and _source_of(one) is not None
-        )
-        most = self._settings.queued_answers
-        found = [(askings, one) for askings, one in known if askings.next < most and may(one, askings)]
-        if not found:
+        candidates: list[tuple[Askings, Active]] = []
+        for active in waiting:
+            if active.ran or _source_of(active) is None:
+                continue
+            askings = self._askings.setdefault(active.id, Askings())
+            if askings.next < self._settings.queued_answers and may(active, askings):
+                candidates.append((askings, active))
+        if not candidates:
             return None
-        askings, active = min(found, key=lambda pair: pair[0].next)
+
+        askings, active = min(candidates, key=lambda pair: pair[0].next)
         number = askings.take()
         limit = min(QUEUED_TOKENS, active.request.max_tokens)
-        stops = frozenset[int]() if active.request.ignore_eos else self._eos
+        stops = self._eos
+        if active.request.ignore_eos:
+            stops = frozenset()
         sampling = _sampling(active.generation.assignments.sampling, number)
-        return _Wanted(active, askings, number, sampling, limit, stops)
+        return AnswerJob(active, askings, number, sampling, limit, stops)
 
     # --- workers -------------------------------------------------------------------------------------------------
 
-    def lead(self, queue: Waiting[Active]) -> None:
-        """Leads on the workers that write, and lets idle ones begin, before the local draft does."""
+    def lead(self, queue: Waiting[Active], idle_workers: Callable[[], dict[str, LinkedWorker]]) -> None:
+        """Commits progress of running answers, and starts new ones on workers that draft for no request."""
         if not self._settings.queued_answers:
             return
-        waiting, now = queue.all(), self._local.clock()
-        for one in list(self._remote.values()):
-            commit = one.answer.advance()
-            if one.answer.done:
-                self._end_remote(one, "written")
-            elif commit is not None:
-                self._send(one, commit)
-                one.due = now + patience(one.worker.rtt_high_s, one.worker.step_s, 0)
-            elif now >= one.due:
-                self._lose(one, "silent")
-        writing = {one.worker.id for one in self._remote.values()}
-        linked = self._offloading.idle().items() if waiting else ()
-        idle = {name: worker for name, worker in linked if name not in writing}
+        now = self._clock()
+        for writing in list(self._remote.values()):
+            self._lead_on(writing, now)
 
-        def chosen(active: Active, askings: Askings) -> str | None:
-            """The worker that is asked for an answer to this prompt; None where none of those may be."""
-            assignments, merit = active.generation.assignments, self._offloading.merit
-            if not assignments.allowed:
-                return None
-            exclude = assignments.excluded | askings.lost_by
-            return choose(idle.values(), {}, active.request.groups, merit, exclude=exclude)
-
-        while idle and (wanted := self._claim(waiting, lambda *one: chosen(*one) is not None)) is not None:
-            worker = chosen(wanted.active, wanted.askings)
+        waiting = queue.all()
+        if not waiting:
+            return
+        busy = {writing.worker.id for writing in self._remote.values()}
+        idle = {name: worker for name, worker in idle_workers().items() if name not in busy}
+        while idle:
+            job = self._claim(waiting, lambda active, askings: self._choose(active, askings, idle) is not None)
+            if job is None:
+                return
+            worker = self._choose(job.active, job.askings, idle)
             assert worker is not None
-            self._begin_remote(wanted, idle.pop(worker), now)
+            self._begin_remote(job, idle.pop(worker), now)
 
-    def _begin_remote(self, wanted: _Wanted, worker: LinkedWorker, now: float) -> None:
-        request = wanted.active.request
-        answer = RemoteAnswer(next(self._numbers), request.tokens, wanted.limit, wanted.stops)
+    def _lead_on(self, writing: WorkerAnswer, now: float) -> None:
+        """Commits what has arrived; a worker that brought nothing for too long is asked no more."""
+        commit = writing.answer.advance()
+        if writing.answer.done:
+            self._end_remote(writing, "written")
+        elif commit is not None:
+            self._send(writing, commit)
+            writing.due = now + patience(writing.worker.rtt_high_s, writing.worker.step_s, 0)
+        elif now >= writing.due:
+            self._lose(writing, "silent")
+
+    def _choose(self, active: Active, askings: Askings, idle: Mapping[str, LinkedWorker]) -> str | None:
+        """The worker that is asked for an answer to this prompt; None if none of those may be."""
+        assignments = active.generation.assignments
+        if not assignments.allowed:
+            return None
+        exclude = assignments.excluded | askings.lost_by
+        return choose(idle.values(), {}, active.request.groups, self._pool.merit, exclude=exclude)
+
+    def _begin_remote(self, job: AnswerJob, worker: LinkedWorker, now: float) -> None:
+        request = job.active.request
+        answer = RemoteAnswer(next(self._numbers), request.tokens, job.limit, job.stops)
         due = now + patience(worker.rtt_high_s, worker.step_s, len(request.tokens))
-        one = self._remote[answer.number] = _Remote(wanted, worker, answer, due)
-        self._note(one, PromptSent(worker.id, worker.label))
-        for body in answer.open(wanted.sampling, scope_for(worker.id, request.cache_scope)):
-            self._send(one, body)
+        writing = WorkerAnswer(job, worker, answer, due)
+        self._remote[answer.number] = writing
+        self._note(writing, PromptSent(worker.id, worker.label))
+        for body in answer.open(job.sampling, scope_for(worker.id, request.cache_scope)):
+            self._send(writing, body)
 
-    def frame_arrived(self, event: FrameArrived) -> bool:
-        """Merges a frame; whether it belongs to an answer that its worker writes."""
-        one = self._remote.get(event.frame.request)
-        if one is None or one.worker.id != event.worker:
-            return False
+    def frame_arrived(self, event: FrameArrived) -> FrameTaken | None:
+        """Merges a frame into the answer that its worker writes; None if the worker writes none of that number.
+
+        The caller carries out what follows from the frame, as for a request that runs.
+        """
+        writing = self._remote.get(event.frame.request)
+        if writing is None or writing.worker.id != event.worker:
+            return None
+
         with Contained() as caught:
-            merged = one.answer.merge(event.frame, event.worker)
+            merged = writing.answer.merge(event.frame, event.worker)
         if caught.error is not None:
-            self._note(one, WaitingFrame(event.worker, one.worker.label, "rejected"))
-            self._punish(one, caught.error)
-            return True
-        kind = "used" if merged.fresh else "stale"
-        one.frames += bool(merged.fresh)
-        self._note(one, WaitingFrame(event.worker, one.worker.label, kind))
-        self._offloading.note(FrameTaken(kind, event.worker, merged))
-        return True
+            self._note(writing, WaitingFrame(event.worker, writing.worker.label, "rejected"))
+            return FrameTaken("rejected", event.worker, error=self._broken(writing, caught.error))
+
+        kind = "stale"
+        if merged.fresh:
+            kind = "used"
+            writing.frames += 1
+        self._note(writing, WaitingFrame(event.worker, writing.worker.label, kind))
+        return FrameTaken(kind, event.worker, merged)
 
     def declined(self, event: Declined) -> None:
         """A worker writes no answer to this prompt, nor does it draft for it."""
-        one = self._remote.get(event.request)
-        if one is not None and one.worker.id == event.worker:
-            one.wanted.active.generation.assignments.excluded.add(event.worker)
-            self._lose(one, "declined")
+        writing = self._remote.get(event.request)
+        if writing is not None and writing.worker.id == event.worker:
+            writing.job.active.generation.assignments.excluded.add(event.worker)
+            self._lose(writing, "declined")
 
     def release(self, worker: str, why: str) -> None:
         """A worker is gone, or a running request needs it; what it has written stays."""
-        for one in list(self._remote.values()):
-            if one.worker.id == worker:
-                self._lose(one, why)
+        for writing in list(self._remote.values()):
+            if writing.worker.id == worker:
+                self._lose(writing, why)
 
-    def _lose(self, one: _Remote, why: str) -> None:
+    def _lose(self, writing: WorkerAnswer, why: str) -> None:
         """What it has written stays, and the answer is asked for again."""
-        one.wanted.askings.lose(one.wanted.number, one.worker.id)
-        self._end_remote(one, why)
+        writing.job.askings.lose(writing.job.number, writing.worker.id)
+        self._end_remote(writing, why)
 
-    def _end_remote(self, one: _Remote, why: str) -> None:
-        self._close(one, why)
-        _add(one.wanted.active, one.answer.tokens)
+    def _end_remote(self, writing: WorkerAnswer, why: str) -> None:
+        self._close(writing, why)
+        _add(writing.job.active, writing.answer.tokens)
 
-    def _close(self, one: _Remote, why: str) -> None:
-        del self._remote[one.answer.number]
-        self._send(one, one.answer.close(why))
-        worker = one.worker
-        self._note(one, PromptWithdrawn(worker.id, worker.label, why, one.frames))
+    def _close(self, writing: WorkerAnswer, why: str) -> None:
+        del self._remote[writing.answer.number]
+        self._send(writing, writing.answer.close(why))
+        self._note(writing, PromptWithdrawn(writing.worker.id, writing.worker.label, why, writing.frames))
 
-    def _punish(self, one: _Remote, error: Exception) -> None:
-        """It broke the protocol, or its data the gateway's own code: its answer is dropped and its link ends."""
-        if not isinstance(error, RemoteProtocolError):
-            log.error("an answer of worker %s led to a fault: %s", one.worker.id, describe_fault(error))
-            error = RemoteProtocolError("fault", "its answer led to a fault of this gateway")
-        one.wanted.active.generation.assignments.excluded.add(one.worker.id)
-        one.wanted.askings.lose(one.wanted.number, one.worker.id)
-        self._close(one, "moved")
-        self._offloading.punish(one.worker.id, error, one.answer.number)
+    def _broken(self, writing: WorkerAnswer, error: Exception) -> RemoteProtocolError:
+        """The worker broke the protocol, or its data the gateway's own code: its answer is dropped. What to end its
+        link with."""
+        worker = writing.worker.id
+        writing.job.active.generation.assignments.excluded.add(worker)
+        writing.job.askings.lose(writing.job.number, worker)
+        self._close(writing, "moved")
+        if isinstance(error, RemoteProtocolError):
+            return error
+        log.error("an answer of worker %s led to a fault: %s", worker, describe_fault(error))
+        return RemoteProtocolError("fault", "its answer led to a fault of this gateway")
 
-    def _note(self, one: _Remote, note: Note) -> None:
-        one.wanted.active.generation.note(note, self._local.clock())
+    def _note(self, writing: WorkerAnswer, note: Note) -> None:
+        writing.job.active.generation.note(note, self._clock())
 
-    def _send(self, one: _Remote, body: ToWorker) -> None:
-        self._offloading.send(Send(one.worker.id, body))
+    def _send(self, writing: WorkerAnswer, body: ToWorker) -> None:
+        self._pool.send(Send(writing.worker.id, body))
 
     # --- the local draft -----------------------------------------------------------------------------------------
 
     def turn(self, queue: Waiting[Active]) -> float:
-        """One pass for a request that waits, where one is due; when the next may be due."""
-        model, clock = self._local.model, self._local.clock
-        if model is None or not self._settings.queued_answers or not (self._own or len(queue)):
+        """Runs one draft pass for a request that waits, if one is due; returns when the next may be due."""
+        model = self._model
+        if model is None or not self._settings.queued_answers or not (self._local or len(queue)):
             return NEVER
-        if clock() < self._next_at:
+        if self._clock() < self._next_at:
             return self._next_at
 
-        timer = DraftTimer(model, clock)
-        own = self._own or self._begin_own(model, queue.all())
-        if own is None:
+        timer = DraftTimer(model, self._clock)
+        writing = self._local or self._begin_local(model, queue.all())
+        if writing is None:
             return NEVER
         with Contained() as caught:
-            self._write(model, own)
+            self._write(model, writing)
         cost = timer.cost()
+
         self._next_at = cost.ended + REST * cost.seconds
-        self._local.count(cost.passes, cost.seconds)
-        active = own.wanted.active
+        self._stats.drafted(cost.passes, cost.seconds)
+        active = writing.job.active
         active.generation.note(Spent("draft", cost.seconds, cost.passes), cost.ended)
         if caught.error is not None:  # no memory for it, mostly: it is not tried again
             log.info("request %d waits without a draft: %s", active.id, describe_fault(caught.error))
-            own.wanted.askings.stop()
-            self._end_own(own)
+            writing.job.askings.stop()
+            self._end_local(writing)
         return self._next_at
 
-    def _begin_own(self, model: DraftModel, waiting: Sequence[Active]) -> _Own | None:
-        wanted = self._claim(waiting, lambda active, askings: True)
-        if wanted is None:
+    def _begin_local(self, model: DraftModel, waiting: Sequence[Active]) -> LocalAnswer | None:
+        job = self._claim(waiting, lambda active, askings: True)
+        if job is None:
             return None
-        request, number = wanted.active.request, wanted.active.id
+        request = job.active.request
         with Contained() as caught:
-            model.open(-number, request.tokens, request.cache_scope)
+            model.open(-job.active.id, request.tokens, request.cache_scope)
         if caught.error is not None:
-            wanted.askings.stop()
+            job.askings.stop()
             return None
-        self._own = _Own(wanted, Ranker(wanted.sampling, request.tokens, spread=Spread(fixed=1.0)), [])
-        return self._own
+        self._local = LocalAnswer(job, Ranker(job.sampling, request.tokens, spread=Spread(fixed=1.0)), [])
+        return self._local
 
-    def _write(self, model: DraftModel, own: _Own) -> None:
-        """One batch of the prompt, or one token."""
-        wanted, key = own.wanted, -own.wanted.active.id
+    def _write(self, model: DraftModel, writing: LocalAnswer) -> None:
+        """Reads one batch of the prompt, or writes one token."""
+        job = writing.job
+        key = -job.active.id
         if model.backlog(key) > 1:
-            model.catch_up(key, catch_up_batch(self._local.verify_s, model.token_s))
+            model.catch_up(key, catch_up_batch(self._verify_s, model.token_s))
             return
-        ((proposal,),) = model.draft([Asked(key, [()], 1, own.ranker)])
+
+        ((proposal,),) = model.draft([Asked(key, [()], 1, writing.ranker)])
         token = proposal.tokens[0]
-        own.tokens.append(token)
-        own.ranker.committed([token])
-        if token in wanted.stops or len(own.tokens) >= wanted.limit:
-            self._end_own(own)
+        writing.tokens.append(token)
+        writing.ranker.committed([token])
+        if token in job.stops or len(writing.tokens) >= job.limit:
+            self._end_local(writing)
         else:
             model.commit(key, [token])
 
-    def _end_own(self, own: _Own) -> None:
+    def _end_local(self, writing: LocalAnswer) -> None:
         """The answer is as long as it gets."""
-        self._own = None
-        assert self._local.model is not None
+        self._local = None
+        assert self._model is not None
         with Contained():
-            self._local.model.close(-own.wanted.active.id)
-        _add(own.wanted.active, own.tokens)
+            self._model.close(-writing.job.active.id)
+        _add(writing.job.active, writing.tokens)
 
 
 def _source_of(active: Active) -> Answers | None:

@@ -42,9 +42,10 @@ from cloud_gateway.core.requests.events import (
 )
 from cloud_gateway.core.requests.generation import MAX_RETRIES
 from cloud_gateway.core.requests.request import Finish
-from cloud_gateway.engine.exchange import Active
+from cloud_gateway.engine.exchange import Active, WorkerGone
 from cloud_gateway.engine.local_draft import LocalDrafting
-from cloud_gateway.engine.offloading import Offloading, Workers
+from cloud_gateway.engine.offloading import Changes, Offloading, WorkerNeeded
+from cloud_gateway.engine.pool import WorkerPool
 from cloud_gateway.models.drafts import DraftModel, HeadsModel
 from cloud_gateway.models.target_model import Target, Work
 from edgespec.core.drafting.tree import Node
@@ -84,8 +85,10 @@ class Requests:
         heads: Mapping[str, HeadsModel],
         verify_s: StepCurve,
         clock: Callable[[], float],
-        workers: Workers,
+        stats: Stats,
+        pool: WorkerPool,
         workers_per_request: int,
+        on_worker_needed: WorkerNeeded,
         post: Callable[[Callable[[], None]], None],
         finish: Callable[[Active, Finish, str | None], None],
     ) -> None:
@@ -93,11 +96,12 @@ class Requests:
         its stream."""
         self.target = target
         self.clock = clock
-        self.stats = Stats()
+        self.stats = stats
         self.local = LocalDrafting(draft, verify_s, self.stats, clock, self.step, heads=heads)
         self.active: dict[int, Active] = {}
         """Requests in slots."""
-        self.offloading = Offloading(workers, self.active, post, self.step, workers_per_request)
+        self.offloading = Offloading(pool, self.active, workers_per_request, on_worker_needed)
+        self._pool = pool
         self._post = post
         self._finish = finish
         self._waiting: deque[Step] = deque()
@@ -124,6 +128,22 @@ class Requests:
         with the request (`isolated`). `now`: when it happened, if that is not the present."""
         stage = stage or f"handling {type(event).__name__}"
         self._take(Step(active, event, self.clock() if now is None else now, stage, fatal, recovers=False))
+
+    def step_all(self, changes: Changes) -> None:
+        """Hands requests what offloading decides, each before the next is decided."""
+        for change in changes:
+            self.step(change.active, change.event)
+
+    def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
+        """Ends the link of a worker that broke the protocol, or the gateway's own code, and takes its requests away."""
+        self._pool.punish(worker, error, request)
+        self.step_all(self.offloading.worker_gone(WorkerGone(worker)))
+
+    def frame_taken(self, taken: FrameTaken, request: int) -> None:
+        """Carries out what follows from a frame. `request`: its number on the wire."""
+        self._pool.report_unknown_prefix(taken)
+        if taken.error is not None:
+            self.punish(taken.worker, taken.error, request)
 
     def _recover(self, active: Active, event: Event) -> None:
         """Hands the request what follows from a fault."""
@@ -168,18 +188,16 @@ class Requests:
 
     def _apply(self, active: Active, effect: Effect) -> None:
         match effect:
-            case FrameTaken(worker=worker, error=error):
-                self.offloading.note(effect)
-                if error is not None:
-                    self.offloading.punish(worker, error, active.id)
+            case FrameTaken():
+                self.frame_taken(effect, active.id)
             case Send():
-                self.offloading.send(effect)
+                self._pool.send(effect)
             case Chosen():
                 self._chosen(active, effect)
             case Released():
                 self.offloading.released(active, effect)
             case WorkerWanted(useless):
-                self.offloading.assign(active, useless)
+                self.step_all(self.offloading.assign(active, useless))
             case Drop(slot):
                 self._drop(active, slot)
             case Finished(finish, error):
@@ -263,7 +281,7 @@ class Requests:
             self._recover(active, Failed("speculation", why, blamed[0] if blamed else None))
         for name in blamed:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
-            self.offloading.punish(name, RemoteProtocolError("fault", text), active.id)
+            self.punish(name, RemoteProtocolError("fault", text), active.id)
 
     # --- failed passes of the target -----------------------------------------------------------------------------
 

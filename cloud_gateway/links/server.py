@@ -18,7 +18,7 @@ from websockets.asyncio.server import ServerConnection
 from cloud_gateway.core.limits.conduct import CONTEST_PROBATION_S, Conduct, Contest, Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Inbox, WorkerGone, WorkerReady
-from cloud_gateway.engine.offloading import Workers
+from cloud_gateway.engine.pool import Workers
 from cloud_gateway.links.link import Link, Offer, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.admission import AdmissionLimits

@@ -40,7 +40,7 @@ from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Recording, Stream
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.offloading import Workers
+from cloud_gateway.engine.pool import Workers
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.slots import HostEntropy, entropy_on_host
 from cloud_gateway.process.config import GatewaySettings

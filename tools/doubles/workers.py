@@ -11,7 +11,7 @@ from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import WorkerGone
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.offloading import Workers
+from cloud_gateway.engine.pool import Workers
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.ranking import best_children
 from edgespec.core.drafting.tree import Part

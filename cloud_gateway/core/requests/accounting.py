@@ -328,6 +328,11 @@ class Stats:
     preemptions: int = 0
     """Times that a request's KV cache went to another one."""
 
+    def drafted(self, passes: int, seconds: float) -> None:
+        """Counts so many passes of the gateway's own draft model."""
+        self.draft_s += seconds
+        self.local_passes += passes
+
     def add(self, usage: Usage) -> None:
         """Takes in a completion that has ended."""
         self.ended = added(self.ended, usage)

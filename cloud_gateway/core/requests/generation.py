@@ -97,10 +97,10 @@ class Generation:
         offload: bool = False,
         worker_sampling: Sampling | None = None,
         sources: Sources | None = None,
-        listen: Callable[[Generation], Listener] | None = None,
+        listen: Callable[[Generation], Listener | None] | None = None,
     ) -> None:
         """`offload`: whether workers may draft for it, who are sent `worker_sampling`. `listen` is called at the end,
-        and makes what records the request besides its account."""
+        and makes what records the request besides its account, if anything does."""
         self.id = number
         self.request = request
         self.policy = policy
@@ -129,8 +129,11 @@ class Generation:
 
         self.account = Account(self, submission or Submission())
         self._listeners: list[Listener] = [self.account]
+        listener = None
         if listen is not None:
-            self._listeners.append(listen(self))
+            listener = listen(self)
+        if listener is not None:
+            self._listeners.append(listener)
 
     @property
     def wants_worker(self) -> bool:

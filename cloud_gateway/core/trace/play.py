@@ -115,7 +115,7 @@ class Player:
         self,
         recorded: Trace,
         controller: Policy | None = None,
-        listen: Callable[[Generation], events.Listener] | None = None,
+        listen: Callable[[Generation], events.Listener | None] | None = None,
         key: str = "",
     ) -> None:
         """`controller`: another policy than the recorded one. `listen`: makes a listener of the request, which is one
@@ -224,7 +224,7 @@ def machine(
     header: Header,
     outside: Recorded,
     controller: Policy | None,
-    listen: Callable[[Generation], events.Listener] | None = None,
+    listen: Callable[[Generation], events.Listener | None] | None = None,
     key: str = "",
 ) -> Generation:
     """The request before its first input; its prompt is as long as it was, and of no content.

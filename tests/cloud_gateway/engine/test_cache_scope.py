@@ -9,7 +9,7 @@ import pytest
 
 from cloud_gateway.auth import SCOPE_BYTES, CacheScopes, Key
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.offloading import scope_for
+from cloud_gateway.engine.pool import scope_for
 from edgespec.core.protocol.messages import Open
 from tests.support.engines import Make, complete
 from tests.support.keyed import Keyed, keyed_gateway, tiny_settings

@@ -10,7 +10,7 @@ import pytest
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.exchange import Declined, Waiting
-from cloud_gateway.engine.offloading import scope_for
+from cloud_gateway.engine.pool import scope_for
 from cloud_gateway.engine.queued_answers import FIRST_NUMBER
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.digests import prefix_hash

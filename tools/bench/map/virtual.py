@@ -17,7 +17,7 @@ from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.offloading import Workers
+from cloud_gateway.engine.pool import Workers
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
