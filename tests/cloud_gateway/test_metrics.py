@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -58,7 +59,10 @@ class FakeWorker:
 
 
 def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
-    metrics, engine, workers = Metrics(), FakeEngine(), [FakeWorker(0.02, False), FakeWorker(0.08, True)]
+    metrics = Metrics()
+    engine = FakeEngine()
+    workers: list[Any] = [FakeWorker(0.02, False), FakeWorker(0.08, True)]
+
     traffic = {"sent": 512, "received": 1024}
     metrics.registry.register(Watch(engine, lambda: workers, lambda: 5, traffic))
     engine.stats.add(Usage(by_worker={"a": {"frames": 2, "evaluated": 9, "accepted": 3}, "b": {"evaluated": 1}}))

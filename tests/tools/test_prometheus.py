@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def exported() -> set[str]:
     """Names of all metrics of a gateway with a worker."""
     metrics = Metrics()
     engine = SimpleNamespace(stats=Stats(), queued=0, active=0)
-    workers = [SimpleNamespace(rtt_s=0.02, paused=False)]
+    workers: list[Any] = [SimpleNamespace(rtt_s=0.02, paused=False)]
     metrics.registry.register(Watch(engine, lambda: workers, lambda: 0, {"sent": 1}))
     return set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
 

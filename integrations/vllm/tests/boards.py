@@ -31,7 +31,7 @@ class Link:
         if self.peer is None:
             self.peer, _ = self._listening.accept()
             self.peer.setblocking(False)
-        found = []
+        found: list[Any] = []
         while True:
             try:
                 data = self.peer.recv(1 << 20)

@@ -19,7 +19,7 @@ from edgespec_vllm.hook import Hook
 
 from integrations.vllm.tests.boards import DRAFTS, MAX_LEN, VOCAB, Link, hook, request
 
-ODD = (
+ODD: tuple[Any, ...] = (
     -1,
     0,
     1,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgespec_vllm.tree import MAX_NODES, Tree
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +47,8 @@ def test_the_tree_is_bounded_and_reuses_the_room_of_pruned_nodes() -> None:
 
 @given(st.lists(st.tuples(tokens, st.integers(0, 9)), max_size=8), tokens)
 def test_the_tree_holds_what_its_slow_twin_holds(chains: list[tuple[list[int], int]], commit: list[int]) -> None:
-    tree, paths = Tree(0), {}
+    tree = Tree(0)
+    paths: dict[Any, Any] = {}
     for chain, cost in chains:
         tree.add(0, chain, [cost] * len(chain), [])
         for n in range(1, len(chain) + 1):

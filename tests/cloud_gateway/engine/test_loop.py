@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,10 @@ async def test_a_worker_that_dies_in_the_middle_changes_nothing(make: Make) -> N
 async def test_a_worker_that_comes_back_is_used_again_in_the_same_answer(make: Make) -> None:
     worker = LoopWorker(0.001, 1.0)
     engine = make(worker, TableDraft(0.3))
-    stream, tokens, used = engine.submit(request(400)), [], []
+    stream = engine.submit(request(400))
+    tokens: list[int] = []
+    used: list[Any] = []
+
     async for event in stream:
         if isinstance(event, DoneEvent):
             break
@@ -139,7 +143,9 @@ async def test_a_silent_worker_is_given_up_and_the_answer_goes_on(make: Make, mo
         wait(until)
 
     monkeypatch.setattr(engine, "_wait", noting)
-    stream, tokens = engine.submit(request(200)), []
+    stream = engine.submit(request(200))
+    tokens: list[int] = []
+
     async for event in stream:
         if isinstance(event, DoneEvent):
             break
@@ -153,7 +159,9 @@ async def test_a_silent_worker_is_given_up_and_the_answer_goes_on(make: Make, mo
 async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make: Make) -> None:
     worker = LoopWorker(0.0, 0.9)
     engine = make(worker, TableDraft(0.5))
-    stream, tokens = engine.submit(request(150)), []
+    stream = engine.submit(request(150))
+    tokens: list[int] = []
+
     async for event in stream:
         if isinstance(event, DoneEvent):
             done = event

@@ -244,7 +244,10 @@ async def answer(
 ) -> tuple[list[int], DoneEvent, list[Any]]:
     target = TableTarget(model=Letters(), eos=frozenset({EOS_ID}))
     with engines() as start:
-        stream, tokens, logprobs = start(worker, local, target).submit(request), [], []
+        stream = start(worker, local, target).submit(request)
+        tokens: list[int] = []
+        logprobs: list[Any] = []
+
         async for event in stream:
             if isinstance(event, DoneEvent):
                 return tokens, event, logprobs

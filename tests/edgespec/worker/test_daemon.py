@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_a_sampled_request_is_ranked_with_the_targets_own_noise(start: Callable[
         sampling = Sampling(temperature=1.0, seed=seed, presence_penalty=0.5)
         desk.daemon.take(Open(seed, 1, len(PROMPT), PROMPT, sampling))
     desk.daemon.take(opened(9))
-    first = {}
+    first: dict[int, Any] = {}
     for frame in desk.settle():
         assert isinstance(frame, Tree)
         first.setdefault(frame.request, frame.tokens[0])

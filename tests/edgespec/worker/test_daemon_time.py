@@ -25,7 +25,9 @@ def opened(request: int = 1, prompt: list[int] = PROMPT) -> Open:
 
 def by_hand(model: Path, **options: object) -> tuple[Daemon, list[Tree | StepTimes | Decline]]:
     """A daemon without a thread, to be stepped; each row that its model evaluates takes 1/256 s."""
-    drafter, sent = Drafter(model, context=2048, sequences=4, prefill_batch=256), []
+    drafter = Drafter(model, context=2048, sequences=4, prefill_batch=256)
+    sent: list[Tree | StepTimes | Decline] = []
+
     rule = BestFirstRule(sequences=4, max_depth=16)
     outlet, clock = Outlet(sent.extend, sent.append), lambda: drafter.rows / 256
     daemon = Daemon(drafter, Starts(rule), outlet, clock=clock, **options)

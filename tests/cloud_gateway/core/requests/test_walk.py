@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -49,7 +50,11 @@ class Walk(RuleBasedStateMachine):
 
     @initialize(policy=st.sampled_from(NAMES), constrained=st.booleans(), eos=st.booleans())
     def begin(self, policy: str, constrained: bool, eos: bool) -> None:
-        self.now, self.emitted, self.finished, self.first, self.outputs = 0.0, [], [], 1, []
+        self.now = 0.0
+        self.first = 1
+        self.emitted: list[Any] = []
+        self.finished: list[Any] = []
+        self.outputs: list[Any] = []
         self.rng, self.constrained = random.Random(1), constrained
         request = GenerationRequest(
             PROMPT, COUNT, ignore_eos=not eos, constraint=ForcesFive(PROMPT, FORCING) if constrained else None

@@ -38,7 +38,8 @@ trees = st.lists(flat_trees(VOCAB, max_rows=12), min_size=1, max_size=8)
 @pytest.mark.claim("rounds-over-any-trees-give-plain-decodings-tokens")
 @given(trees=trees, seed=st.integers(0, 255))
 def test_rounds_over_any_trees_give_plain_decodings_tokens(trees: list[FlatTree], seed: int) -> None:
-    prompt, answer = [1], []
+    prompt = [1]
+    answer: list[int] = []
     for tree in trees:
         flat = FlatTree([[*prompt, *answer][-1], *tree.tokens[1:]], tree.parents, tree.depths)
         before = (prompt + answer)[:-1]
