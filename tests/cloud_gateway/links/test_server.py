@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cloud_gateway.core.limits import conduct
+from cloud_gateway.links.server import link_admission
 from edgespec.core.errors import AddressError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NONCE_BYTES
@@ -245,7 +246,10 @@ async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
     assert seen.paused == [False, True, False], "when linked, when linked again, and after the time"
 
 
-async def test_nothing_of_a_link_that_ended_during_its_probation_is_kept(tmp_path: Path) -> None:
+async def test_nothing_of_a_link_that_ended_during_its_probation_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "FIRST_S", 600.0)  # not over before the test is
     async with serving(tmp_path) as gateway:
         for probation_expected in (False, True):
             async with client(gateway) as linked:
@@ -322,6 +326,26 @@ async def test_pairing_is_handed_on(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert "fault of this gateway" in caplog.text
         async with client(gateway):
             pass
+
+
+async def test_a_pairing_that_ended_well_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def pair(ws: ServerConnection) -> None:
+        await ws.send(b"paired")
+
+    async with serving(tmp_path, pair=pair) as gateway, raw(gateway, "/pair") as paired:
+        assert await paired.recv() == b"paired"
+        with pytest.raises(ConnectionClosed) as closed:
+            await paired.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+        assert not gateway.links.rejected
+    assert "fault" not in caplog.text
+
+
+@pytest.mark.parametrize("connections", [1, 2, 3, 1024])
+def test_a_worker_can_link_however_few_connections_there_may_be(connections: int) -> None:
+    limits = link_admission(connections)
+    assert 1 <= limits.unproven_per_source <= limits.unproven <= connections
 
 
 async def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:

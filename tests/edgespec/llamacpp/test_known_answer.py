@@ -89,9 +89,9 @@ def test_a_hang_is_ended_and_a_slow_model_is_not(model: Path, tmp_path: Path, mo
 def test_a_trial_is_remembered_for_library_model_and_layers(
     model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require_known_answer(model)
+    assert require_known_answer(model)
     plant(monkeypatch, tmp_path / "planted", WRONG)
-    require_known_answer(model)  # does not run again
+    assert require_known_answer(model), "it does not run again"
     sentence(make_tiny_gguf(tmp_path / "other.gguf", seed=1))
     monkeypatch.setattr(known_answer, "processor", lambda: "another")
     sentence(model)

@@ -6,15 +6,17 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.policy import LearntLimit
+from cloud_gateway.core.policies.adaptive import Adaptive
+from cloud_gateway.core.policies.policy import Costs, LearntLimit, Wait
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.trace.format import emitted, unseal
 from cloud_gateway.core.trace.play import Player
 from cloud_gateway.parts.live_picture.pages import check_origin
-from cloud_gateway.parts.live_picture.view import STATIC, _usage, alone, played
+from cloud_gateway.parts.live_picture.view import STATIC, Spelling, View, _usage, alone, played
 from edgespec.core.errors import ClientError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
@@ -43,6 +45,21 @@ def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
     late = [text for one in found if one["kind"] == "frame" for text in one["late"]]
     assert bool(late) == ("colocated" not in path.stem)
     assert [one["at"] for one in passes] == sorted(one["at"] for one in passes)
+
+
+def test_each_change_of_the_policys_mode_is_shown_with_its_reason() -> None:
+    (path,) = (path for path in SHIPPED if path.stem == "adaptive-20ms")
+    generation = Player(unseal(path.read_bytes())[0]).generation
+    policy = generation.policy
+    assert isinstance(policy, Adaptive)
+    shown: list[dict[str, Any]] = []
+    view = View(generation, Spelling(str, str), lambda worker, name: name, shown.append)
+
+    for change in (None, ("alone", "slower"), None):
+        policy.change = change  # as `decide` leaves it
+        view.decided(None, Costs(lambda rows: 0.01), 1.5, Wait(2.0))
+    (changed,) = (one for one in shown if one["kind"] == "guard")
+    assert (changed["at"], changed["mode"], changed["why"]) == (1.5, "alone", "slower")
 
 
 def owner(shown: dict[str, str]) -> tuple[str, str]:

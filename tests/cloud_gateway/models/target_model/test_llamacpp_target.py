@@ -324,3 +324,18 @@ def test_passes_are_cut_by_rows_and_by_forks() -> None:
     assert groups([(3, 0), (3, 0), (3, 0)], 6, 9) == [[0, 1], [2]]
     assert groups([(3, 2), (3, 2)], 99, 3) == [[0], [1]]
     assert groups([(9, 0)], 6, 0) == [[0]]
+
+
+def test_the_self_test_refuses_a_library_that_mixes_up_the_rows_of_a_tree(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_all = Context.all_logits
+
+    def mixed(context: Context, count: int) -> NDArray[np.float32]:
+        logits = read_all(context, count)
+        is_tree = count == 6  # of the self-test; its paths are shorter
+        return np.roll(logits, 1, axis=0) if is_tree else logits
+
+    monkeypatch.setattr(Context, "all_logits", mixed)
+    with pytest.raises(ModelError, match="differ from those of its paths"):
+        LlamaCppTarget(model, eos=EOS, slots=3, context=256, tree_nodes=32, threads=1)

@@ -1,0 +1,55 @@
+"""Which tools a request may name, what its forced arguments may hold, and what its reply says of its own options."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from cloud_gateway.api.errors import ClientError
+from cloud_gateway.api.tools import AllowedTools, CallText, Function, Named, Tool, ToolChoice, ToolNamed, offered
+from tests.support.echo import HELLO
+
+WEATHER = Tool("function", Function("weather"))
+CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ToolChoice("function", Named("forecast")),
+        ToolChoice("allowed_tools", allowed_tools=AllowedTools("auto", [ToolNamed("function", Named("forecast"))])),
+    ],
+)
+def test_a_choice_of_a_tool_that_is_not_there_is_the_clients_fault(choice: ToolChoice) -> None:
+    with pytest.raises(ClientError, match="there is no tool 'forecast' in 'tools'") as refused:
+        offered([WEATHER], choice)
+    assert refused.value.status == 400
+
+
+def test_objects_within_a_list_of_forced_arguments_are_closed_too() -> None:
+    """A small model would otherwise add properties to the objects of a list without end."""
+    place = {"type": "object", "properties": {"city": {"type": "string"}}}
+    parameters = {"type": "object", "properties": {"places": {"type": "array", "items": place}}}
+    tool = Tool("function", Function("weather", parameters=parameters))
+    wanted = offered([tool], "required").grammar(None)
+    assert wanted is not None
+
+    (forced,) = wanted.schema.values()
+    places = forced["properties"]["places"]
+    assert places["items"] == {**place, "additionalProperties": False}
+
+
+def test_a_completion_that_was_cut_behind_its_last_call_keeps_that_call() -> None:
+    reader = CallText({"weather"})
+    passed = reader.feed(CALL + "\n" + CALL)
+    rest, calls = reader.end(cut=True)
+    assert passed + rest == ""
+    assert [call.name for call in calls] == ["weather", "weather"]
+
+
+async def test_a_response_says_in_which_format_its_text_is(client: openai.AsyncOpenAI) -> None:
+    for asked in ({}, {"format": {"type": "text"}}):
+        response = await client.responses.create(model="echo", input=HELLO, text=asked)
+        assert response.text is not None
+        assert response.text.format is not None
+        assert response.text.format.type == "text"
