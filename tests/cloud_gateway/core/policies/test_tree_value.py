@@ -252,6 +252,20 @@ def test_a_token_that_both_proposed_counts_for_both() -> None:
     assert same.local.match > 0.9 and same.worker.match > 0.9
 
 
+def test_a_worker_that_named_another_token_missed_whatever_was_drafted_here() -> None:
+    for drafted_here in (False, True):
+        looker = TreeModel()
+        tree = CandidateTree([1, 2])
+        by_worker = tree.add_local(tree.root, 10, 0.1, 1.0, "w")
+        assert by_worker is not None
+        by_worker.remote = True
+        if drafted_here:
+            tree.add_local(tree.root, 11, 0.7, 1.0)
+        looker.estimate(tree, 4, 4)
+        tree.advance([99])
+        assert looker.learn(tree, 4).missed
+
+
 def test_a_local_draft_not_tried_yet_counts_as_the_workers_if_right() -> None:
     looker = TreeModel()
     for _ in range(40):
