@@ -77,8 +77,9 @@ class Stream:
 
 
 def _joined(events: Sequence[TokensEvent]) -> TokensEvent:
-    logprobs = [one for event in events for one in event.logprobs or ()]
-    return TokensEvent([token for event in events for token in event.tokens], logprobs or None)
+    tokens = [token for event in events for token in event.tokens]
+    logprobs = [logprob for event in events for logprob in event.logprobs or ()]
+    return TokensEvent(tokens, logprobs or None)
 
 
 class Outbox:
@@ -95,17 +96,22 @@ class Outbox:
 
     def flush(self, first: Iterable[Callable[[], None]] = (), wait_s: float = 0.0) -> None:
         """Hands over these and then what was added; waits at most so long until all was called."""
-        batch, self._items = [*first, *self._items], []
+        batch = [*first, *self._items]
+        self._items = []
         if not batch or self.loop is None:
             return
-        called = threading.Event() if wait_s > 0 else None
+
+        if wait_s <= 0:
+            self.loop.call_soon_threadsafe(_call_all, batch, None)
+            return
+        called = threading.Event()
         self.loop.call_soon_threadsafe(_call_all, batch, called)
-        if called is not None:
-            called.wait(wait_s)
+        called.wait(wait_s)
 
 
 def _call_all(batch: Sequence[Callable[[], None]], called: threading.Event | None) -> None:
-    left, ended = iter(batch), False
+    left = iter(batch)
+    ended = False
     while not ended:
         with Contained() as caught:  # what follows belongs to other requests
             for item in left:
@@ -128,7 +134,7 @@ class Active:
     ran: bool = False
     """Whether it had a slot before, from which it was preempted."""
     slot: int = -1
-    """Of the target; -1 while it has none."""
+    """KV slot in the target; -1 if none."""
     local: bool = False
     """Whether the local draft holds this request; not when it has no room for it."""
 
@@ -182,7 +188,8 @@ class Waiting(Generic[Q]):
 
     def __init__(self, limit: int) -> None:
         self._turns: Turns[Q] = Turns()
-        self._limit, self._lock = limit, threading.Lock()
+        self._limit = limit
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         with self._lock:

@@ -29,7 +29,7 @@ BURST = 4.0
 """Chunks in one, for a prompt that came before the running completions' first tokens: four of 250 ms are a pause that
 readers of a stream that has just begun accept."""
 LEFT = 1.25
-"""Of a chunk's time, until the next one: with as much as it took, streams kept 0.46 to 0.51 of their speed, since
+"""Minimum gap after a chunk, as a multiple of its duration. With 1.0, streams kept 0.46 to 0.51 of their speed, since
 rounds after a chunk are slower than others (docs/results/llama-server.md)."""
 LATEST = 0.5
 """Weight of the latest chunk in the expected time of a token, which grows with the length of the prompt."""
@@ -90,9 +90,16 @@ class Prefill:
         reading = {active.id: active for active in self.requests.active.values() if self._reads(active)}
         waited = [number for number in self._turns if number in reading and number != self._last]
         came = sorted(reading.keys() - set(waited) - {self._last})
-        self._turns = waited + came + [number for number in (self._last,) if number in reading]
-        since = self._running_since() if len(reading) > 1 else None
-        return sorted((reading[number] for number in self._turns), key=lambda active: _limits(active, since) == 1)
+        self._turns = waited + came
+        if self._last in reading:
+            self._turns.append(self._last)
+
+        # Prompts that came before the running completions' first tokens are read first.
+        in_turn = [reading[number] for number in self._turns]
+        if len(in_turn) < 2:
+            return in_turn
+        since = self._running_since()
+        return sorted(in_turn, key=lambda active: _limits(active, since) == 1)
 
     def due(self, active: Active, *, idle: bool) -> bool:
         """Whether a chunk of its prompt may be read now; `idle`: running completions have nothing to compute now."""
@@ -101,13 +108,17 @@ class Prefill:
         return math.isinf(limits) or (may and (idle or self._round_since))
 
     def read(self, active: Active) -> None:
-        """One chunk of its prompt."""
-        local, clock = self.requests.local, self.requests.clock
-        began, limits = clock(), _limits(active, self._running_since())
+        """Reads one chunk of its prompt."""
+        local = self.requests.local
+        clock = self.requests.clock
+        began = clock()
+        limits = _limits(active, self._running_since())
+
         if self._reads_for_target(active):
             self._target(active, limits)
         elif local.model is not None:
             local.prefill(active, self.pace.fitting(local.model.token_s, min(limits, BURST)))
+
         now = clock()
         self._last = active.id
         self._round_since = False
@@ -115,7 +126,7 @@ class Prefill:
         self.spent_s += now - began
 
     def _running_since(self) -> float | None:
-        """When the first of the running completions had a token; None where none runs."""
+        """When the first of the running completions had a token; None if none runs."""
         running = [active.generation for active in self.requests.active.values() if not self._reads(active)]
         if not running:
             return None
@@ -130,23 +141,34 @@ class Prefill:
         return active.generation.status is Status.PREFILL
 
     def _target(self, active: Active, limits: float) -> None:
-        generation, requests = active.generation, self.requests
-        size = self.pace.max_tokens if math.isinf(limits) else self.pace.tokens(limits)
+        """Reads a chunk with the target. The last token is left for the first pass."""
+        generation = active.generation
+        requests = self.requests
+        size = self.pace.max_tokens
+        if not math.isinf(limits):
+            size = self.pace.tokens(limits)
         end = min(generation.prefilled + size, len(generation.reading) - 1)
-        began = self.requests.clock()
+
+        began = requests.clock()
         with Contained(requests.pass_failed, [active]) as contained:
             requests.target.prefill(active.slot, generation.reading[generation.prefilled : end])
         if contained.error is not None:
             return
-        spent, tokens = self.requests.clock() - began, end - generation.prefilled
+        spent = requests.clock() - began
+        tokens = end - generation.prefilled
+
         with requests.isolated(active, "showing the prompt to the heads"):
-            self.requests.local.show_heads(active)
+            requests.local.show_heads(active)
         requests.stats.target_s += spent
         self.pace.took(tokens, spent)
         requests.step(active, Read(tokens, spent))
 
 
 def _limits(active: Active, since: float | None) -> float:
-    """How many times `prefill_ms` a chunk of its prompt may take beside completions that run `since` then: without end
-    where none runs."""
-    return math.inf if since is None else BURST if active.room.since <= since else 1.0
+    """How many times `prefill_ms` a chunk of its prompt may take; inf for no limit. `since`: when the first of the
+    running completions had a token; None if none runs."""
+    if since is None:
+        return math.inf
+    if active.room.since <= since:
+        return BURST
+    return 1.0

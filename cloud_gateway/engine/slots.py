@@ -25,11 +25,17 @@ class Slots:
     """Moves requests between the queue and the slots."""
 
     def __init__(
-        self, requests: Requests, queue: Waiting[Active], queued_answers: QueuedAnswers, rows: int,
+        self,
+        requests: Requests,
+        queue: Waiting[Active],
+        queued_answers: QueuedAnswers,
+        rows: int,
         pace: Pace,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`rows`: the most that a pass takes for one request; `pace`: of reading prompts."""
-        self._requests, self.queue, self._queued_answers = requests, queue, queued_answers
+        self._requests = requests
+        self.queue = queue
+        self._queued_answers = queued_answers
         self._active = requests.active
         """Those in slots, which this object changes."""
         self._cells = Cells(requests.target.kv_tokens, rows)
@@ -38,7 +44,8 @@ class Slots:
 
     def room(self, generation: Generation) -> Room:
         """What a new request will need."""
-        request, tokens = generation.request, len(generation.request.tokens)
+        request = generation.request
+        tokens = len(request.tokens)
         longest = min(tokens + request.max_tokens, generation.bounds.context) + self._cells.rows
         return Room(request.key, generation.id, tokens, longest, generation.account.submitted)
 
@@ -48,8 +55,10 @@ class Slots:
         for active in self._active.values():
             generation = active.generation
             active.room.tokens = len(generation.tree.prefix)
-            reads = generation.status is Status.PREFILL
-            active.room.read = generation.prefilled if reads else active.room.tokens
+            active.room.read = active.room.tokens
+            if generation.status is Status.PREFILL:
+                active.room.read = generation.prefilled
+
         read_s = self._pace.token_s or 0.0
         self._cells.advance(now, Prices(read_s, self._requests.local.verify_s(1)))
 
@@ -76,6 +85,7 @@ class Slots:
         self._cells.leave(active.room)
 
     def _enters(self, active: Active, now: float) -> bool:
+        """Whether there is room for it; the requests that are preempted for it are then in `_preempted`."""
         preempted = self._cells.enter(active.room, now)
         self._preempted = preempted or ()
         return preempted is not None

@@ -104,7 +104,8 @@ class Cells:
 
     def __init__(self, capacity: int, rows: int) -> None:
         """`rows`: the most that one pass takes for a request."""
-        self.capacity, self.rows = capacity, rows
+        self.capacity = capacity
+        self.rows = rows
         self._prices = Prices()
         self._running: list[Room] = []
         self._waiting: list[Room] = []

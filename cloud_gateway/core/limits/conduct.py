@@ -15,7 +15,8 @@ from typing import TypeVar
 
 WINDOW_S = 3600.0
 """Time for which evidence counts."""
-MAX_REQUESTS, MAX_KEYS = 16, 64
+MAX_REQUESTS = 16
+MAX_KEYS = 64
 """Latest requests of a key, and latest keys of a worker, that are kept."""
 MAX_CLAIM = 8.0
 """What one request may count for: a longer one is scaled to it, so that no single request decides."""
@@ -53,7 +54,8 @@ class Conduct:
         """
         if claimed <= 0 or not self._keys:
             return None
-        books, share = self._drafts.setdefault(worker, {}), min(1.0, MAX_CLAIM / claimed)
+        books = self._drafts.setdefault(worker, {})
+        share = min(1.0, MAX_CLAIM / claimed)
         _enter(books, key, (now, claimed * share, accepted * share))
         sums = [_sum(book, now - WINDOW_S) for book in books.values()]
         judged = [(claims, hits) for claims, hits in sums if claims >= MIN_CLAIM]
@@ -71,7 +73,8 @@ class Conduct:
         """
         if not self._keys or reason in HARMLESS:
             return None
-        books, of_one_key = self._faults.setdefault(worker, {}), max(1, MAX_FAULTS // self._keys)
+        books = self._faults.setdefault(worker, {})
+        of_one_key = max(1, MAX_FAULTS // self._keys)
         _enter(books, request_of, now)
         recent = {whose: sum(then > now - WINDOW_S for then in book) for whose, book in books.items()}
         count = sum(n if whose is None else min(n, of_one_key) for whose, n in recent.items())
@@ -79,7 +82,8 @@ class Conduct:
 
     def renamed(self, worker: str, to: str) -> None:
         """It has another id from now on, and keeps its record."""
-        self._drafts[to], self._faults[to] = self._drafts.pop(worker, {}), self._faults.pop(worker, {})
+        self._drafts[to] = self._drafts.pop(worker, {})
+        self._faults[to] = self._faults.pop(worker, {})
 
     def forget(self, worker: str) -> None:
         """Its record starts afresh: it was quarantined, or the operator ended that."""
@@ -140,13 +144,15 @@ class Contest:
         return [worker for worker in self._takeovers if self.addresses(worker, now)]
 
 
-END, FAULT = 0.5, 2.0
+END = 0.5
+FAULT = 2.0
 """Points of a link's end, and of one by the worker's own fault."""
 FORGIVEN_S = 30.0
 """Time in which a point is forgiven, so that a worker which restarts every 15 s stays in good standing."""
 LIMIT = 1.5
 """Points from which on a new link begins with a probation: four quick ends, or one by the worker's own fault."""
-FIRST_S, MAX_S = 10.0, 600.0
+FIRST_S = 10.0
+MAX_S = 600.0
 """Shortest and longest probation; each further point doubles it."""
 
 

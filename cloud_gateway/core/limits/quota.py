@@ -71,7 +71,8 @@ class Quotas:
 
     def headers(self, key: str, now: float) -> Mapping[str, str]:
         """OpenAI's `x-ratelimit-*` headers for the tokens of a key; none where they are not limited."""
-        limit, account = self.limits.tokens_per_minute, self._accounts.get(key)
+        limit = self.limits.tokens_per_minute
+        account = self._accounts.get(key)
         if not limit or account is None:
             return {}
         _fill(account, limit, now)
@@ -86,7 +87,8 @@ class Visit:
     """What one request holds of its key's account, until `end`. All methods that take raise ClientError 429."""
 
     def __init__(self, account: _Account, limits: KeyLimits) -> None:
-        self._account, self._limits = account, limits
+        self._account = account
+        self._limits = limits
         self._answers = self._bytes = self._tokens = 0
 
     def expect_answers(self, answers: int) -> None:

@@ -121,7 +121,9 @@ class RemoteAnswer:
 
     def __init__(self, number: int, prompt: Sequence[int], limit: int, stops: Set[int]) -> None:
         """`number`: of the request on the wire; `limit`: most tokens; `stops`: tokens that end it."""
-        self.number, self._limit, self._stops = number, limit, stops
+        self.number = number
+        self._limit = limit
+        self._stops = stops
         self._tree = CandidateTree(prompt)
         self._prompt_len = len(prompt)
         self._nodes = 0
@@ -159,7 +161,8 @@ class RemoteAnswer:
         end = next((at for at, token in enumerate(path, 1) if token in self._stops), len(path))
         if not end:
             return None
-        start, piece = len(self._tree.prefix), list(path[:end])
+        start = len(self._tree.prefix)
+        piece = list(path[:end])
         self._tree.advance(piece)
         return Commit(self.number, EPOCH, start, piece, self._tree.prefix.digest)
 
@@ -215,5 +218,6 @@ class Askings:
 
     def stop(self) -> None:
         """Nothing more is asked for."""
-        self._begun, self._again = MAX_ANSWERS, MAX_AGAIN
+        self._begun = MAX_ANSWERS
+        self._again = MAX_AGAIN
         self._lost.clear()

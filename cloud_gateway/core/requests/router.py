@@ -11,7 +11,8 @@ from edgespec.core.pairing.groups import DEFAULT_GROUPS
 
 START = 0.5
 """Worth of a worker of which nothing is known: that of one accepted candidate in each round."""
-WEIGHT, FULL_ROUNDS = 0.4, 24
+WEIGHT = 0.4
+FULL_ROUNDS = 24
 """How far a request of FULL_ROUNDS rounds or more moves its key's mean; a shorter one moves it less."""
 MIN_WORTH = 0.01
 """Below it a worker is no worse."""
@@ -81,11 +82,13 @@ class Merit:
     def ended(self, worker: str, key: str, rounds: int, frames: int, accepted: int) -> None:
         """It drafts no longer for a request of this API key, which had so many `rounds` meanwhile."""
         record = self._records.setdefault(worker, Record())
-        record.frames, record.accepted = record.frames + frames, record.accepted + accepted
+        record.frames = record.frames + frames
+        record.accepted = record.accepted + accepted
         if not rounds:
             return
         record.useless = 0 if accepted else record.useless + 1
-        mean, weight = record.means.pop(key, START), WEIGHT * min(1.0, rounds / FULL_ROUNDS)
+        mean = record.means.pop(key, START)
+        weight = WEIGHT * min(1.0, rounds / FULL_ROUNDS)
         record.means[key] = mean + weight * (accepted / (rounds + accepted) - mean)
         if len(record.means) > MAX_KEYS:
             del record.means[next(iter(record.means))]

@@ -194,7 +194,8 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
         )
     if not data.startswith(MAGIC) or len(data) <= start:
         raise TraceError("it is not an edgespec trace, or its header is corrupt.")
-    public, body = data[len(MAGIC) : len(MAGIC) + KEY_BYTES], data[start:]
+    public = data[len(MAGIC) : len(MAGIC) + KEY_BYTES]
+    body = data[start:]
     try:
         check_public_key(public)
         verify(public, KIND, public + body, data[len(MAGIC) + KEY_BYTES : start])
@@ -226,21 +227,34 @@ class InputLog(events.Listener):
     """One request's entries, up to a limit; the rest of the request goes unrecorded."""
 
     def __init__(
-        self, generation: Generation, settings: PolicySettings, curve: StepCurve, made_at: int, limit_bytes: int,
-        ended: Callable[[InputLog, str], None] = lambda log, finish: None, *, salt: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        generation: Generation,
+        settings: PolicySettings,
+        curve: StepCurve,
+        made_at: int,
+        limit_bytes: int,
+        ended: Callable[[InputLog, str], None] = lambda log, finish: None,
+        *,
+        salt: bool = True,
+    ) -> None:
         """`curve`: the one behind `Costs.verify_s`; `made_at`: Unix seconds; `ended` is called with the finish. `salt`:
         tokens are written as numbers in the order of their appearance, which no key could undo."""
-        self.generation, self.settings, self.made_at = generation, settings, made_at
-        self._policy_state, self._offload = generation.policy.carried, generation.assignments.allowed
+        self.generation = generation
+        self.settings = settings
+        self.made_at = made_at
+        self._policy_state = generation.policy.carried
+        self._offload = generation.assignments.allowed
         self.entries: list[Entry] = []
         self.complete = True
         self.decisions = 0
-        self._left, self._ended = limit_bytes, ended
+        self._left = limit_bytes
+        self._ended = ended
         self._numbers: dict[int, int] | None = {} if salt else None
         self._workers: dict[str, None] = {}
         self._now = 0.0
-        self._curve, self._samples, self._points = curve, -1, dict[int, float]()
+        self._curve = curve
+        self._samples = -1
+        self._points = dict[int, float]()
 
     # --- the machine's boundary ----------------------------------------------------------------------------------
 
@@ -258,8 +272,11 @@ class InputLog(events.Listener):
         self._now = now
         new: dict[int, float] = {}
         if self._curve.samples != self._samples:
-            self._samples, before, self._points = self._curve.samples, self._points, self._curve.points()
-            new = {rows: s for rows, s in self._points.items() if before.get(rows) != s}
+            before = self._points
+            self._samples = self._curve.samples
+            self._points = self._curve.points()
+            new = {rows: seconds for rows, seconds in self._points.items() if before.get(rows) != seconds}
+
         self._add(Decided(link, costs, new, len(self.generation.tree.tree), act_of(action)))
         self.decisions += 1
 
@@ -268,12 +285,14 @@ class InputLog(events.Listener):
         if not suggestions:
             return
         tokens = self._named([one.token for one in suggestions])
-        parents, chances = [one.parent for one in suggestions], [one.chance for one in suggestions]
+        parents = [one.parent for one in suggestions]
+        chances = [one.chance for one in suggestions]
         self._add(Suggested(source, parents, tokens, chances))
 
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:
         """The completion's constraint made these candidates of those."""
-        given, kept = set(nodes), set(chosen)
+        given = set(nodes)
+        kept = set(chosen)
         left_out = [node.id for node in nodes if node not in kept]
         forced = self._named([node.token for node in chosen if node not in given])
         if left_out or forced:
@@ -281,7 +300,9 @@ class InputLog(events.Listener):
 
     def as_trace(self, version: str, finish: str) -> Trace:
         """What was written, as a trace; `version` of edgespec."""
-        request, bounds, numbers = self.generation.request, self.generation.bounds, self._numbers
+        request = self.generation.request
+        bounds = self.generation.bounds
+        numbers = self._numbers
         eos = frozenset[int]() if request.ignore_eos else bounds.eos
         header = Header(
             version, self.made_at, self.generation.id, self.settings, len(request.tokens),
@@ -311,7 +332,8 @@ class InputLog(events.Listener):
         """The event as a trace has it: without texts, nodes and hashes. None where it changes nothing."""
         match event:
             case events.FrameArrived(worker, frame):
-                given, taken = self.generation.assignments.given.get(worker), effects[0]
+                given = self.generation.assignments.given.get(worker)
+                taken = effects[0]
                 if given is None or given.epoch != frame.epoch:
                     return None
                 on_path = isinstance(taken, events.FrameTaken) and not taken.unknown_prefix
@@ -323,7 +345,8 @@ class InputLog(events.Listener):
                 chosen = next((effect for effect in effects if isinstance(effect, events.Chosen)), None)
                 if chosen is None:  # the constraint left no token
                     return events.Ended("error")
-                entropies, tokens = [rows.entropy(row) for row in chosen.rows], self._named(chosen.tokens)
+                entropies = [rows.entropy(row) for row in chosen.rows]
+                tokens = self._named(chosen.tokens)
                 return Verified(tokens, entropies, self._named([node.token for node in self.generation.forced]))
             case events.Drafted(leaves, proposals):
                 found = [(self._named(one.tokens), list(one.costs), one.entropy) for one in proposals]

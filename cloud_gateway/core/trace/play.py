@@ -171,7 +171,8 @@ class Player:
         return self.tree.root if number == self.tree.root.id else self.tree.tree.nodes[number]
 
     def _decide(self, now: float, event: trace.Decided) -> trace.Act:
-        self.link, self.costs = event.link, replace(event.costs, verify_s=self._curve)
+        self.link = event.link
+        self.costs = replace(event.costs, verify_s=self._curve)
         self.points.update(event.curve)
         if len(self.tree.tree) != event.size:
             raise ValueError(f"the tree has {len(self.tree.tree)} candidates where it had {event.size}")
@@ -209,13 +210,16 @@ class Player:
         outside.left_out = {self.node(number).path(self.tree.root) for number in event.left_out}
         outside.to_force = event.forced
         self._laid_out = self.generation.flatten(self.generation.select(self._nodes))
-        outside.left_out, outside.to_force = set(), ()
+        outside.left_out = set()
+        outside.to_force = ()
 
     def _verified(self, event: trace.Verified) -> events.Verified:
         flat = self._laid_out or self.generation.flatten(self.generation.select(self._nodes))
         self._laid_out = None
         outside = self._outside
-        outside.depths, outside.tokens, outside.entropies = flat.depths, event.tokens, event.entropies
+        outside.depths = flat.depths
+        outside.tokens = event.tokens
+        outside.entropies = event.entropies
         outside.to_force = event.forced
         return events.Verified(flat, outside)
 
@@ -268,7 +272,8 @@ class Check:
 
 def check(recorded: Trace, controller: Policy | None = None) -> Check:
     """Asks the policy everything again and compares every decision, bit for bit. Raises TraceError."""
-    differences, count = [], 0
+    differences = []
+    count = 0
     for moment in Player(recorded, controller).play():
         if isinstance(moment.event, trace.Decided):
             count += 1
