@@ -252,7 +252,7 @@ def test_a_token_that_both_proposed_counts_for_both() -> None:
     assert same.local.match > 0.9 and same.worker.match > 0.9
 
 
-def test_a_worker_that_named_another_token_missed_whatever_was_drafted_here() -> None:
+def test_a_worker_that_named_another_token_missed_what_was_drafted_here() -> None:
     for drafted_here in (False, True):
         looker = TreeModel()
         tree = CandidateTree([1, 2])
