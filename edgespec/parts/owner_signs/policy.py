@@ -28,7 +28,7 @@ REASONS: Mapping[str, str] = {
 """Source -> what it means when its value reaches the limit. In the order in which they are reported."""
 
 
-class State(Enum):
+class OwnerState(Enum):
     """The state of one worker towards its owner."""
 
     DRAFTING = "drafting"
@@ -38,7 +38,7 @@ class State(Enum):
     """No sign of the owner, but for less than `idle_s`."""
 
 
-class Event(Enum):
+class Sighting(Enum):
     """The result of one look at the sources."""
 
     PRESENT = "present"
@@ -47,14 +47,14 @@ class Event(Enum):
     """Quiet, and for long enough."""
 
 
-TABLE: Mapping[tuple[State, Event], State] = {
-    (State.DRAFTING, Event.PRESENT): State.ASIDE,
-    (State.DRAFTING, Event.QUIET): State.DRAFTING,
-    (State.ASIDE, Event.PRESENT): State.ASIDE,
-    (State.ASIDE, Event.QUIET): State.RESTING,
-    (State.RESTING, Event.PRESENT): State.ASIDE,
-    (State.RESTING, Event.QUIET): State.RESTING,
-    (State.RESTING, Event.RESTED): State.DRAFTING,
+TABLE: Mapping[tuple[OwnerState, Sighting], OwnerState] = {
+    (OwnerState.DRAFTING, Sighting.PRESENT): OwnerState.ASIDE,
+    (OwnerState.DRAFTING, Sighting.QUIET): OwnerState.DRAFTING,
+    (OwnerState.ASIDE, Sighting.PRESENT): OwnerState.ASIDE,
+    (OwnerState.ASIDE, Sighting.QUIET): OwnerState.RESTING,
+    (OwnerState.RESTING, Sighting.PRESENT): OwnerState.ASIDE,
+    (OwnerState.RESTING, Sighting.QUIET): OwnerState.RESTING,
+    (OwnerState.RESTING, Sighting.RESTED): OwnerState.DRAFTING,
 }
 
 
@@ -100,7 +100,7 @@ class OwnerPolicy:
 class Verdict:
     """The decision that holds until the next look."""
 
-    state: State
+    state: OwnerState
     because: str | None
     """Why it stepped aside; None while drafting."""
     since: float
@@ -113,15 +113,15 @@ class Verdict:
     @property
     def drafting(self) -> bool:
         """Whether the worker may draft."""
-        return self.state is State.DRAFTING
+        return self.state is OwnerState.DRAFTING
 
 
 @dataclass(slots=True)
-class Presence:
+class SteppingAside:
     """The state machine of one worker."""
 
     policy: OwnerPolicy
-    state: State = State.DRAFTING
+    state: OwnerState = OwnerState.DRAFTING
     _because: str | None = None
     _since: float = 0.0
     _quiet_since: float = 0.0
@@ -129,25 +129,25 @@ class Presence:
     def look(self, now: float, day_s: float, values: Mapping[str, float]) -> Verdict:
         """One look at the sources: source -> latest value, in the source's unit."""
         objection = self.policy.objection(day_s, values)
-        rested = self.state is State.RESTING and now >= self._quiet_since + self.policy.idle_s
-        event = Event.PRESENT if objection else Event.RESTED if rested else Event.QUIET
+        rested = self.state is OwnerState.RESTING and now >= self._quiet_since + self.policy.idle_s
+        event = Sighting.PRESENT if objection else Sighting.RESTED if rested else Sighting.QUIET
         before, self.state = self.state, TABLE[self.state, event]
-        if (before is State.DRAFTING) != (self.state is State.DRAFTING):
+        if (before is OwnerState.DRAFTING) != (self.state is OwnerState.DRAFTING):
             self._since = now
-        if self.state is State.DRAFTING:
+        if self.state is OwnerState.DRAFTING:
             self._because = None
         elif objection:
             self._because = objection
-        elif before is State.ASIDE:
+        elif before is OwnerState.ASIDE:
             self._quiet_since = now
         return self._verdict(now, day_s)
 
     def _verdict(self, now: float, day_s: float) -> Verdict:
-        drafting = self.state is State.DRAFTING
+        drafting = self.state is OwnerState.DRAFTING
         free_at = math.inf if drafting else self._since + self.policy.free_after_s
         deadlines = [now + self.policy.next_change(day_s)]
         if free_at > now:
             deadlines.append(free_at)
-        if self.state is State.RESTING:
+        if self.state is OwnerState.RESTING:
             deadlines.append(self._quiet_since + self.policy.idle_s)
         return Verdict(self.state, self._because, self._since, free_at > now, min(deadlines))

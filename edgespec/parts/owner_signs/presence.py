@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edgespec.parts.owner_signs.policy import Verdict
 from edgespec.parts.owner_signs.settings import OwnerSection, owner_policy
 from edgespec.parts.owner_signs.sources import Source
-from edgespec.parts.owner_signs.watch import Watch
+from edgespec.parts.owner_signs.watch import SignWatch
 from edgespec.worker.part import MAY_DRAFT, Permission, Presence
 
 log = logging.getLogger("edgespec.service")
@@ -23,7 +23,7 @@ class OwnerPresence(Presence):
 
     def __init__(self, section: OwnerSection, sources: Sequence[Source], changed: Callable[[], None]) -> None:
         """`changed` is called on the event loop, after each change of the permission."""
-        self.watch = Watch(owner_policy(section), sources, self._on_verdict)
+        self.watch = SignWatch(owner_policy(section), sources, self._on_verdict)
         self._changed = changed
 
     @property

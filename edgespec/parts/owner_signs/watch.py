@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgespec.parts.owner_signs.bus import Metered, Sessions
-from edgespec.parts.owner_signs.policy import DAY_S, OwnerPolicy, Presence, Verdict
+from edgespec.parts.owner_signs.policy import DAY_S, OwnerPolicy, SteppingAside, Verdict
 from edgespec.parts.owner_signs.sources import (
     Battery,
     InputDevices,
@@ -54,7 +54,7 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class Watch:
+class SignWatch:
     """Calls `changed` on the event loop with each verdict that differs from the one before."""
 
     policy: OwnerPolicy
@@ -68,7 +68,7 @@ class Watch:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        presence = Presence(self.policy)
+        machine = SteppingAside(self.policy)
         wanted = self.policy.limits if self.policy.mode == "when-idle" else ()
         self._watched = [_Watched(source) for source in self.sources if source.name in wanted]
         followed = [asyncio.ensure_future(self._follow(one)) for one in self._watched]
@@ -76,7 +76,7 @@ class Watch:
             while True:
                 self._news.clear()
                 values = {one.source.name: one.value for one in self._watched if one.value is not None}
-                verdict = presence.look(self.clock(), self._day_s(), values)
+                verdict = machine.look(self.clock(), self._day_s(), values)
                 self._apply(verdict)
                 wait_s = min(max(verdict.wake_at - self.clock(), MIN_WAIT_S), MAX_WAIT_S)
                 with contextlib.suppress(TimeoutError):

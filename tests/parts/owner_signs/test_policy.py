@@ -9,16 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.parts.owner_signs.policy import REASONS, TABLE, Event, OwnerPolicy, Presence, State
+from edgespec.parts.owner_signs.policy import REASONS, TABLE, OwnerPolicy, OwnerState, Sighting, SteppingAside
 
 LIMITS = {"input": 1.0, "cpu": 0.5, "battery": 1.0}
 NOON = 43_200.0
 
 
 def test_the_table_covers_each_event_that_a_state_can_meet() -> None:
-    missing = {(state, event) for state in State for event in Event} - set(TABLE)
-    assert missing == {(State.DRAFTING, Event.RESTED), (State.ASIDE, Event.RESTED)}  # only resting ends so
-    assert {TABLE[state, Event.PRESENT] for state in State} == {State.ASIDE}
+    missing = {(state, event) for state in OwnerState for event in Sighting} - set(TABLE)
+    assert missing == {
+        (OwnerState.DRAFTING, Sighting.RESTED),
+        (OwnerState.ASIDE, Sighting.RESTED),
+    }  # only resting ends so
+    assert {TABLE[state, Sighting.PRESENT] for state in OwnerState} == {OwnerState.ASIDE}
 
 
 @pytest.mark.parametrize(
@@ -44,35 +47,35 @@ def test_the_policy_says_why_not(mode: str, hours: tuple, day_s: float, values: 
 
 
 def test_it_steps_aside_at_once_and_comes_back_after_the_idle_time() -> None:
-    presence = Presence(OwnerPolicy(limits=LIMITS, idle_s=60))
+    presence = SteppingAside(OwnerPolicy(limits=LIMITS, idle_s=60))
     assert presence.look(0, NOON, {"input": 0}).drafting
     aside = presence.look(10, NOON, {"input": 1})
-    assert (aside.state, aside.because, aside.since) == (State.ASIDE, REASONS["input"], 10)
+    assert (aside.state, aside.because, aside.since) == (OwnerState.ASIDE, REASONS["input"], 10)
     resting = presence.look(11, NOON, {"input": 0})
-    assert (resting.state, resting.because, resting.wake_at) == (State.RESTING, REASONS["input"], 71)
+    assert (resting.state, resting.because, resting.wake_at) == (OwnerState.RESTING, REASONS["input"], 71)
     assert presence.look(40, NOON, {"cpu": 1}).because == REASONS["cpu"]
     assert presence.look(41, NOON, {}).wake_at == 101
     assert not presence.look(100.9, NOON, {}).drafting
     back = presence.look(101, NOON, {})
-    assert (back.state, back.because, back.since, back.wake_at) == (State.DRAFTING, None, 101, math.inf)
+    assert (back.state, back.because, back.since, back.wake_at) == (OwnerState.DRAFTING, None, 101, math.inf)
 
 
 def test_the_model_is_freed_by_the_rule_and_loaded_when_it_drafts() -> None:
-    presence = Presence(OwnerPolicy(limits=LIMITS, idle_s=5, free_after_s=30))
+    presence = SteppingAside(OwnerPolicy(limits=LIMITS, idle_s=5, free_after_s=30))
     first = presence.look(0, NOON, {"cpu": 1})
     assert first.model and first.wake_at == 30
     assert presence.look(29.9, NOON, {"cpu": 1}).model
     assert not presence.look(30, NOON, {"cpu": 1}).model
     assert not presence.look(31, NOON, {}).model
     assert presence.look(36, NOON, {}).model
-    kept = Presence(OwnerPolicy(limits=LIMITS))
+    kept = SteppingAside(OwnerPolicy(limits=LIMITS))
     assert kept.look(0, NOON, {"cpu": 1}).model and kept.look(1e9, NOON, {"cpu": 1}).model
 
 
 def test_it_wakes_when_the_hours_change() -> None:
-    presence = Presence(OwnerPolicy("always", ((64_800.0, 28_800.0),), idle_s=0))
+    presence = SteppingAside(OwnerPolicy("always", ((64_800.0, 28_800.0),), idle_s=0))
     assert presence.look(5, NOON, {}).wake_at == 5 + 64_800 - NOON
-    assert presence.look(6, 64_800.0, {}).state is State.RESTING
+    assert presence.look(6, 64_800.0, {}).state is OwnerState.RESTING
     assert presence.look(7, 64_801.0, {}).drafting
 
 
@@ -82,7 +85,7 @@ def test_it_wakes_when_the_hours_change() -> None:
     free_after_s=st.one_of(st.just(math.inf), st.floats(0, 50)),
 )
 def test_it_never_drafts_beside_its_owner(steps: list[tuple[float, float]], idle_s: float, free_after_s: float) -> None:
-    presence = Presence(OwnerPolicy(limits=LIMITS, idle_s=idle_s, free_after_s=free_after_s))
+    presence = SteppingAside(OwnerPolicy(limits=LIMITS, idle_s=idle_s, free_after_s=free_after_s))
     now, quiet_since = 0.0, -math.inf
     looks = [presence.look(now, NOON, {})]
     for wait, cores in steps:
@@ -90,14 +93,14 @@ def test_it_never_drafts_beside_its_owner(steps: list[tuple[float, float]], idle
         verdict = presence.look(now, NOON, {"cpu": cores})
         looks.append(verdict)
         if cores >= LIMITS["cpu"]:
-            assert verdict.state is State.ASIDE and verdict.because == REASONS["cpu"]
+            assert verdict.state is OwnerState.ASIDE and verdict.because == REASONS["cpu"]
             quiet_since = math.inf
         elif quiet_since == math.inf:
             quiet_since = now
-            assert verdict.state is State.RESTING
+            assert verdict.state is OwnerState.RESTING
         else:
             assert verdict.drafting == (now >= quiet_since + idle_s)
-        assert verdict.wake_at > now or verdict.state is State.RESTING
+        assert verdict.wake_at > now or verdict.state is OwnerState.RESTING
         assert verdict.drafting == (verdict.because is None)
         assert verdict.model == (verdict.drafting or now < verdict.since + free_after_s)
     for before, after in pairwise(looks):

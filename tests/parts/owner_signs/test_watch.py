@@ -8,16 +8,16 @@ import io
 import pytest
 
 from edgespec.parts.owner_signs.policy import OwnerPolicy, Verdict
-from edgespec.parts.owner_signs.watch import RETRY_S, Watch
+from edgespec.parts.owner_signs.watch import RETRY_S, SignWatch
 from edgespec.shared import logs
 from tests.parts.owner_signs.scripted import Scripted
 
 
-async def watched(policy: OwnerPolicy, *sources: Scripted) -> tuple[Watch, list[Verdict], asyncio.Task[None]]:
+async def watched(policy: OwnerPolicy, *sources: Scripted) -> tuple[SignWatch, list[Verdict], asyncio.Task[None]]:
     """A watch that runs on the clock of the event loop."""
     seen: list[Verdict] = []
     clock = asyncio.get_running_loop().time
-    watch = Watch(policy, sources, seen.append, clock, wall=lambda: 1_000_000 + clock())
+    watch = SignWatch(policy, sources, seen.append, clock, wall=lambda: 1_000_000 + clock())
     task = asyncio.ensure_future(watch.run())
     await asyncio.sleep(0.01)
     return watch, seen, task
