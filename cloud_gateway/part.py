@@ -7,8 +7,8 @@ the gateway does: `Foundation` is there before the models are loaded, `Serving` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
+    from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
     from edgespec.core.protocol.signing import SigningKey
 
@@ -80,5 +81,8 @@ class GatewayPart(Part):
     """A part of the gateway; each field is empty if the part has nothing of that kind."""
 
     start: StartPart = nothing_runs
+    methods: Mapping[str, Callable[[], Method]] = field(default_factory=dict)
+    """Further methods of verification: `policy.verification` -> what loads it. `serve` calls each once, before the API
+    opens, and gives the results to the engine and the API."""
     own_engine_only: Sequence[str] = ()
     """Settings, dotted, that have no effect if the target is another engine (edgespec-vllm); it refuses them."""

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from cloud_gateway.core.limits.quota import ClientBounds, KeyLimits
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
 from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.core.verify.verification import BUILT_IN, Method
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol.messages import Sampling
 
@@ -55,11 +56,13 @@ class Limits:
     """For the whole request body to arrive."""
     write_timeout_s: float = 20.0
     """After which a client that does not read its stream is disconnected."""
+    methods: Mapping[str, Method] = field(default_factory=lambda: BUILT_IN)
+    """Methods of verification that a request may choose, by name."""
 
     @staticmethod
-    def of(api: RequestBounds, clients: ClientBounds, slots: int) -> Limits:
+    def of(api: RequestBounds, clients: ClientBounds, slots: int, methods: Mapping[str, Method] = BUILT_IN) -> Limits:
         """The configured limits. One key may hold all slots but one."""
-        return Limits(api, KeyLimits.of(clients, slots), max(1, slots - 1))
+        return Limits(api, KeyLimits.of(clients, slots), max(1, slots - 1), methods=methods)
 
 
 SEED_SPAN = 2**63
@@ -162,10 +165,7 @@ def generations(
         raise refusal("n" if n > 1 else "max_tokens", why)
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
-    if extension.verification == "rejection" and body.seed is not None:
-        raise refusal(
-            "edgespec.verification", "with 'rejection' no seed can give the same text again; leave 'seed' out"
-        )
+    _check_verification(extension.verification, body.seed, limits.methods)
     speculation = extension if may_offload else replace(extension, offload="never")
     return [
         GenerationRequest(
@@ -183,6 +183,17 @@ def generations(
         for prompt, length in zip(prompts, lengths, strict=True)
         for choice in range(n)
     ]
+
+
+def _check_verification(name: str | None, seed: int | None, methods: Mapping[str, Method]) -> None:
+    """Raises ClientError 400 for a method that is not there, or a seed that it cannot use."""
+    if name is None:
+        return
+    if name not in methods:
+        raise refusal("edgespec.verification", f"expected {' or '.join(methods)}")
+    if seed is not None and not methods[name].seeded:
+        why = f"with '{name}' no seed can give the same text again; leave 'seed' out"
+        raise refusal("edgespec.verification", why)
 
 
 def _top_logprobs(body: Common) -> int | None:

@@ -19,7 +19,6 @@ from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_ca
 from cloud_gateway.core.policies.registry import NAMES
 from cloud_gateway.core.policies.settings import PHI, SOURCES, K, Prefer
 from cloud_gateway.core.requests.request import Extension
-from cloud_gateway.core.verify.interface import Method
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
@@ -41,7 +40,6 @@ CHOICES = {
     "edgespec.sources": f"a list of {', '.join(SOURCES)}",
     "edgespec.offload": "auto or never",
     "edgespec.prefer": " or ".join(get_args(Prefer)),
-    "edgespec.verification": " or ".join(get_args(Method)),
     "edgespec.phi": f"learnt or a number {PHI}",
     "tool_choice": "none, auto, required, or an object that names tools",
 }

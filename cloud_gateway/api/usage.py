@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -43,7 +43,7 @@ class Speculated(Struct, forbid_unknown_fields=True, kw_only=True):
     """`usage.edgespec` (docs/api.md explains each field)."""
 
     policy: str
-    verification: Literal["shared-noise", "rejection"]
+    verification: str
     why_off: str | None
     workers: list[str]
     by_worker: dict[str, dict[str, int]]

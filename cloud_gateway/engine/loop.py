@@ -28,7 +28,14 @@ from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.interface import SourceSettings
-from cloud_gateway.core.verify.verification import at_least, method_of, verification, worker_sampling_of
+from cloud_gateway.core.verify.verification import (
+    BUILT_IN,
+    CompletionStart,
+    Method,
+    at_least,
+    method_of,
+    worker_sampling_of,
+)
 from cloud_gateway.engine.decisions import Deciding, Decisions, Hold
 from cloud_gateway.engine.exchange import (
     Active,
@@ -71,6 +78,8 @@ class EngineSettings:
     sources: SourceSettings = field(default_factory=SourceSettings)
     prefill_chunk: int = PREFILL_CHUNK
     prefill_ms: float = PREFILL_MS
+    methods: Mapping[str, Method] = field(default_factory=lambda: BUILT_IN)
+    """Methods of verification, by the names that the policy table and requests give them."""
 
 
 class _TurnClock:
@@ -244,11 +253,13 @@ class Engine:
         else:
             why_off = None
 
-        method = method_of(request.sampling, settings.verification)
-        chosen = verification(
-            request.sampling, request.tokens, request.constraint, method, self.local.spread, np.random.default_rng
+        method = method_of(request.sampling, self.settings.methods[settings.verification])
+        chosen = method.begin(
+            CompletionStart(
+                request.sampling, request.tokens, request.constraint, self.local.spread, np.random.default_rng
+            )
         )
-        submission = Submission(self.clock(), method, why_off, self.stats.frames)
+        submission = Submission(self.clock(), method.name, why_off, self.stats.frames)
         return Generation(
             next(self._ids),
             request,

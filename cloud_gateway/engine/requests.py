@@ -10,8 +10,8 @@ Every event goes through `step`. One that follows from an effect, as a worker's 
 of the present event were carried out: no step runs inside a step. Calling the machine at once was tried first; a
 request's state then changed under the effect that had asked for it.
 
-A retry changes no token: what was emitted stays, nothing of a failed pass was, and the draws of `rejection` that
-belong to tokens not yet chosen are kept, so that each is still drawn once.
+A retry changes no token: what was emitted stays, and nothing of a failed pass was. A method of verification without a
+seed keeps its draws for tokens that are not chosen yet, so that each is still drawn once.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ A part is removed by its line here, `git rm -r cloud_gateway/parts/NAME tests/pa
 from __future__ import annotations
 
 from cloud_gateway.part import GatewayPart
-from cloud_gateway.parts import flight_recorder, live_picture, opentelemetry
+from cloud_gateway.parts import flight_recorder, live_picture, opentelemetry, rejection
 from edgespec.shared.part import brought
 
 PARTS: tuple[GatewayPart, ...] = (
     flight_recorder.PART,
     live_picture.PART,
     opentelemetry.PART,
+    rejection.PART,
 )
 
 

@@ -111,7 +111,6 @@ REMOVED: Mapping[str, str] = {
     "target.prefix_cache": _CACHES,
     "local_draft.prefix_cache": _CACHES,
     "policy.depth": "`policy.verify_nodes` limits what is verified.",
-    "policy.share_seed": '`policy.verification = "rejection"` sends workers no seed.',
     "sources.queued_tokens": "a queued answer has at most 256 tokens.",
     "sources.kept_tokens": "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.",
     "sources.medusa": "list the file in `sources.heads`.",
@@ -145,6 +144,7 @@ class GatewaySettings(Settings, frozen=True):
     """The tables of the core; `schema` adds those of the parts."""
 
     removed: ClassVar[Mapping[str, str]] = REMOVED
+    parts: ClassVar[Sequence[GatewayPart]] = ()
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySettings = PolicySettings()
@@ -163,6 +163,11 @@ class GatewaySettings(Settings, frozen=True):
 
             if self.policy.name not in NAMES:
                 yield "policy.name", " or ".join(f'"{name}"' for name in NAMES)
+        methods = [DEFAULTS.verification]
+        for part in self.parts:
+            methods += part.methods
+        if self.policy.verification not in methods:
+            yield "policy.verification", " or ".join(f'"{name}"' for name in methods)
         if self.api.max_tokens > self.api.max_tokens_limit:
             yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
         longest = self.target.context + 1 + self.policy.verify_nodes

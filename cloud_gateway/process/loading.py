@@ -10,7 +10,7 @@ import gc
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -19,10 +19,12 @@ from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.limits.quota import QUEUE_LIMIT
 from cloud_gateway.core.verify.accept import FlatTree, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
+from cloud_gateway.core.verify.verification import BUILT_IN, Method
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.models.target_model import Target, Work
+from cloud_gateway.part import GatewayPart
 from cloud_gateway.process.config import SELF, GatewaySettings
 from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target, translation_of
 from edgespec import __version__
@@ -145,8 +147,18 @@ def _load_heads(
     return beside(target, digest, files)
 
 
-def engine_settings(settings: GatewaySettings) -> EngineSettings:
-    return EngineSettings(settings.policy, QUEUE_LIMIT, settings.sources)
+def methods_of(parts: Sequence[GatewayPart]) -> Mapping[str, Method]:
+    """All methods of verification, by name: of the core and of these parts."""
+    methods = dict(BUILT_IN)
+    for part in parts:
+        for name, load in part.methods.items():
+            methods[name] = load()
+    return methods
+
+
+def engine_settings(settings: GatewaySettings, methods: Mapping[str, Method] = BUILT_IN) -> EngineSettings:
+    """The engine's part of the configuration; `methods`: of verification, by name."""
+    return EngineSettings(settings.policy, QUEUE_LIMIT, settings.sources, methods=methods)
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from cloud_gateway.process.audited import Audited
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
-from cloud_gateway.process.loading import Models, engine_settings, load_models, measure, spare_rounds, sweep
+from cloud_gateway.process.loading import Models, engine_settings, load_models, measure, methods_of, spare_rounds, sweep
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
 from edgespec.core.admission import share_descriptors
@@ -85,7 +85,9 @@ class Gateway:
         self.port = LinkPort(settings.link, store)
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
-        self.api = Api(Limits.of(settings.api, settings.limits, settings.target.slots), self.metrics)
+        self._methods = methods_of(parts)
+        limits = Limits.of(settings.api, settings.limits, settings.target.slots, self._methods)
+        self.api = Api(limits, self.metrics)
         audits, keep = folders.audit_dir(settings.daemon.state_dir), settings.audit.keep
         self.audit = AuditLog(audits, AUDIT_FILE_BYTES, keep) if keep else None
         self.commands = Commands(self.port.paired, self.keys, audits, self.port, self.audit)
@@ -169,10 +171,18 @@ class Gateway:
             recorders.append(Audited(self.audit))
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
-        engine = links.inbox = Engine(
-            models.target, models.local, engine_settings(self.settings), links, recorders=recorders, curve=curve,
-            heads=models.heads, on_failure=self._engine_failed, on_idle=models.idle,
-        )  # fmt: skip
+        engine = Engine(
+            models.target,
+            models.local,
+            engine_settings(self.settings, self._methods),
+            links,
+            recorders=recorders,
+            curve=curve,
+            heads=models.heads,
+            on_failure=self._engine_failed,
+            on_idle=models.idle,
+        )
+        links.inbox = engine
         engine.start()
         closing.push_async_callback(asyncio.to_thread, engine.stop)
         return engine

@@ -36,6 +36,8 @@ class Settings(Section, frozen=True):
 
     tables: ClassVar[Mapping[type[msgspec.Struct], str]] = {}
     """The name of the table that holds the keys of each section of a part."""
+    parts: ClassVar[Sequence[Part]] = ()
+    """The parts that it was composed of, for values that a part allows in a table of the core."""
     checks: ClassVar[Sequence[Check]] = ()
     """Those of the parts."""
 
@@ -122,7 +124,8 @@ def composed(core: type[Program], parts: Sequence[Part]) -> type[Program]:
     removed = dict(core.removed)
     for part in parts:
         removed.update(part.removed)
-    namespace = {"tables": tables, "checks": tuple(part.check for part in parts), "removed": removed}
+    checks = tuple(part.check for part in parts)
+    namespace = {"tables": tables, "parts": tuple(parts), "checks": checks, "removed": removed}
 
     schema: Any = msgspec.defstruct(
         core.__name__, fields, bases=(core,), namespace=namespace, frozen=True, kw_only=True, forbid_unknown_fields=True

@@ -18,6 +18,7 @@ from edgespec.core.drafting import ranking
 from edgespec.core.sampling import logits as processing
 from tools.fuzz import __main__ as command
 from tools.fuzz import api_cases, decoders, run, tree_cases
+from tools.fuzz.model import METHODS
 from tools.fuzz.tree_cases import check_finite
 
 SEED = 20261120
@@ -36,7 +37,8 @@ def passed(result: run.Result) -> run.Result:
 @pytest.mark.claim("bodies-over-the-whole-parameter-space-fail-nothing")
 def test_bodies_over_the_whole_parameter_space_fail_nothing() -> None:
     seen = passed(run.run_piece(piece("api", 1500))).seen
-    assert seen["shared-noise"] > 900 and seen["rejection"] > 50 and seen["refused"] > 30
+    assert seen["shared-noise"] > 900 and seen["refused"] > 30
+    assert all(seen[method] > 50 for method in METHODS)
 
 
 @pytest.mark.claim("trees-that-pass-the-shape-checks-fail-no-policy")

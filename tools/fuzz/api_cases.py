@@ -21,7 +21,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.accept import MIN_LOGPROB, FlatTree, token_logprob, walk
 from cloud_gateway.core.verify.interface import Constraint, ConstraintError
-from cloud_gateway.core.verify.verification import Verification, method_of, verification, worker_sampling_of
+from cloud_gateway.core.verify.verification import CompletionStart, Verification, method_of, worker_sampling_of
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst
 from edgespec.core.drafting.ranking import Ranker, Spread
@@ -30,14 +30,14 @@ from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
 from tools.doubles.limits import request_limits
 from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
-from tools.fuzz.model import ALONE, TableModel, constraint_of, table
+from tools.fuzz.model import ALONE, METHODS, TableModel, constraint_of, table
 
 VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 """Above 1024 only tokens near the best one are looked at (`sampling.shortlist`)."""
 GRAMMAR_VOCABULARY = 64
 TOKENS = 2
 """Most tokens of an answer: later ones meet no other code."""
-LIMITS = request_limits(max_tokens_limit=16, max_choices=8)
+LIMITS = request_limits(max_tokens_limit=16, max_choices=8, methods=METHODS)
 MANY = 3
 """Siblings that the ranking proposes."""
 ROUNDING_NATS = 1e-6
@@ -67,16 +67,20 @@ def case(seed: str) -> str:
         return "refused"
     assert wrong is None, f"{wrong} lies outside its range and was let in"
     model = table(vocab_size, rng.randrange(2), rng.random() < 0.5)
-    configured = PolicySettings(verification="rejection" if rng.random() < 0.08 else "shared-noise")
+    configured = PolicySettings()
+    if rng.random() < 0.16:
+        configured = PolicySettings(verification=rng.choice(sorted(METHODS)))
     chosen = request.speculation.over(configured)
-    method = method_of(request.sampling, chosen.verification)
-    about = request.sampling, request.tokens, request.constraint
-    begin = partial(verification, *about, method, Spread(), partial(np.random.default_rng, rng.randrange(2**32)))
+    method = method_of(request.sampling, METHODS[chosen.verification])
+    fresh = partial(np.random.default_rng, rng.randrange(2**32))
+    begin = partial(
+        method.begin, CompletionStart(request.sampling, request.tokens, request.constraint, Spread(), fresh)
+    )
     draft = table(vocab_size, 100 + rng.randrange(2), rng.random() < 0.5)
     constrained = request.constraint is not None
     if rng.random() < 0.5:  # a second call costs as much as all else
         _answer(request, begin(), model, None if constrained or rng.random() < 0.5 else draft)
-    elif method == "shared-noise" and not constrained:
+    elif method.seeded and not constrained:
         plain = _answer(request, begin(), model, None)
         assert _answer(request, begin(), model, draft) == plain, "candidates changed the answer"
     else:
@@ -84,7 +88,7 @@ def case(seed: str) -> str:
         assert constrained or _answer(request, begin(), model, draft) == once, "the same call gave another answer"
     if rng.random() < 0.1:
         _worker(request, worker_sampling_of(request.sampling, method).seed, draft, vocab_size)
-    return method
+    return method.name
 
 
 def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None) -> GenerationRequest | None:

@@ -10,6 +10,7 @@ from typing import Any
 from cloud_gateway.api.schema import RANGES
 from cloud_gateway.core.policies.registry import POLICIES
 from edgespec.core.protocol.ranges import Range
+from tools.fuzz.model import METHODS
 
 SUBNORMAL = (5e-324, 1e-310, 2.2250738585072014e-308)
 EDGES = (0.0, -0.0, *SUBNORMAL, 1e-300, 1e-38, 1e-5, 0.009999, 0.01, 0.5, 1.0, 2.0, 10.0)
@@ -113,5 +114,5 @@ def _extension(rng: random.Random) -> Body:
     _maybe(rng, made, "prefer", lambda: rng.choice(("latency", "balanced", "offload")), 0.5)
     _maybe(rng, made, "offload", lambda: rng.choice(("auto", "never")), 0.5)
     _maybe(rng, made, "ignore_eos", lambda: rng.random() < 0.5, 0.5)
-    _maybe(rng, made, "verification", lambda: rng.choice(("shared-noise", "rejection")), 0.5)
+    _maybe(rng, made, "verification", lambda: rng.choice(sorted(METHODS)), 0.5)
     return made

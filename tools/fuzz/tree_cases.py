@@ -22,14 +22,13 @@ from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.verify.accept import flatten, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
-from cloud_gateway.core.verify.interface import Method
-from cloud_gateway.core.verify.verification import verification
+from cloud_gateway.core.verify.verification import SHARED_NOISE, CompletionStart
 from edgespec.core.drafting.ranking import Spread
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling, check_tree_shape, max_entropy, step_curve
 from tools.doubles.model import Rows
 from tools.fuzz.frames import RandomWorker, step_times
-from tools.fuzz.model import ALONE, table
+from tools.fuzz.model import ALONE, METHODS, table
 
 PACKAGES = ("cloud_gateway.", "edgespec.")
 MAX_OBJECTS = 100_000
@@ -110,14 +109,16 @@ class Walk:
     def _plan(self) -> None:
         """How tokens are chosen, and what plain decoding says."""
         rng = self.rng
-        rejection = rng.random() < 0.1
-        sampling = Sampling(temperature=1.0, seed=3) if rejection else rng.choice(SAMPLINGS)
-        method: Method = "rejection" if rejection else "shared-noise"
+        sampling = rng.choice(SAMPLINGS)
+        method = SHARED_NOISE
+        if rng.random() < 0.2:
+            method = METHODS[rng.choice(sorted(METHODS))]
+            sampling = Sampling(temperature=1.0, seed=3)
         fresh = partial(np.random.default_rng, rng.randrange(2**32))
-        begin = partial(verification, sampling, self.prompt, None, method, self.spread, fresh)
+        begin = partial(method.begin, CompletionStart(sampling, self.prompt, None, self.spread, fresh))
         self.chosen = begin()
-        self.answer = [] if rejection else list(self.prompt)
-        if not rejection:
+        self.answer = list(self.prompt) if method.seeded else []
+        if method.seeded:
             self._decode_plainly(begin(), ROUNDS + rng.randrange(60))
         self.worker = RandomWorker(rng, self.vocab_size, self.answer)
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.rejection import Rejection
+from cloud_gateway.parts.rejection.sampling import Rejection
 from edgespec.core.protocol.messages import Sampling
 from tools.lossless import classic, exact, shared_noise
 from tools.lossless.scene import SYNTHETIC_RULES, Scene

@@ -12,7 +12,7 @@ from cloud_gateway.core.sources.interface import ROOT as NO_PARENT
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.accept import FlatTree, walk
-from cloud_gateway.core.verify.rejection import Rejection, RejectionChooser
+from cloud_gateway.parts.rejection.sampling import Rejection, RejectionChooser
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History, Processor
 from tools.lossless.scene import Path, PathRows, Scene

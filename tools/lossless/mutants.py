@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud_gateway.core.verify.rejection import NONE, LocalDraftDistribution, Rejection
 from cloud_gateway.core.verify.shared_noise import Chooser, Rows
+from cloud_gateway.parts.rejection.sampling import NONE, LocalDraftDistribution, Rejection
 from edgespec.core.sampling.gumbel import gumbel_all
 from edgespec.core.sampling.logits import Candidates
 from tools.lossless import classic, shared_noise

@@ -9,7 +9,6 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from cloud_gateway.core.verify.interface import Method
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_SHARES
 from edgespec.core.protocol.ranges import Range
 
@@ -48,7 +47,8 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     """Sources of candidates without a draft model that policy `adaptive` also uses."""
     workers_per_request: Annotated[int, Meta(ge=1, le=MAX_SHARES)] = 1
     """Maximum workers that draft for one request at once, where more are idle than requests need."""
-    verification: Method = "shared-noise"
+    verification: str = "shared-noise"
+    """Name of a `verify.verification.Method`."""
 
 
 DEFAULTS = PolicySettings()

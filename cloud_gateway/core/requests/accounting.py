@@ -36,7 +36,6 @@ from cloud_gateway.core.requests.request import GenerationRequest, Usage, added
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.guide import AT_GATEWAY, GRAMMAR
-from cloud_gateway.core.verify.interface import Method
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Tree
 
@@ -70,7 +69,7 @@ class Submission:
 
     submitted: float = 0.0
     """A moment of the driver's clock, in seconds."""
-    verification: Method = "shared-noise"
+    verification: str = "shared-noise"
     why_off: str | None = None
     """Why no worker may draft; None if workers may."""
     frames: FrameLedger = field(default_factory=FrameLedger)

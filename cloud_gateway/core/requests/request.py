@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
-from cloud_gateway.core.verify.interface import Constraint, Method, TokenLogprob
+from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
 from edgespec.core.errors import ClientError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
@@ -33,7 +33,7 @@ class Speculation(Struct, frozen=True):
     prefer: Prefer | None = None
     sources: tuple[SourceName, ...] | None = None
     offload: Offload | None = None
-    verification: Method | None = None
+    verification: str | None = None
 
     def over(self, configured: PolicySettings) -> PolicySettings:
         """The configured settings with the fields that the request replaces."""
@@ -115,7 +115,7 @@ class Usage:
     phi: LearntLimit | None = None
     """The limit on the target's entropy that policy `adaptive` learnt for the worker."""
     policy: str = "plain"
-    verification: Method = "shared-noise"
+    verification: str = "shared-noise"
     why_off: str | None = None
     """Why speculation, or offloading, was off; None while it was on."""
     by_worker: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -5,7 +5,8 @@ Public, by module:
 - `accept`: `at_open_end`, `flatten`, `FlatTree`, `Walk`, `walk`, `walk_logprobs`
 - `candidates`: `CandidateTree`, `COMMITTED_SPAN`, `LOCAL`, `Merged`
 - `guide`: `AT_GATEWAY`, `GRAMMAR`, `Guide`, `ready_at`
-- `interface`: `Constraint`, `ConstraintError`, `Method`, `TokenLogprob`
-- `shared_noise`: `Rows`
-- `verification`: `at_least`, `method_of`, `Verification`, `verification`, `worker_sampling_of`
+- `interface`: `Constraint`, `ConstraintError`, `TokenLogprob`
+- `shared_noise`: `path_to`, `Rows`
+- `verification`: `at_least`, `BUILT_IN`, `Method`, `method_of`, `CompletionStart`, `Verification`,
+  `worker_sampling_of`
 """

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgespec.core.errors import EdgespecError
 
-if TYPE_CHECKING:  # the configuration reads `Method` from here, and must not wait for numpy
+if TYPE_CHECKING:  # the configuration imports this file, and must not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
-
-Method = Literal["shared-noise", "rejection"]
-"""How sampled tokens are verified (cloud_gateway/core/verify/verification.py)."""
 
 
 class ConstraintError(EdgespecError):

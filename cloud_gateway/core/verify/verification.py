@@ -1,16 +1,16 @@
-"""How tokens are chosen from the target's rows, and local candidates drafted: the two exact methods.
+"""How tokens are chosen from the target's rows, and local candidates drafted: a `Method` for each completion.
 
-`shared-noise`: Gumbel-max with noise that the seed gives, and candidates ranked with the same noise; one seed gives one
-answer. `rejection`: candidates drawn from the draft's distribution and tested with min(1, p/q), by fresh randomness; a
-seed gives nothing. Greedy requests need neither, and always go the first way. Both are samples of the target's own
-distribution; docs/numerics.md compares how much they accept.
+The core has one, `shared-noise`: Gumbel-max with noise that the seed gives, and candidates ranked with the same noise,
+so that one seed gives one completion. Parts add others. Each must return samples of the target's own distribution.
+Greedy requests need no randomness, and always take `shared-noise`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.core.verify.interface import Constraint, ConstraintError, Method
-from cloud_gateway.core.verify.rejection import RejectionChooser
+from cloud_gateway.core.verify.interface import Constraint, ConstraintError
 from cloud_gateway.core.verify.shared_noise import Chooser, Rows
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Ranker, Spread
@@ -40,7 +39,32 @@ class Verification(Protocol):
         """The gateway's own proposal after `path`, from its draft model's raw `logits`."""
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The answer has grown by these tokens."""
+        """The completion has grown by these tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionStart:
+    """One completion before its first token, as a method of verification is given it."""
+
+    sampling: Sampling
+    prompt: Sequence[int]
+    constraint: Constraint | None
+    spread: Spread
+    """Shared by all requests of a pair of models."""
+    fresh: Callable[[], np.random.Generator]
+    """Makes randomness that nobody can predict."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of verifying sampled tokens. The engine calls `begin` once for each completion."""
+
+    name: str
+    """A value of `policy.verification`, and of `edgespec.verification` in a request."""
+    seeded: bool
+    """Whether one seed gives one completion. Otherwise workers are sent no seed, and requests may set none."""
+    begin: Callable[[CompletionStart], Verification]
+    """Raises ValueError if the method needs a seed and there is none."""
 
 
 class SharedNoise(Chooser):
@@ -51,6 +75,7 @@ class SharedNoise(Chooser):
     def __init__(
         self, sampling: Sampling, prompt: Sequence[int], spread: Spread, constraint: Constraint | None = None
     ) -> None:
+        """Raises ValueError if the temperature asks for noise and there is no seed."""
         super().__init__(sampling, prompt, constraint)
         self.ranker = Ranker(sampling, prompt, spread=spread, resolved=True)
 
@@ -60,8 +85,10 @@ class SharedNoise(Chooser):
         if self.constraint is not None and self.constraint.ready(path):
             with suppress(ConstraintError):
                 allowed = self.constraint(path)
+
         if allowed is not None:
-            logits, width = np.where(allowed, logits, -np.inf), min(width, int(allowed.sum()))
+            logits = np.where(allowed, logits, -np.inf)
+            width = min(width, int(allowed.sum()))
         return self.ranker(logits, path, width)
 
     def committed(self, tokens: Sequence[int]) -> None:
@@ -69,36 +96,34 @@ class SharedNoise(Chooser):
         self.ranker.committed(tokens)
 
 
+def _shared_noise(start: CompletionStart) -> Verification:
+    return SharedNoise(start.sampling, start.prompt, start.spread, start.constraint)
+
+
+SHARED_NOISE = Method("shared-noise", seeded=True, begin=_shared_noise)
+BUILT_IN: Mapping[str, Method] = {SHARED_NOISE.name: SHARED_NOISE}
+"""Methods of the core, by name."""
+
+
 def method_of(sampling: Sampling, chosen: Method) -> Method:
     """The method for a request: as chosen, unless it is greedy and needs none."""
-    return "shared-noise" if sampling.temperature < GREEDY_BELOW else chosen
-
-
-def verification(
-    sampling: Sampling,
-    prompt: Sequence[int],
-    constraint: Constraint | None,
-    method: Method,
-    spread: Spread,
-    rng: Callable[[], np.random.Generator],
-) -> Verification:
-    """What the method needs for one answer; `rng` makes randomness that nobody can foretell.
-
-    `spread` is shared by all requests of a pair of models. Raises ValueError for shared noise without a seed.
-    """
-    if method == "rejection":
-        return RejectionChooser(sampling, prompt, rng(), constraint=constraint)
-    return SharedNoise(sampling, prompt, spread, constraint)
+    if sampling.temperature < GREEDY_BELOW:
+        return SHARED_NOISE
+    return chosen
 
 
 def worker_sampling_of(sampling: Sampling, method: Method) -> Sampling:
-    """The sampling parameters that go out in `Open`: with a seed only where it improves the worker's draft tokens."""
-    return sampling if method == "shared-noise" else replace(sampling, seed=None)
+    """The sampling parameters that go out in `Open`: with a seed only if it improves the worker's draft tokens."""
+    if method.seeded:
+        return sampling
+    return replace(sampling, seed=None)
 
 
 def at_least(tokens: int, ends: AbstractSet[int], chosen: Verification) -> Verification:
     """The method `chosen`, without `ends` among the first `tokens` tokens of the completion."""
-    return AtLeast(tokens, ends, chosen) if tokens else chosen
+    if not tokens:
+        return chosen
+    return AtLeast(tokens, ends, chosen)
 
 
 class AtLeast:
@@ -109,15 +134,21 @@ class AtLeast:
 
     def __init__(self, tokens: int, ends: AbstractSet[int], chosen: Verification) -> None:
         self.by_match = chosen.by_match
-        self._left, self._ends, self._chosen = tokens, ends, chosen
+        self._chosen = chosen
+        self._ends = ends
+        self._left = tokens
 
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """The choices of `Verification.at`."""
-        return self._chosen.at(flat, _WithoutEnds(rows, flat, self._left, self._ends) if self._left > 0 else rows)
+        if self._left > 0:
+            rows = _WithoutEnds(rows, flat, self._left, self._ends)
+        return self._chosen.at(flat, rows)
 
     def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
         """The candidates of `Verification.rank`."""
-        return self._chosen.rank(_without(logits, self._ends) if len(path) < self._left else logits, path, width)
+        if len(path) < self._left:
+            logits = _without(logits, self._ends)
+        return self._chosen.rank(logits, path, width)
 
     def committed(self, tokens: Sequence[int]) -> None:
         self._left -= len(tokens)
@@ -128,7 +159,10 @@ class _WithoutEnds:
     """Rows of one tree, of which those of fewer than `left` tokens after the committed ones have no end token."""
 
     def __init__(self, rows: Rows, flat: FlatTree, left: int, ends: AbstractSet[int]) -> None:
-        self._rows, self._depths, self._left, self._ends = rows, flat.depths, left, ends
+        self._rows = rows
+        self._depths = flat.depths
+        self._left = left
+        self._ends = ends
 
     @property
     def argmax(self) -> Sequence[int]:
@@ -141,8 +175,10 @@ class _WithoutEnds:
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Shape [vocab_size]."""
-        raw = self._rows.logits(row)
-        return _without(raw, self._ends) if self._too_early(row) else raw
+        logits = self._rows.logits(row)
+        if self._too_early(row):
+            return _without(logits, self._ends)
+        return logits
 
     def _too_early(self, row: int) -> bool:
         """Whether a completion that ended after this row would have too few tokens."""
@@ -150,6 +186,6 @@ class _WithoutEnds:
 
 
 def _without(logits: NDArray[np.float32], ends: AbstractSet[int]) -> NDArray[np.float32]:
-    found = logits.copy()
-    found[[token for token in ends if token < len(found)]] = -np.inf
-    return found
+    rest = logits.copy()
+    rest[[token for token in ends if token < len(rest)]] = -np.inf
+    return rest

@@ -273,7 +273,7 @@ CHOICES: dict[str, Any] = {
     "k": 16,
     "phi": 0,
     "prefer": "latency",
-    "verification": "rejection",
+    "verification": "shared-noise",
 }
 
 

@@ -305,7 +305,7 @@ async def test_a_message_that_cannot_be_sent_stops_no_other(make: Make) -> None:
 @pytest.mark.claim("a-local-tree-makes-at-most-k-passes-a-round")
 async def test_a_local_tree_makes_at_most_k_passes_a_round(make: Make) -> None:
     local = TableDraft(0.7, leaves=16)
-    engine = make(None, local, policy="colocated-tree", k=16, verification="rejection")
+    engine = make(None, local, policy="colocated-tree", k=16)
     sampling = Sampling(temperature=2.0, seed=1)
     tokens, done = await answer(engine, PROMPTS[0], 12, sampling=sampling)
     assert len(tokens) == 12 and 0 < done.usage.local_draft_passes <= 16 * done.usage.rounds

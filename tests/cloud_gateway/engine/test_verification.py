@@ -1,29 +1,27 @@
-"""Both ways of verifying sampled tokens through the whole engine: exact, fresh or reproducible, closed to workers; and
-`min_tokens`, with which no draft changes the completion of plain decoding either.
+"""Sampled tokens verified through the whole engine, by a seed; and `min_tokens`, with which no draft changes the
+completion of plain decoding either.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
+from cloud_gateway.core.verify.verification import BUILT_IN, SHARED_NOISE
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.core.sampling.gumbel import gumbel_all
 from edgespec.core.sampling.logits import Processor
 from tests.support.engines import Make, complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.model import EOS, HashModel, Logits, next_logits
+from tools.doubles.model import EOS, HashModel, Logits
 from tools.doubles.workers import LoopWorker
-from tools.lossless import exact
-from tools.lossless.statistics import Fit, chi_square
 
 pytestmark = pytest.mark.driven
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -45,8 +43,7 @@ async def make(seeded: None) -> AsyncIterator[Make]:
     with engines() as start:
 
         def build(worker: LoopWorker | None = None, local: TableDraft | None = None, **settings: Any) -> Engine:
-            chosen = {"verification": "rejection", "queue_limit": 10_000} | settings
-            return start(worker, local, TableTarget(slots=8, pass_s=0.002), **chosen)
+            return start(worker, local, TableTarget(slots=8, pass_s=0.002), queue_limit=10_000, **settings)
 
         yield build
 
@@ -58,76 +55,27 @@ async def answer(engine: Engine, sampling: Sampling, count: int = LENGTH, **opti
     return tokens, done.usage
 
 
-def expected(sampling: Sampling) -> dict[tuple[int, ...], float]:
-    """The exact distribution of whole answers, by other code than the engine's."""
-    found: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(LENGTH):
-        found = {
-            (*path, token): probability * share
-            for path, probability in found.items()
-            for token, share in exact.next_token(
-                next_logits([*PROMPT, *path]).tolist(), sampling, PROMPT, list(path)
-            ).items()
-        }
-    return found
-
-
-async def fit(engine: Engine, sampling: Sampling, answers: int, **options: object) -> tuple[Fit, list[Usage]]:
-    results = await asyncio.gather(*(answer(engine, sampling, **options) for _ in range(answers)))
-    truth = expected(sampling)
-    seen = Counter(tuple(tokens) for tokens, _ in results)
-    assert set(seen) <= set(truth)
-    observed = np.array([seen[path] for path in truth])
-    return chi_square(observed, np.array(list(truth.values()))), [usage for _, usage in results]
-
-
-# --- exact -----------------------------------------------------------------------------------------------------------
-
-
-async def test_rejection_gives_the_targets_distribution(make: Make) -> None:
-    engine = make(None, TableDraft(0.5, leaves=4), policy="colocated-tree", k=2)
-    found, usages = await fit(engine, PLAIN, ANSWERS)
-    assert found.cells > 10 and found.p > ENOUGH
-    accepted = sum(usage.accepted.get("local", 0) for usage in usages)
-    assert accepted > ANSWERS * 0.3 and {usage.verification for usage in usages} == {"rejection"}
-
-
-# --- closed to workers -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "sent_seed"), [("rejection", None), ("shared-noise", 1)])
-async def test_a_seed_goes_to_workers_only_where_it_improves_their_drafts(
-    make: Make, method: str, sent_seed: int | None
-) -> None:
+async def test_the_seed_goes_to_workers_since_it_improves_their_drafts(make: Make) -> None:
     worker = LoopWorker(0.0)
-    await answer(make(worker, verification=method), PLAIN)
+    await answer(make(worker), PLAIN)
     (opening,) = (body for body in worker.seen if isinstance(body, Open))
-    assert opening.sampling.seed == sent_seed and opening.sampling.top_k == 4
+    assert opening.sampling.seed == 1 and opening.sampling.top_k == 4
 
 
-# --- which of the two ------------------------------------------------------------------------------------------------
-
-
-async def test_fresh_randomness_differs_each_time_and_a_seed_does_not(make: Make) -> None:
-    engine = make(None, TableDraft(0.5), policy="colocated", k=3)
-    fresh = [await answer(engine, PLAIN, 20) for _ in range(4)]
-    seeded = [await answer(engine, PLAIN, 20, verification="shared-noise") for _ in range(2)]
-    assert len({tuple(tokens) for tokens, _ in fresh}) == 4
-    assert seeded[0][0] == seeded[1][0] and seeded[0][1].verification == "shared-noise"
-
-
-async def test_a_request_chooses_for_itself_and_greedy_needs_neither(make: Make) -> None:
-    engine = make(None, TableDraft(0.5), policy="colocated", verification="shared-noise")
-    _, usage = await answer(engine, PLAIN, verification="rejection")
-    assert usage.verification == "rejection"
-    greedy = Sampling(temperature=0.0)
-    tokens, usage = await answer(engine, greedy, verification="rejection")
-    assert usage.verification == "shared-noise" and tokens[0] == int(next_logits(PROMPT).argmax())
+async def test_a_method_without_a_seed_sends_workers_none(make: Make) -> None:
+    worker = LoopWorker(0.0)
+    unseeded = replace(SHARED_NOISE, name="unseeded", seeded=False)
+    engine = make(worker, verification="unseeded", methods={**BUILT_IN, "unseeded": unseeded})
+    _, sampled = await answer(engine, PLAIN)
+    _, greedy = await answer(engine, Sampling(temperature=0.0))
+    seeds = [body.sampling.seed for body in worker.seen if isinstance(body, Open)]
+    assert seeds[0] is None
+    assert (sampled.verification, greedy.verification) == ("unseeded", "shared-noise")
 
 
 async def test_the_gateways_own_candidates_use_the_noise(make: Make) -> None:
     """A draft that is the target itself is always right, sampled too; ranked plainly it would be right now and then."""
-    engine = make(None, TableDraft(1.0), policy="colocated", k=3, verification="shared-noise")
+    engine = make(None, TableDraft(1.0), policy="colocated", k=3)
     tokens, usage = await answer(engine, Sampling(temperature=1.2, seed=7), 200)
     plain, _ = await answer(engine, Sampling(temperature=1.2, seed=7), 200, policy="plain")
     assert tokens == plain and usage.accepted["local"] == usage.drafted["local"] - (usage.rounds * 4 - 200)
@@ -190,30 +138,3 @@ async def test_no_end_comes_early_and_no_draft_changes_a_token(
 async def test_the_whole_length_can_be_asked_for(make_brief: Make) -> None:
     tokens, done = await complete(make_brief(), GenerationRequest([3, 1], 20, SAMPLED, min_tokens=20))
     assert (len(tokens), done.finish) == (20, "length") and EOS not in tokens
-
-
-async def test_rejection_samples_the_distribution_without_the_end(make_brief: Make) -> None:
-    engine = make_brief(None, TableDraft(model=Brief(right=0.5), leaves=4), policy="colocated-tree", k=2)
-    sampling, prompt = Sampling(temperature=1.2, top_k=4), [3, 1, 4]
-    wanted = GenerationRequest(
-        prompt, 2, sampling, min_tokens=2, ignore_eos=True, speculation=Speculation(verification="rejection")
-    )
-    seen = Counter[tuple[int, ...]]()
-    for _ in range(200):
-        seen[tuple((await complete(engine, wanted))[0])] += 1
-    possible = {
-        (first, second): one * other
-        for first, one in chances(prompt, sampling).items()
-        for second, other in chances([*prompt, first], sampling).items()
-    }
-    assert set(seen) <= set(possible) and not any(EOS in path for path in seen)
-    fit = chi_square(np.array([seen[path] for path in possible]), np.array(list(possible.values())))
-    assert fit.p > 1e-4
-
-
-def chances(tokens: Sequence[int], sampling: Sampling) -> dict[int, float]:
-    """The share of the tokens that may follow, without the end."""
-    logits = Brief().row(tokens).astype(np.float64)
-    logits[EOS] = -np.inf
-    found = Processor(sampling).candidates(logits).probabilities(len(logits))
-    return {token: float(found[token]) for token in np.flatnonzero(found).tolist()}

@@ -18,12 +18,11 @@ from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import Decided, Frame, Verified
 from cloud_gateway.core.trace.play import check
-from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.parts.flight_recorder.recorder import Recorder
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made
-from tests.parts.flight_recorder.traced import KEY, PROMPT, SETTINGS, read, record
+from tests.parts.flight_recorder.traced import KEY, METHODS, PROMPT, SETTINGS, read, record
 from tests.support.constraints import ForcesFive
 from tools.doubles.engines import TableTarget
 from tools.doubles.model import ShortMemory, plain_greedy
@@ -65,12 +64,10 @@ async def test_a_row_count_that_is_tried_is_in_the_trace_and_replayed(
     assert check(recorded).differences, "some were tried"
 
 
-async def test_sampled_answers_verified_either_way_replay_too(tmp_path: Path) -> None:
-    """Which token the target takes is chance here; what the policy made of it is not."""
-    methods: tuple[Method, ...] = ("shared-noise", "rejection")
-    requests = [
-        Speculation(policy=policy, verification=method) for policy in ("wanspec", "colocated") for method in methods
-    ]
+@pytest.mark.parametrize("method", METHODS)
+async def test_sampled_completions_replay_too(tmp_path: Path, method: str) -> None:
+    """The token that the target takes may be chance; what the policy made of it is not."""
+    requests = [Speculation(policy=policy, verification=method) for policy in ("wanspec", "colocated")]
     for path in await record(tmp_path / "t", requests, sampling=Sampling(temperature=1.0, seed=7)):
         assert check(read(path)).differences == [] and trace.emitted(read(path).entries) == 60
 
@@ -136,8 +133,8 @@ def test_a_folder_readable_by_others_is_refused_before_the_start(tmp_path: Path)
         Recorder(tmp_path, KEY, salt=True, limit_bytes=2**21, keep=1000)
 
 
-@pytest.mark.parametrize("method", ["shared-noise", "rejection"])
-async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, method: Method) -> None:
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, method: str) -> None:
     settings = Speculation(policy="adaptive", verification=method)
     sampling = Sampling(temperature=0.3, seed=7)
     target = TableTarget(model=ShortMemory())

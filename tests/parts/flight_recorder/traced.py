@@ -8,13 +8,17 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.trace.format import Trace, unseal
 from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.parts import all_parts
 from cloud_gateway.parts.flight_recorder.recorder import Recorder
+from cloud_gateway.process.loading import methods_of
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.engines import engines
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker
 
+METHODS = methods_of(all_parts())
+"""Methods of verification, by name."""
 KEY = SigningKey(bytes(range(32)))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 SETTINGS = {name: Speculation(policy=name, k=2, phi=1.5) for name in POLICIES}
@@ -37,7 +41,7 @@ async def record(
     recorder = Recorder(folder, KEY, **kept)
     worker = worker or LoopWorker(0.002, 0.8)
     with engines(recorders=[recorder]) as make:
-        engine = make(worker, TableDraft(0.7), target)
+        engine = make(worker, TableDraft(0.7), target, methods=METHODS)
         for speculation in speculations:
             emitted = 0
             wanted = GenerationRequest(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.verify.interface import Method
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.drafting.ranking import Asked
@@ -126,14 +125,13 @@ def test_what_it_cannot_serve_is_one_sentence(local: LocalDraft, tmp_path: Path)
         LocalDraft(tmp_path / "nowhere.gguf", context=512)
 
 
-@pytest.mark.parametrize("method", ["shared-noise", "rejection"])
 @pytest.mark.parametrize("size", [VOCAB, 96])
 async def test_a_draft_with_other_unused_entries_than_the_target_drafts_for_it(
-    make: Make, model: Path, method: Method, size: int
+    make: Make, model: Path, size: int
 ) -> None:
     """The draft's vocabulary has 64 entries, the target's more or fewer."""
     local = LocalDraft(model, context=512, requests=2, leaves=4, target_vocab_size=size)
-    engine = make(None, local, TableTarget(model=Padded(size)), policy="colocated", k=3, verification=method)
+    engine = make(None, local, TableTarget(model=Padded(size)), policy="colocated", k=3)
     sampling = Sampling(temperature=1.0, seed=4)
     _, done = await complete(engine, GenerationRequest([3, 1, 4], 40, sampling, ignore_eos=True))
     engine.stop()

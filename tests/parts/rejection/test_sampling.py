@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_gateway.core.verify.accept import FlatTree, walk
-from cloud_gateway.core.verify.rejection import NONE, Rejection, RejectionChooser
+from cloud_gateway.parts.rejection.sampling import NONE, Rejection, RejectionChooser
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Sampling
 

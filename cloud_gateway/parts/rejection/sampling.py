@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.core.verify.shared_noise import Rows, path_to
+from cloud_gateway.core.verify.verification import CompletionStart, Method, Verification
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History, Processor
@@ -62,10 +63,11 @@ class Rejection:
 
     def draw(self, q: Floats, width: int) -> LocalDraftDistribution:
         """Draws `width` different siblings per trial; fewer (NONE at the end) where q's support is smaller."""
-        left, siblings = q.copy(), np.full((len(q), width), NONE, np.int64)
+        left = q.copy()
+        siblings = np.full((len(q), width), NONE, np.int64)
         for i in range(width):
-            some = left.sum(axis=1) > 0
-            siblings[:, i] = np.where(some, self.sample(left), NONE)
+            any_left = left.sum(axis=1) > 0
+            siblings[:, i] = np.where(any_left, self.sample(left), NONE)
             left = self.without(left, siblings[:, i])
         return LocalDraftDistribution(q, siblings)
 
@@ -76,16 +78,20 @@ class Rejection:
         """
         if not isinstance(draft, LocalDraftDistribution):
             raise TypeError("only drafts that the gateway drew itself may enter the p/q test")
-        p, q = p.copy(), draft.q / draft.q.sum(axis=1, keepdims=True)
+        p = p.copy()
+        q = draft.q / draft.q.sum(axis=1, keepdims=True)
         result = np.full(len(p), NONE, np.int64)
+
         for sibling in draft.siblings.T:
             pending = np.flatnonzero((result == NONE) & (sibling != NONE))
             tried = sibling[pending]
             accepted = self.uniform(len(pending)) * q[pending, tried] < p[pending, tried]
             result[pending[accepted]] = tried[accepted]
+
             rejected = pending[~accepted]
             p[rejected] = self.residual(p[rejected], q[rejected])
             q[rejected] = self.without(q[rejected], sibling[rejected])
+
         pending = np.flatnonzero(result == NONE)
         result[pending] = self.sample(p[pending])
         return result
@@ -104,7 +110,8 @@ class Rejection:
 
     def without(self, q: Floats, tokens: Tokens) -> Floats:
         """q with one token of each trial removed, normalised; all zero where nothing is left."""
-        left, trials = q.copy(), np.flatnonzero(tokens != NONE)
+        left = q.copy()
+        trials = np.flatnonzero(tokens != NONE)
         left[trials, tokens[trials]] = 0
         total = left.sum(axis=1, keepdims=True)
         return left / np.where(total > 0, total, 1)
@@ -120,11 +127,11 @@ class Rejection:
 
 
 class RejectionChooser:
-    """One answer's draws and choices: `sampler.Chooser`'s counterpart, with fresh randomness instead of a seed.
+    """The draws and choices of one completion: a `Verification` with fresh randomness instead of a seed.
 
-    `rank` is the hook of the gateway's own draft; what it drew after a path stands until the answer has passed there,
-    so a node is drawn for once, however often it is drafted. Other candidates in the tree, a worker's too, are matched
-    against what the tests leave, which is lossless for any drafter.
+    The local draft calls `rank`. What it drew after a path stands until the completion has passed there, so siblings
+    are drawn once, however often a node is drafted. Other candidates in the tree, also a worker's, are matched against
+    what the tests leave, which is lossless for any drafter.
     """
 
     by_match = False
@@ -143,16 +150,19 @@ class RejectionChooser:
         self.history = History(prompt)
         self.constraint = constraint
         self._drawn: dict[tuple[int, ...], LocalDraftDistribution] = {}
-        self._accepted, self._tested = 7.0, 10.0  # prior, worth ten tests
+
+        # A prior that is worth ten tests.
+        self._accepted = 7.0
+        self._tested = 10.0
 
     def draft(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> LocalDraftDistribution:
         """The siblings after `path`, drawn now from the draft model's raw `logits` by the request's own processing, or
         before."""
-        known = self._drawn.get(tuple(path))
-        if known is None:
+        key = tuple(path)
+        if key not in self._drawn:
             q = self._distribution(logits, path)
-            known = self._drawn[tuple(path)] = self.rejection.draw(q, width)
-        return known
+            self._drawn[key] = self.rejection.draw(q, width)
+        return self._drawn[key]
 
     def rank(self, logits: NDArray[np.float32], path: Sequence[int], width: int) -> Proposal:
         """`draft` as the draft model's `Rank`: the siblings in the order drawn, priced by how often one is accepted.
@@ -161,21 +171,28 @@ class RejectionChooser:
         """
         drawn = self.draft(logits, path, width)
         tokens = [token for token in drawn.siblings[0].tolist() if token != NONE]
-        taken, left = -math.log(self._acceptance), -math.log1p(-self._acceptance)
-        return Proposal(tokens, [taken + i * left for i in range(len(tokens))], _entropy(drawn.q[0]))
+        accepted_cost = -math.log(self._acceptance)
+        rejected_cost = -math.log1p(-self._acceptance)
+        costs = [accepted_cost + i * rejected_cost for i in range(len(tokens))]
+        return Proposal(tokens, costs, _entropy(drawn.q[0]))
 
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """The target's choice at a row, as `accept.walk` wants it."""
 
         def choose(row: int) -> int:
             path = path_to(flat, row)
-            allowed = None if self.constraint is None else self.constraint(path)
+            allowed = None
+            if self.constraint is not None:
+                allowed = self.constraint(path)
             p = self._distribution(rows.logits(row), path, allowed)
+
             draft = self._drawn.get(tuple(path))
             if draft is None:
                 return int(self.rejection.sample(p)[0])
+
             token = int(self.rejection.token(p, draft)[0])
-            self._accepted, self._tested = self._accepted + (token == draft.siblings[0, 0]), self._tested + 1
+            self._accepted += token == draft.siblings[0, 0]
+            self._tested += 1
             return token
 
         return choose
@@ -183,8 +200,8 @@ class RejectionChooser:
     def committed(self, tokens: Sequence[int]) -> None:
         self.history.extend(tokens)
         path = tuple(tokens)
-        below = {known: draft for known, draft in self._drawn.items() if known[: len(path)] == path}
-        self._drawn = {known[len(path) :]: draft for known, draft in below.items()}
+        below = {drawn_at: draft for drawn_at, draft in self._drawn.items() if drawn_at[: len(path)] == path}
+        self._drawn = {drawn_at[len(path) :]: draft for drawn_at, draft in below.items()}
 
     @property
     def _acceptance(self) -> float:
@@ -194,10 +211,18 @@ class RejectionChooser:
     def _distribution(
         self, logits: NDArray[np.float32], path: Sequence[int], allowed: NDArray[np.bool_] | None = None
     ) -> Floats:
-        return self.processor.candidates(logits, self.history, path, allowed).probabilities(len(logits))[None, :]
+        candidates = self.processor.candidates(logits, self.history, path, allowed)
+        return candidates.probabilities(len(logits))[None, :]
 
 
 def _entropy(q: Floats) -> float:
     """Nats."""
     positive = q[q > 0]
     return max(-float((positive * np.log(positive)).sum()), 0.0)
+
+
+def _begin(start: CompletionStart) -> Verification:
+    return RejectionChooser(start.sampling, start.prompt, start.fresh(), constraint=start.constraint)
+
+
+REJECTION = Method("rejection", seeded=False, begin=_begin)
