@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.auth import KeyRing
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
+    from cloud_gateway.models.drafts import IdlingDraft
+    from cloud_gateway.models.target_model import Target
     from edgespec.core.protocol.signing import SigningKey
 
 
@@ -76,6 +78,19 @@ def nothing_runs(gateway: Foundation) -> Running:
     return Running()
 
 
+class DraftMaker(Protocol):
+    """Makes the local draft for a value of `local_draft.model` that names no file. `process/loading.py` calls it."""
+
+    def check(self, engine: str) -> None:
+        """Called before any model is loaded. Raises ModelError if a target in this engine cannot have the draft."""
+
+    def make(self, target: Target, settings: Settings, requests: int) -> IdlingDraft:
+        """Called once, in a thread, when the target is loaded. Raises ModelError.
+
+        `requests`: how many requests the draft serves at once.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class GatewayPart(Part):
     """A part of the gateway; each field is empty if the part has nothing of that kind."""
@@ -84,5 +99,7 @@ class GatewayPart(Part):
     methods: Mapping[str, Callable[[], Method]] = field(default_factory=dict)
     """Further methods of verification: `policy.verification` -> what loads it. `serve` calls each once, before the API
     opens, and gives the results to the engine and the API."""
+    drafts: Mapping[str, DraftMaker] = field(default_factory=dict)
+    """Local drafts that are no model files, by the value of `local_draft.model`."""
     own_engine_only: Sequence[str] = ()
     """Settings, dotted, that have no effect if the target is another engine (edgespec-vllm); it refuses them."""

@@ -33,9 +33,6 @@ from edgespec.shared.fields import (
 from edgespec.shared.part import Settings, composed
 from edgespec.shared.settings import Section
 
-SELF = "self"
-"""As `local_draft.model`: the target itself, with some of its layers only."""
-
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a port on this host."""
@@ -65,7 +62,6 @@ class LocalDraftSection(Section, frozen=True):
     """[local_draft]: the draft model at the gateway, used while there is no tree of a worker."""
 
     model: OptionalModelPath = "auto:quantised"
-    layers: tuple[Annotated[int, Meta(ge=0, le=1023)], ...] = ()
     mode: Literal["in-turn", "async-local"] = "in-turn"
     cpu: Cores = ()
     threads: Threads = 0
@@ -182,13 +178,6 @@ class GatewaySettings(Settings, frozen=True):
 
     def _draft_conflicts(self) -> Iterator[tuple[str, str]]:
         draft = self.local_draft
-        if draft.model == SELF and not draft.layers:
-            yield "local_draft.layers", f'layers of the target where `local_draft.model` is "{SELF}"'
-        if draft.model == SELF and draft.mode == "async-local":
-            yield (
-                "local_draft.mode",
-                f'"in-turn" where `local_draft.model` is "{SELF}": it shares the target\'s weights',
-            )
         if draft.mode == "async-local" and not draft.model:
             yield "local_draft.model", 'a model where `local_draft.mode` is "async-local"'
         if draft.cpu and draft.mode != "async-local":

@@ -25,8 +25,8 @@ from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.models.target_model import Target, Work
 from cloud_gateway.part import GatewayPart
-from cloud_gateway.process.config import SELF, GatewaySettings
-from cloud_gateway.process.targets import Plan, check_models, draft_cells, load_target, translation_of
+from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.process.targets import Plan, check_models, draft_cells, draft_maker, load_target, translation_of
 from edgespec import __version__
 from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.shared.folders import expand
@@ -35,9 +35,8 @@ from edgespec.shared.models import resolve_model
 from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
-    from cloud_gateway.models.drafts import HeadsModel
+    from cloud_gateway.models.drafts import HeadsModel, IdlingDraft
     from cloud_gateway.models.drafts.gguf import LocalDraft
-    from cloud_gateway.models.drafts.self_draft import SelfDraft
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
@@ -52,7 +51,7 @@ class Models:
 
     target: TorchTarget | LlamaCppTarget
     text: Text
-    local: LocalDraft | SelfDraft | None
+    local: IdlingDraft | None
     tokenizer_digest: bytes
     served: ServedModel
     grammars: Grammars
@@ -100,28 +99,30 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, file, heads)
 
 
-def _load_draft(
-    settings: GatewaySettings, plan: Plan, target: TorchTarget | LlamaCppTarget
-) -> LocalDraft | SelfDraft | None:
-    options, writes = settings.local_draft, settings.sources.queued_answers > 0
+def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> IdlingDraft | None:
+    options = settings.local_draft
     if not options.model:
         return None
-    requests = settings.target.slots + writes  # one more, for a request that waits
-    if options.model == SELF:
-        from cloud_gateway.models.drafts.self_draft import SelfDraft
-        from cloud_gateway.models.target_model.torch import TorchTarget
 
-        assert isinstance(target, TorchTarget)  # held by check_models
-        return SelfDraft(target, options.layers, requests=requests)
+    requests = settings.target.slots
+    if settings.sources.queued_answers > 0:
+        requests += 1  # for a request that waits
+
+    maker = draft_maker(settings)
+    if maker is not None:
+        return maker.make(target, settings, requests)
+
     path = resolve_model(options.model)
     require_known_answer(path, options.n_gpu_layers)
     from cloud_gateway.models.drafts.gguf import LocalDraft
 
     make: Callable[..., LocalDraft] = LocalDraft
-    if (other := translation_of(plan.path, path)) is not None:
+    other = translation_of(plan.path, path)
+    if other is not None:
         from cloud_gateway.models.drafts.translated import TranslatedDraft
 
         make = partial(TranslatedDraft, pair=other)
+
     draft = make(
         path,
         context=draft_cells(settings),

@@ -19,7 +19,8 @@ from cloud_gateway.models.headers import (
     spare_sequences,
     torch_need,
 )
-from cloud_gateway.process.config import SELF, GatewaySettings, TargetSection
+from cloud_gateway.part import DraftMaker
+from cloud_gateway.process.config import GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.folders import expand
@@ -75,18 +76,24 @@ def check_models(settings: GatewaySettings) -> Plan:
             from cloud_gateway.models.target_model.load import device_for
 
             device_for(options.device)
-    if settings.local_draft.model == SELF and engine != "torch":
-        raise ModelError(
-            f'`local_draft.model` is "{SELF}", which needs the engine torch: set `target.engine` to "torch", or name a '
-            "GGUF file as the draft."
-        )
+    maker = draft_maker(settings)
+    if maker is not None:
+        maker.check(engine)
     if settings.sources.heads and engine != "torch":
         raise ModelError('`sources.heads` needs the engine torch: set `target.engine` to "torch", or leave it empty.')
-    named = settings.local_draft.model
-    draft = resolve_model(named) if named not in ("", SELF) else None
-    if draft is not None:
+    draft = None
+    if settings.local_draft.model and maker is None:
+        draft = resolve_model(settings.local_draft.model)
         _check_draft(settings, path, draft)
     return Plan(path, engine, kv_tokens(settings, engine, path, draft))
+
+
+def draft_maker(settings: GatewaySettings) -> DraftMaker | None:
+    """The maker of the local draft if `local_draft.model` names no file."""
+    for part in settings.parts:
+        if settings.local_draft.model in part.drafts:
+            return part.drafts[settings.local_draft.model]
+    return None
 
 
 def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:

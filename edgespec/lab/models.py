@@ -86,8 +86,9 @@ def _configured() -> list[dict[str, Any]]:
     if config_file("worker").exists():
         named.append(("draft.model", worker.load(None, worker_parts.all_parts()).draft.model))
     found = []
+    named_by_parts = {model for part in all_parts() for model in part.drafts}
     for key, model in named:
-        if model and model != gateway.SELF:
+        if model and model not in named_by_parts:
             path, fault = "", None
             try:
                 place = models.resolve_model(model)

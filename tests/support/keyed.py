@@ -16,6 +16,7 @@ from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
+from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import overridden
@@ -35,7 +36,7 @@ class Keyed:
 
     @property
     def drafted(self) -> int:
-        assert self.models.local is not None
+        assert isinstance(self.models.local, LocalDraft)
         return self.models.local.rows
 
     async def ask(self, key: str, prompt: list[int] | str, **more: Any) -> dict[str, Any]:
@@ -98,5 +99,5 @@ async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator
         await api.drain(0)
         await listener.close()
         engine.stop()
-        assert models.local is not None
+        assert isinstance(models.local, LocalDraft)
         models.local.shutdown()

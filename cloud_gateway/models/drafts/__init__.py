@@ -4,7 +4,6 @@ Public, by module:
 
 - `gguf`: `LocalDraft`
 - `eagle`: `beside`
-- `self_draft`: `SelfDraft`
 - `translated`: `TranslatedDraft`, `translator`
 """
 
@@ -63,6 +62,13 @@ class DraftModel(Protocol):
 
     def close(self, request: Hashable) -> object:
         """Ends a request."""
+
+
+class IdlingDraft(DraftModel, Protocol):
+    """A draft model as it is loaded: it also uses the time in which no request waits."""
+
+    def idle(self) -> None:
+        """Called on the engine's thread if no request waits; it may measure, for some milliseconds."""
 
 
 class HeadsModel(Protocol):

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.queued_answers import REST
-from cloud_gateway.process.config import SELF
+from cloud_gateway.parts.self_draft import MODEL as SELF
 from edgespec.core.numbers import interpolate
 
 PAYS = 0.97

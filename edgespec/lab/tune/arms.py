@@ -18,7 +18,9 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
-from cloud_gateway.process.config import SELF, GatewaySettings
+from cloud_gateway.parts.self_draft import MODEL as SELF
+from cloud_gateway.parts.self_draft import LayersSection
+from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
@@ -62,10 +64,11 @@ class Arms:
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:
             drafts["local"] = loaded.local
-        layers, draft = settings.local_draft.layers, settings.local_draft.model
+        layers = settings.of(LayersSection).layers
+        draft = settings.local_draft.model
         if layers and draft != SELF:
-            from cloud_gateway.models.drafts.self_draft import SelfDraft
             from cloud_gateway.models.target_model.torch import TorchTarget
+            from cloud_gateway.parts.self_draft.draft import SelfDraft
 
             if isinstance(loaded.target, TorchTarget):
                 drafts["self"] = SelfDraft(loaded.target, layers, requests=1)

@@ -153,7 +153,7 @@ async def test_rejection_samples_the_distribution_without_the_end(make_brief: Ma
 
 
 def chances(tokens: Sequence[int], sampling: Sampling) -> dict[int, float]:
-    """Of the tokens that may follow, without the end."""
+    """Probabilities of the tokens that may follow, without the end."""
     logits = Brief().row(tokens).astype(np.float64)
     logits[EOS] = -np.inf
     found = Processor(sampling).candidates(logits).probabilities(len(logits))

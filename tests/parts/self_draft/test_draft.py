@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
-from cloud_gateway.models.drafts.self_draft import SelfDraft
 from cloud_gateway.models.target_model.torch import TorchTarget
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.parts.self_draft import PART
+from cloud_gateway.parts.self_draft.draft import SelfDraft
+from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import engine_settings, load_models
 from cloud_gateway.process.targets import check_models
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -135,7 +136,7 @@ def test_too_long_a_path_and_layers_not_there_are_one_sentence(target: TorchTarg
 
 def configured(model: Path, **more: Any) -> GatewaySettings:
     values = {"target.model": str(model), "target.engine": "torch", "target.threads": 1, "target.dtype": "float32"}
-    return overridden(GatewaySettings(), values | {"local_draft.layers": KEPT, "local_draft.model": "self"} | more)
+    return overridden(schema([PART])(), values | {"local_draft.layers": KEPT, "local_draft.model": "self"} | more)
 
 
 POLICIES = ["colocated", "colocated-tree", "adaptive", "wanspec"]
