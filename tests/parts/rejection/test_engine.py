@@ -1,4 +1,4 @@
-"""Classic rejection sampling through the whole engine and the API: exact, fresh each time, closed to workers."""
+"""Classic rejection sampling through the whole engine: exact, fresh each time, closed to workers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cloud_gateway.core.requests.request import OPTIONS, GenerationRequest, Speculation, Usage
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.verify.verification import BUILT_IN, Method
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.parts.rejection import PART
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.core.sampling.logits import Processor
-from tests.support.echo import CHAT, echo_gateway, post
 from tests.support.engines import Make, complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.limits import request_limits
 from tools.doubles.model import EOS, HashModel, Logits, next_logits
 from tools.doubles.workers import LoopWorker
 from tools.lossless import exact
@@ -158,16 +155,6 @@ def chances(tokens: Sequence[int], sampling: Sampling) -> dict[int, float]:
     logits[EOS] = -np.inf
     found = Processor(sampling).candidates(logits).probabilities(len(logits))
     return {token: float(found[token]) for token in np.flatnonzero(found).tolist()}
-
-
-async def test_a_request_may_choose_it_only_without_a_seed(tmp_path: Path) -> None:
-    chosen = {**CHAT, "edgespec": {"verification": "rejection"}}
-    async with echo_gateway(tmp_path, request_limits(client_options=OPTIONS, methods=METHODS)) as echo:
-        status, _, _ = await post(echo, chosen)
-        refused, body, _ = await post(echo, {**chosen, "seed": 1})
-    assert [request.speculation.verification for request in echo.engine.requests] == ["rejection"]
-    assert (status, refused, body["error"]["param"]) == (200, 400, "edgespec.verification")
-    assert "leave 'seed' out" in body["error"]["message"]
 
 
 @pytest.mark.claim("a-local-tree-makes-at-most-k-passes-a-round")
