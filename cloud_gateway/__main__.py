@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     status = _verb(verbs, "status", commands.status, "show what the running gateway is doing")
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
-    command.add_config_verb(verbs, "gateway.toml")
+    command.add_config_verb(verbs, "gateway.toml", parts)
     command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
     for name, text in (("models", "list, fetch, check and make models"), ("tune", "measure which drafts pay here")):
         same = verbs.add_parser(name, help=f"{text}; the same as `edgespec {name}`", add_help=False, prefix_chars="\0")

@@ -97,7 +97,7 @@ class Metrics:
 
 
 @dataclass(eq=False)
-class Watch(Collector):
+class Totals(Collector):
     """Reads the engine's totals, the linked workers, the number of those quarantined and the links' bytes at each
     scrape from its registration."""
 

@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
     _add_upkeep(verbs)
-    command.add_config_verb(verbs, "worker.toml")
+    command.add_config_verb(verbs, "worker.toml", parts)
     peers = _verb(verbs, "peers", _peers, "show the other daemons on this campus, or pair with one")
     actions = peers.add_subparsers(dest="action", metavar="ACTION")
     _verb(actions, "invite", _invite, "show a one-time code for another daemon, and wait for it")

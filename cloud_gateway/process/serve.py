@@ -21,7 +21,7 @@ from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
-from cloud_gateway.metrics import Metrics, Watch, metrics_app
+from cloud_gateway.metrics import Metrics, Totals, metrics_app
 from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
 from cloud_gateway.process.audit import AuditLog
 from cloud_gateway.process.audited import Audited
@@ -218,7 +218,7 @@ class Gateway:
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
         self.models = models
-        self.metrics.registry.register(Watch(engine, links.workers, self.port.quarantined, links.traffic))
+        self.metrics.registry.register(Totals(engine, links.workers, self.port.quarantined, links.traffic))
         own = await self._start_own_worker(closing)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
 

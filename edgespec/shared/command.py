@@ -16,6 +16,7 @@ from typing import NoReturn
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import logs
 from edgespec.shared.installed import missing_package, shipped_text
+from edgespec.shared.part import Part, example
 
 Command = Callable[[Namespace], int]
 MISTYPED = re.compile(r"(?:argument .*: invalid choice|unrecognized arguments): '?([^'\s]+)")
@@ -83,11 +84,11 @@ def add_service_verbs(
         one.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
-def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str) -> None:
-    """The verb that prints a shipped configuration."""
+def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str, parts: Sequence[Part]) -> None:
+    """The verb that prints a shipped configuration, with the settings of the parts."""
 
     def show(_: Namespace) -> int:
-        print(shipped_text(file), end="")
+        print(example(shipped_text(file), parts), end="")
         return 0
 
     text = f"print {file} with every setting, its default and its reason"

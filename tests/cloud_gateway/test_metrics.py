@@ -11,7 +11,7 @@ import pytest
 from cloud_gateway.api.listener import METRICS_LIMITS, listen
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import Times, Usage
-from cloud_gateway.metrics import MAX_REASONS, Metrics, Watch, metrics_app
+from cloud_gateway.metrics import MAX_REASONS, Metrics, Totals, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway
 from tools.doubles.limits import TIMES
@@ -64,7 +64,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     workers: list[Any] = [FakeWorker(0.02, False), FakeWorker(0.08, True)]
 
     traffic = {"sent": 512, "received": 1024}
-    metrics.registry.register(Watch(engine, lambda: workers, lambda: 5, traffic))
+    metrics.registry.register(Totals(engine, lambda: workers, lambda: 5, traffic))
     engine.stats.add(Usage(by_worker={"a": {"frames": 2, "evaluated": 9, "accepted": 3}, "b": {"evaluated": 1}}))
     engine.stats.rounds = 10
     engine.stats.ended.accepted["worker"] = 7

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.requests.accounting import Stats
-from cloud_gateway.metrics import Metrics, Watch
+from cloud_gateway.metrics import Metrics, Totals
 from tests.support.programs import require
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "prometheus"
@@ -24,7 +24,7 @@ def exported() -> set[str]:
     metrics = Metrics()
     engine = SimpleNamespace(stats=Stats(), queued=0, active=0)
     workers: list[Any] = [SimpleNamespace(rtt_s=0.02, paused=False)]
-    metrics.registry.register(Watch(engine, lambda: workers, lambda: 0, {"sent": 1}))
+    metrics.registry.register(Totals(engine, lambda: workers, lambda: 0, {"sent": 1}))
     return set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
 
 

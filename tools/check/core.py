@@ -24,7 +24,7 @@ PROGRAMS = ("cloud_gateway", "edgespec")
 LAB = "edgespec/lab/"
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Words of an identifier in snake case or camel case, or of a sentence."""
-COMMON = frozenset({"main"})
+COMMON = frozenset({"all_parts", "main"})
 """Names that mean the same wherever they are defined."""
 
 

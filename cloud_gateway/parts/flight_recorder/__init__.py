@@ -6,6 +6,7 @@ The format of a trace and its replay are `cloud_gateway.core.trace`; this part o
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
@@ -65,6 +66,7 @@ PART = GatewayPart(
     "flight_recorder",
     {"traces": TracesSection},
     removed=REMOVED,
+    example=Path(__file__).with_name("gateway.toml"),
     start=start_recorder,
     own_engine_only=("traces.folder",),
 )

@@ -12,6 +12,7 @@ Public, by module:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from cloud_gateway.core.requests.request import RequestBounds
 from cloud_gateway.part import Foundation, GatewayPart, Running
@@ -41,4 +42,11 @@ def start_page(gateway: Foundation) -> Running:
     return Pages(gateway.keys)
 
 
-PART = GatewayPart("live_picture", {"api": PageSection}, check=conflicts, start=start_page, own_engine_only=("api.ui",))
+PART = GatewayPart(
+    "live_picture",
+    {"api": PageSection},
+    check=conflicts,
+    example=Path(__file__).with_name("gateway.toml"),
+    start=start_page,
+    own_engine_only=("api.ui",),
+)

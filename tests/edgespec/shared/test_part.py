@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.part import Part, Settings, brought, composed
+from edgespec.shared.part import Part, Settings, brought, composed, example
 from edgespec.shared.settings import Section, assigned, parse
 
 
@@ -71,6 +72,23 @@ def test_a_removed_setting_of_a_part_says_what_holds_instead() -> None:
 def test_two_parts_with_the_same_key_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two parts have the key api\.page"):
         composed(Core, [PAGE, Part("again", {"api": type("Again", (Page,), {}, frozen=True)})])
+
+
+def test_the_keys_of_parts_join_the_tables_of_the_shipped_file(tmp_path: Path) -> None:
+    page = tmp_path / "page.toml"
+    page.write_text("[api]\n# Whether there is one.\npage = false\n")
+    log = tmp_path / "log.toml"
+    log.write_text("[log]\n# Files.\nkeep = 4\n")
+    parts = [Part("page", example=page), PAGE, Part("log", example=log)]
+
+    core = "# A program.\n\n[api]\n# The port.\nport = 80\n\n[more]\nx = 1\n"
+    printed = example(core, parts)
+
+    assert printed == (
+        "# A program.\n\n[api]\n# The port.\nport = 80\n# Whether there is one.\npage = false\n\n[more]\nx = 1\n"
+        "\n[log]\n# Files.\nkeep = 4\n"
+    )
+    assert example("[api]\nport = 80\n", parts[:1]) == "[api]\nport = 80\n# Whether there is one.\npage = false\n"
 
 
 def test_parts_of_other_distributions_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
