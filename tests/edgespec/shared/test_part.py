@@ -93,8 +93,8 @@ def test_the_keys_of_parts_join_the_tables_of_the_shipped_file(tmp_path: Path) -
 
 def test_parts_of_other_distributions_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
-        SimpleNamespace(name="b", value="other:PART", load=lambda: PAGE),
-        SimpleNamespace(name="a", value="more:PART", load=lambda: LOG),
+        SimpleNamespace(name="b", value="more:PART", load=lambda: PAGE),
+        SimpleNamespace(name="a", value="other:PART", load=lambda: LOG),
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: entries if group == "x.parts" else [])
     assert brought("x.parts", Part) == (LOG, PAGE)
