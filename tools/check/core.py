@@ -24,8 +24,8 @@ PROGRAMS = ("cloud_gateway", "edgespec")
 LAB = "edgespec/lab/"
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Words of an identifier in snake case or camel case, or of a sentence."""
-COMMON = frozenset({"all_parts", "main"})
-"""Names that mean the same wherever they are defined."""
+COMMON = frozenset({"all_parts", "main", "schema"})
+"""Names that mean the same in both programs: the list of parts, the entry point, the settings with those of parts."""
 
 
 @dataclass(frozen=True, slots=True)
