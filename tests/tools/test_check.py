@@ -110,7 +110,7 @@ def function(name: str, lines: int, comment: str = "") -> str:
 def test_files_functions_and_main_loops_over_their_limit_are_named() -> None:
     assert list(sizes.faults("a.py", function("f", 60))) == []
     assert list(sizes.faults("a.py", function("f", 61))) == ["a.py:1: function f has 61 lines, over 60"]
-    assert len(list(sizes.faults("a.py", "x = 1\n" * 401))) == 1
+    assert len(list(sizes.faults("a.py", "x = 1\n" * (sizes.FILE_LIMIT + 1)))) == 1
     assert list(sizes.faults("edgespec/worker/daemon.py", function("run", 39, "  # main loop"))) == []
     assert list(sizes.faults("edgespec/worker/daemon.py", "# main loop\n@decorated\n" + function("run", 39))) == []
     assert list(sizes.faults("edgespec/worker/daemon.py", function("run", 40, "  # main loop"))) == [
