@@ -26,6 +26,7 @@ from cloud_gateway.core.requests.accounting import Stats, Submission
 from cloud_gateway.core.requests.events import Ended, FrameArrived, Listener, Spent
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest
+from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.core.sources.asking import make as make_sources
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.core.verify.verification import (
@@ -179,6 +180,11 @@ class Engine:
     def local(self) -> LocalDrafting:
         """The gateway's own draft."""
         return self.requests.local
+
+    @property
+    def merit(self) -> Merit:
+        """What each worker was worth, by which workers are ranked."""
+        return self.pool.merit
 
     @property
     def stats(self) -> Stats:

@@ -81,7 +81,8 @@ class Commands:
 
     def worker_rows(self) -> list[dict[str, object]]:
         """All of them; `rank` 1 is the linked one that an idle gateway gives the next request to."""
-        links, merit = self._links, self.engine and self.engine.pool.merit
+        links = self._links
+        merit = self.engine and self.engine.merit
         linked = {worker.id: worker for worker in links.workers()} if links else {}
         views = [link for link in linked.values() if not link.paused]
         ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit or Merit())), 1)}

@@ -187,6 +187,11 @@ async def test_schemas_tools_stops_and_logprobs(serve: Make) -> None:
     assert [one["logprob"] for one in entries[0]["top_logprobs"]] == [-0.5, -1.5]
 
 
+async def test_the_workers_command_works_before_vllm_too(serve: Make) -> None:
+    served = await serve()
+    assert served.gateway.commands.worker_rows() == []  # nobody is paired
+
+
 async def test_a_vllm_that_ends_gives_503_and_is_started_again(serve: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     [dying] = served.gateway.models.text.encode("!")

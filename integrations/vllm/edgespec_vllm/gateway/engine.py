@@ -17,6 +17,7 @@ import aiohttp
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.requests.accounting import FrameLedger, Stats
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
+from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.engine.exchange import LinkEvent, Stream, Waiting
 from cloud_gateway.process.audited import Book
 from edgespec.core.errors import ClientError
@@ -60,6 +61,11 @@ class VllmEngine(Ledger):
         self._running: dict[str, Completion] = {}
         self._ids = itertools.count(1)
         self.offloading: Streams
+
+    @property
+    def merit(self) -> Merit:
+        """What each worker was worth, by which workers are ranked."""
+        return self.offloading.merit
 
     @property
     def active(self) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
@@ -75,9 +76,9 @@ class LinkProcess:
             await stop.wait()
 
     @property
-    def offloading(self) -> Streams:
-        """What ranks the workers, for `cloud-gateway workers`."""
-        return self.streams
+    def merit(self) -> Merit:
+        """What each worker was worth, for `cloud-gateway workers`."""
+        return self.streams.merit
 
     async def status(self) -> dict[str, object]:
         """What `cloud-gateway status` shows."""
