@@ -183,7 +183,7 @@ class Engine:
 
     @property
     def merit(self) -> Merit:
-        """What each worker was worth, by which workers are ranked."""
+        """The measured worth of each worker, by which workers are ranked."""
         return self.pool.merit
 
     @property

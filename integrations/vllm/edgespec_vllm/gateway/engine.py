@@ -64,7 +64,7 @@ class VllmEngine(Ledger):
 
     @property
     def merit(self) -> Merit:
-        """What each worker was worth, by which workers are ranked."""
+        """The measured worth of each worker, by which workers are ranked."""
         return self.offloading.merit
 
     @property

@@ -77,7 +77,7 @@ class LinkProcess:
 
     @property
     def merit(self) -> Merit:
-        """What each worker was worth, for `cloud-gateway workers`."""
+        """The measured worth of each worker, for `cloud-gateway workers`."""
         return self.streams.merit
 
     async def status(self) -> dict[str, object]:
