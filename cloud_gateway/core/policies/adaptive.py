@@ -1,4 +1,4 @@
-"""Policy `adaptive`: the action of the greatest expected value (docs/policies.md derives it).
+"""Policy `adaptive`: the action of the greatest expected value (docs/adaptive.md derives it).
 
 At every free moment it compares, in seconds at the price of a token (worth.py):
 
@@ -8,7 +8,7 @@ At every free moment it compares, in seconds at the price of a token (worth.py):
     catch up   in a wait that is longer than a batch
 
 `prefer` limits local passes while the worker drafts (completion.py): not before its first frame, nor once the guard has
-left it (guard.py). Every number that was tuned is in tuning.py.
+left it (guard.py). The eight tuned numbers are in tuning.py.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
 
 WIDTH = 4
-"""Children that a local pass names of each leaf."""
-
+"""Children that a local pass names of each leaf, and leaves of which a worker's frame is expected to bring children."""
 
 STATE = frozenset({"local hits", "worker hits", "draft", "worker", "entropy", "guard", "answers"})
 """Names of what is carried to the next completion."""
@@ -185,7 +184,7 @@ class Adaptive(Policy):
 
     def _estimate(self, tree: CandidateTree, costs: Costs) -> TreeEstimate:
         """The tree down to where the completion will end."""
-        leaves = self.tuning.worker_leaves if costs.local_step_s is None else costs.local_leaves
+        leaves = WIDTH if costs.local_step_s is None else costs.local_leaves
         deepest = tree.root.position + costs.remaining - 1
         return self.tree_model.estimate(tree, leaves, WIDTH, deepest, self.settings.verify_nodes)
 
@@ -223,7 +222,7 @@ class Adaptive(Policy):
         stay_rate = self.worker.stay_rate
         level_s = self.worker.level_s(link)
         levels_in_pass = situation.prices.pass_s(0) / level_s
-        brought = situation.estimate.expected(self.tuning.worker_leaves, self.tree_model.worker.shares)
+        brought = situation.estimate.expected(WIDTH, self.tree_model.worker.shares)
         first_s = situation.level.value_s(brought) * unrecovered_share(stay_rate, levels_in_pass)
 
         # The first level takes the time until it is due, each further one the worker's time for a level.

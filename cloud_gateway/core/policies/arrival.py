@@ -159,7 +159,7 @@ class Timeline:
 
     def state(self) -> list[float]:
         """The worker's pace, hits and divergences, as plain numbers."""
-        scale = min(1.0, self.tuning.carried / max(self.hits + self.divergences, 1.0))
+        scale = min(1.0, self.tuning.first_interval / max(self.hits + self.divergences, 1.0))
         return [self._level_s.value or 0.0, self.hits * scale, self.divergences * scale]
 
     def resume(self, state: Sequence[float]) -> None:

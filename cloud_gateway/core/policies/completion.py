@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from cloud_gateway.core.policies.estimators import Pace
+from cloud_gateway.core.policies.estimators import NEWEST, Pace
 from cloud_gateway.core.policies.guard import Reference
 from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.settings import Prefer
@@ -49,8 +49,8 @@ class CompletionState:
         self._length = tuning.length
         self._before_s = 0.0
         """Seconds per token; 0: unknown."""
-        self._run_rate = tuning.run_rate
-        """Share of tokens at which a local run was worth most."""
+        self._run_rate = tuning.draft_pass_share
+        """Share of tokens at which a local run was worth most; before any, as many as `balanced` allows."""
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state with another completion."""
@@ -60,7 +60,7 @@ class CompletionState:
         """Length, pace and use of local runs, as the next completion of this kind starts with them."""
         length = self._length
         if self.tokens:
-            length += (self.tokens - length) * self.tuning.length_weight
+            length += (self.tokens - length) * NEWEST
         pace_s = self._before_s if reference is None else self.token_s(reference)
         return [length, pace_s, self.run_rate]
 

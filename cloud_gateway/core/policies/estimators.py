@@ -17,6 +17,10 @@ MIN_PASS_S = 1e-6
 """The same from below for a pass, since policies divide by its time and a coarse clock may show none."""
 
 
+NEWEST = 0.1
+"""Weight of the newest sample in a mean, so that about the latest ten count."""
+
+
 def measured(seconds: float, least_s: float = 0.0) -> float | None:
     """The time within these limits; None where it is not a finite number, from which nothing is learnt."""
     return min(max(seconds, least_s), MAX_S) if math.isfinite(seconds) else None
@@ -57,7 +61,7 @@ class RttEstimator:
 class Ewma:
     """Exponentially weighted mean whose first samples count fully."""
 
-    def __init__(self, weight: float = 0.1, start: float | None = None) -> None:
+    def __init__(self, weight: float = NEWEST, start: float | None = None) -> None:
         self.weight, self._count = weight, 0
         self.value = start
         """The mean, or None before the first sample without a start."""

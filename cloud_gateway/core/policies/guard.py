@@ -107,7 +107,7 @@ class Guard:
         """In plain decoding steps: with the worker."""
         self._unready = MeasuredPace()
         """In plain decoding steps: before the worker's first frame in this completion."""
-        self._alone = MeasuredPace(tuning.prior_alone_tokens, tuning.prior_alone_tokens)
+        self._alone = MeasuredPace(tuning.trial_tokens, tuning.trial_tokens)
         """In units of the estimate, which counts for so many tokens."""
 
         self._interval = tuning.first_interval
@@ -142,7 +142,7 @@ class Guard:
 
     def round(self, tokens: int, steps: float, *, ready: bool) -> None:
         """A round ended, as long as so many plain decoding steps. `ready`: whether the worker had read the prompt."""
-        memory = self.tuning.max_tokens_remembered
+        memory = self.tuning.first_interval
         if self.mode == "normal":
             pace = self._worker if ready else self._unready
             pace.add(tokens, steps, memory)
@@ -180,7 +180,7 @@ class Guard:
         self._trial_left = 0.0
 
         # 2. It was slower, and is measured again after an interval.
-        if self._tokens_alone >= self._interval and remaining > self.tuning.min_tokens_judged:
+        if self._tokens_alone >= self._interval and remaining > self.tuning.prior_tokens:
             self._interval = min(2 * self._interval, MAX_INTERVAL)
             self._tokens_alone = 0.0
             self._worker = MeasuredPace()
@@ -192,12 +192,12 @@ class Guard:
 
     @property
     def _margin(self) -> float:
-        """Share by which the worker's way must be slower to be left."""
+        """Share by which the worker's way must be slower to be left: more if passes here are to be spared."""
         if self.prefer == "latency":
             return self.tuning.margin
         if self.prefer == "balanced":
-            return self.tuning.margin_balanced
-        return 2 * self.tuning.margin_balanced
+            return 2 * self.tuning.margin
+        return 4 * self.tuning.margin
 
     def _expected_alone(self, costs: Costs, shares: Sequence[float], limit: int, remaining: float) -> Alone:
         """What the gateway would attain without the worker."""
@@ -228,7 +228,7 @@ class Guard:
         if pace.units - alone.best * pace.tokens > tokens_lost:
             return pace.value
 
-        min_tokens = self.tuning.min_tokens_judged
+        min_tokens = self.tuning.prior_tokens
         if self.prefer == "offload":
             min_tokens = 2 * min_tokens
         return pace.over(min_tokens)
@@ -239,7 +239,7 @@ class Guard:
             return False
 
         due = self._trial_left <= 0 and self._tokens_with_worker >= self._next_trial_at
-        if due and remaining > self.tuning.min_tokens_judged:
+        if due and remaining > self.tuning.prior_tokens:
             self._tokens_with_worker = 0.0
             self._next_trial_at = min(2 * self._next_trial_at, MAX_INTERVAL)
             self._trial_left = self.tuning.trial_tokens

@@ -26,6 +26,8 @@ from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 
 _cost = attrgetter("cost")
+EVEN = 0.5
+"""A probability above it is more likely than not."""
 
 
 class Opening(NamedTuple):
@@ -90,21 +92,19 @@ class TreeEstimate:
 class Hits:
     """How often one drafter, the local draft or the workers, proposed what the target chose."""
 
-    def __init__(self, tuning: Tuning, trust: float) -> None:
-        """`trust`: candidates for which the drafter's own probabilities count as right before any was observed."""
-        rest = (tuning.named - tuning.match) / 2
+    def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
-        self._best = tuning.match * tuning.prior
+        self._best = tuning.match * tuning.prior_tokens
         """Prefixes whose next token was the best one proposed."""
-        self._observed = tuning.prior
+        self._observed = tuning.prior_tokens
         """Prefixes whose next token was observed."""
-        self._shares = [share * tuning.prior for share in (tuning.match, rest, rest / 2, rest / 2)]
+        self._shares = [share * tuning.prior_tokens for share in tuning.shares]
         """Sums of the probabilities of children by rank."""
-        self._full = tuning.prior
+        self._full = tuning.prior_tokens
         """Nodes over which these are sums."""
-        self._right = trust
+        self._right = tuning.prior_tokens
         """Candidates that were the target's."""
-        self._predicted = trust
+        self._predicted = tuning.prior_tokens
         """Candidates that were expected to be the target's."""
 
     @property
@@ -120,7 +120,7 @@ class Hits:
     @property
     def tried(self) -> float:
         """Prefixes observed, beside those that the prior counts for."""
-        return self._observed - self._tuning.prior
+        return self._observed - self._tuning.prior_tokens
 
     @property
     def trust(self) -> float:
@@ -156,10 +156,10 @@ class Hits:
             self._shares[rank] += trust * chance
 
     def state(self) -> list[float]:
-        """Sums over observations, as plain numbers; for at most `Tuning.carried` of them."""
-        scale = min(1.0, self._tuning.carried / max(self._observed, self._full))
+        """Sums over observations, as plain numbers; for at most `Tuning.first_interval` of them."""
+        scale = min(1.0, self._tuning.first_interval / max(self._observed, self._full))
         counts = (self._best, self._observed, *self._shares, self._full)
-        trust_scale = min(1.0, self._tuning.carried / self._predicted)
+        trust_scale = min(1.0, self._tuning.first_interval / self._predicted)
         return [*(count * scale for count in counts), self._right * trust_scale, self._predicted * trust_scale]
 
     def resume(self, state: Sequence[float]) -> None:
@@ -181,8 +181,8 @@ class TreeModel:
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self.tuning = tuning
-        self.local = Hits(tuning, tuning.trust)
-        self.worker = Hits(tuning, tuning.worker_trust)
+        self.local = Hits(tuning)
+        self.worker = Hits(tuning)
         """Of all workers together."""
         self.calibrator = Calibrator()
         """Of the local draft's probabilities."""
@@ -203,8 +203,8 @@ class TreeModel:
         Before, by the workers' hits, which most often have the same model, unless these are so few that the workers are
         likelier wrong.
         """
-        untried = self.local.tried < min(self.tuning.prior, self.worker.tried)
-        if untried and self.worker.match > self.tuning.plausible:
+        untried = self.local.tried < min(self.tuning.prior_tokens, self.worker.tried)
+        if untried and self.worker.match > EVEN:
             return self.worker
         return self.local
 
@@ -276,9 +276,9 @@ class TreeModel:
                     named = sum(child.drafted for child in children.values())
 
                 # If workers alone have drafted, a local pass may find more when theirs have hardly any probability.
-                unlikely = mass > self.tuning.unlikely * chance and node not in self._drafted
+                unlikely = mass > EVEN * chance and node not in self._drafted
                 reopened = unlikely and any(child.remote for child in children.values())
-                if (named >= width and not reopened) or mass <= self.tuning.min_open * chance:
+                if (named >= width and not reopened) or mass <= 0:
                     continue
             if node.position < deepest:
                 openings.append(Opening(mass, -node.id, node))

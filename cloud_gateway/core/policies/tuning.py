@@ -1,5 +1,8 @@
-"""The tuned numbers of policy `adaptive`. Half or one and a half of any changes the median over places by about 1 % at
-most, as `tools.sim tuning` of commit f3727f0c found."""
+"""The eight tuned numbers of policy `adaptive`, and what is derived from them (docs/adaptive.md, "Numbers").
+
+A number for each purpose was the other way. Of most of them, half as large or half as large again changed the median
+over places by less than 1 % (dev/decisions/120-controller.md), so that numbers of the same meaning became one.
+"""
 
 from __future__ import annotations
 
@@ -8,66 +11,61 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Each with its reason; dev/decisions/NNN has what was measured."""
+    """Each with its reason."""
 
     draft_pass_share: float = 0.3
-    """Of the passes of co-located k = 2, under `balanced`: a choice of the product; 0.45 took the same time (124)."""
-    length: float = 128.0
-    """Tokens of a completion before any has ended (013: counts for the first one only)."""
-    length_weight: float = 0.2
-    """Of the newest completion in the mean length (013)."""
-    stay_rate: float = 0.9
-    """Prior probability that the target stays in the worker's tree for one more token (013)."""
-    prior_tokens: float = 16.0
-    """What this prior counts for, and that of the rate of local runs (013)."""
-    run_rate: float = 0.25
-    """Prior share of tokens at which a local run is worth most (013)."""
-    worker_leaves: int = 4
-    """Leaves whose children the worker's next frame is expected to bring (013)."""
+    """Share of the draft passes of co-located k = 2 that `balanced` makes beside a worker: a choice of the product."""
     match: float = 0.85
     """Prior probability that a draft's best token is the target's: between the demo's two drafts, .75 and .95."""
-    named: float = 0.95
-    """The same of its best four."""
-    prior: float = 4.0
-    """Observations that these two count for (013)."""
-    trust: float = 32.0
-    """Candidates for which a draft's own probabilities count as right before any was judged."""
-    worker_trust: float = 8.0
-    """The same of workers, whose calibration is not seen here (160)."""
-    carried: float = 40.0
-    """Most observations carried to the next completion, so that it soon counts for more than those before (013)."""
-    min_open: float = 0.05
-    """Share of a node's future that must be unnamed for another look by the local draft."""
-    plausible: float = 0.4
-    """Match rate of the workers from which on it stands for that of a local draft that was not tried yet (160)."""
-    unlikely: float = 0.5
-    """Share of a node's future beyond which a worker's children leave it to the local draft (160)."""
-    certain: float = 0.98
-    """Greatest probability that a frame comes at all: a worker may be stopped at any time (012)."""
-    min_tokens_judged: float = 8.0
-    """Tokens over which the worker's way is measured before it is judged, and those of a probe (012)."""
-    max_tokens_lost: float = 2.5
-    """Tokens that could have come meanwhile without the worker, for which it is left before that."""
-    prior_alone_tokens: float = 24.0
-    """Tokens for which the estimate of the pace alone counts: with 8, a few tokens by chance ended it."""
-    decay_per_token: float = 0.25
-    """The same for each token with the worker, so that what was measured before does not stand for ever."""
-    max_tokens_unready: float = 24.0
-    """The same while the worker reads the prompt, which is soon over where it is well (012)."""
-    max_tokens_remembered: float = 60.0
-    """Tokens over which a pace is a mean (012)."""
+    stay_rate: float = 0.9
+    """Prior probability that the target stays in the worker's tree for one more token."""
+    prior_tokens: float = 8.0
+    """Observations that a prior counts for, and tokens over which a pace is measured before it is used. With more, a
+    worker that is always wrong counts as right for longer."""
     first_interval: float = 64.0
-    """Tokens before the first probe; 1.3 times slower than the gateway alone, it costs 4 % of them (012)."""
-    trial_tokens: float = 20.0
-    """Tokens of a trial without the worker: with 12, luck decided (124)."""
-    trial_threshold: float = 0.75
-    """Share of the estimate of the pace alone that the worker's must exceed for a trial: recorded drafts took 0.62 of
-    it or more, since it counts each token as independent of the one before (124)."""
+    """Tokens before the first probe or trial, and tokens that a mean remembers. If the worker is 1.3 times slower than
+    the gateway alone, the probe costs 4 % of them."""
     margin: float = 0.03
-    """How much slower the worker's way has to be to be left: less is within what a pace of 40 tokens varies (012)."""
-    margin_balanced: float = 0.06
-    """The same under `balanced`, twice that under `offload`, since passes here count: with 0.03 a worker 20 ms
-    away that took 0.93 of the time alone was left for a third of the tokens."""
+    """Share by which the worker's way must be slower to be left: less is within what a pace of 40 tokens varies."""
+    max_tokens_lost: float = 2.5
+    """Tokens that could have come without the worker in the time lost, for which it is left at once."""
+    trial_threshold: float = 0.75
+    """Share of the estimate of the pace alone that the worker's must exceed for a trial. Recorded drafts took 0.62 or
+    more of the estimate, which treats tokens as independent."""
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """Prior probabilities of a node's four likeliest children: the rest after the best one halves by rank."""
+        rest = (1 - self.match) / 3
+        return (self.match, rest, rest / 2, rest / 2)
+
+    @property
+    def certain(self) -> float:
+        """Maximum probability that a frame comes at all: a worker may be stopped at any time."""
+        return 1 - (1 - self.stay_rate) ** 2
+
+    @property
+    def length(self) -> float:
+        """Tokens of a completion before any has ended: enough for one failed probe."""
+        return 2 * self.first_interval
+
+    @property
+    def max_tokens_unready(self) -> float:
+        """Tokens over which the pace is measured while the worker reads the prompt, before it counts."""
+        return 3 * self.prior_tokens
+
+    @property
+    def trial_tokens(self) -> float:
+        """Tokens of a trial of the gateway alone, and tokens for which the estimate of its pace counts.
+
+        With 8 or 12 of them, a few tokens by chance decided.
+        """
+        return 3 * self.prior_tokens
+
+    @property
+    def decay_per_token(self) -> float:
+        """Tokens by which the estimate of the pace alone is renewed for each token with the worker."""
+        return self.prior_tokens / self.first_interval
 
 
 TUNING = Tuning()

@@ -8,7 +8,7 @@ Requests that share passes wait for each other's rows and drafts, so that the to
 same pace, a token comes n + 1 times as fast, and is worth that much less of everybody's time.
 
 A table of the best action for every state was the other way. It needs a model of the whole completion; the values here
-look one run of levels ahead, and can be computed by hand (docs/policies.md).
+look one run of levels ahead, and can be computed by hand (docs/adaptive.md).
 """
 
 from __future__ import annotations

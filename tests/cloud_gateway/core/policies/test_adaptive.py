@@ -27,6 +27,7 @@ from cloud_gateway.core.policies.policy import (
 )
 from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 
@@ -358,7 +359,8 @@ def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
 def test_what_is_carried_is_bounded() -> None:
     short, long = taught(100).state(), taught(1000).state()
     assert {name: len(values) for name, values in short.items()} == {name: len(values) for name, values in long.items()}
-    assert max(long["worker hits"]) <= 40 and max(long["worker"][1:]) <= 40
+    assert max(long["worker hits"]) <= TUNING.first_interval
+    assert max(long["worker"][1:]) <= TUNING.first_interval
 
 
 def test_policies_that_learn_nothing_have_no_state() -> None:

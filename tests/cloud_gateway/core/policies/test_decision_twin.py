@@ -59,7 +59,7 @@ class Twin:
         missing = max(worker.frontier, self.estimate.root.position) + 1 if self.estimate.nodes else None
         due = worker.expect(missing or self.estimate.root.position + 1, self.link, self.now)
         level_s, kept = worker.level_s(self.link), worker.stay_rate
-        first = self.level(TUNING.worker_leaves) * self.lost(target_s / level_s)
+        first = self.level(WIDTH) * self.lost(target_s / level_s)
         value = first + self.run(first * kept, kept, level_s)
         useful, useless = value - due.soon_s, max(-due.soon_s, value - max(due.late_s, due.soon_s))
         return due.chance * useful + (1 - due.chance) * useless

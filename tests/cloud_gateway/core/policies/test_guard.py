@@ -30,7 +30,7 @@ TT, TD = 0.1, 0.01
 COSTS = Costs(lambda rows: TT, TD)
 SHARES = (0.8, 0.1, 0.05, 0.02)
 ALONE_S = tree_s(COSTS, SHARES, 16)
-MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.min_tokens_judged, TUNING.max_tokens_unready, TUNING.first_interval
+MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.prior_tokens, TUNING.max_tokens_unready, TUNING.first_interval
 
 
 def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> Guard:

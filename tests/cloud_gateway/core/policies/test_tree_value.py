@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.policies.policy import Costs
-from cloud_gateway.core.policies.tree_model import TreeModel
+from cloud_gateway.core.policies.tree_model import EVEN, TreeModel
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
@@ -61,7 +61,7 @@ def test_what_frames_show_moves_the_match_rate_as_candidates_do() -> None:
     hits = model().worker
     for _ in range(100):
         hits.observe(hit=False)
-    assert hits.match < 0.05 and sum(hits.shares) < 0.05
+    assert hits.match < 0.07 and sum(hits.shares) < 0.08
     for _ in range(1000):
         hits.observe(hit=True)
     assert sum(hits.shares) > 0.0
@@ -112,12 +112,11 @@ def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
 class SlowHits:
     """The proposal of one drafter, and the target's choice."""
 
-    def __init__(self, trust: float) -> None:
-        rest = (TUNING.named - TUNING.match) / 2
-        self.shares = [share * TUNING.prior for share in (TUNING.match, rest, rest / 2, rest / 2)]
-        self.full = self.judged = TUNING.prior
-        self.best = TUNING.match * TUNING.prior
-        self.right = self.expected = trust
+    def __init__(self) -> None:
+        self.shares = [share * TUNING.prior_tokens for share in TUNING.shares]
+        self.full = self.judged = TUNING.prior_tokens
+        self.best = TUNING.match * TUNING.prior_tokens
+        self.right = self.expected = TUNING.prior_tokens
 
     @property
     def trust(self) -> float:
@@ -128,7 +127,7 @@ class SlowTreeModel:
     """Multiplies along each path, and counts from the tree as it was before each commit."""
 
     def __init__(self) -> None:
-        self.hits = {LOCAL: SlowHits(TUNING.trust), "w": SlowHits(TUNING.worker_trust)}
+        self.hits = {LOCAL: SlowHits(), "w": SlowHits()}
 
     def own(self, node: Node) -> float:
         """The node's probability given its parent."""
@@ -151,8 +150,8 @@ class SlowTreeModel:
             at, children = self.survival(node, tree.root), list(node.children.values())
             left = at - sum(self.survival(child, tree.root) for child in children)
             named = sum(child.drafted for child in children)
-            again = any(child.remote for child in children) and left > TUNING.unlikely * at
-            if not children or (left > TUNING.min_open * at and (named < width or again)):
+            again = any(child.remote for child in children) and left > EVEN * at
+            if not children or (left > 0 and (named < width or again)):
                 found[node] = left
         return found
 
