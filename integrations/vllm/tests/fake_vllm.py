@@ -30,7 +30,7 @@ def token(body: dict[str, Any], n: int) -> int:
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """Two tokens in an event, as with a draft that is accepted."""
+    """A stream, or the status that `top_k` asks for."""
     if request.headers.get("Authorization") != f"Bearer {KEY}":
         raise web.HTTPUnauthorized
     body = await request.json()
@@ -46,10 +46,25 @@ async def completions(request: web.Request) -> web.StreamResponse:
         shown = {"error": "Unauthorized"} if asked == 401 else refusal(asked, QUOTED)
         return web.json_response(shown, status=asked, headers={"Retry-After": "7"})
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    if asked >= 400:
-        await response.write(f"data: {json.dumps(refusal(asked, QUOTED))}\n\n".encode())
-        return response
+    sent = [0]
+    try:
+        await response.prepare(request)
+        if asked >= 400:
+            await response.write(f"data: {json.dumps(refusal(asked, QUOTED))}\n\n".encode())
+        else:
+            await write_tokens(response, body, sent)
+    except ConnectionError:
+        BODIES.write(json.dumps({"left": sum(sent)}) + "\n")
+        BODIES.flush()
+        raise
+    return response
+
+
+async def write_tokens(response: web.StreamResponse, body: dict[str, Any], sent: list[int]) -> None:
+    """Two tokens in an event, as with a draft that is accepted. `sent` gets their number.
+
+    Raises ConnectionError if the client goes away.
+    """
     made: list[int] = []
     reason = None
     while reason is None:
@@ -60,21 +75,16 @@ async def completions(request: web.Request) -> web.StreamResponse:
             if reason is None and len(made) + len(chunk) == body["max_tokens"]:
                 reason = "length"
         made += chunk
+        sent.append(len(chunk))
         choice: dict[str, Any] = {"index": 0, "text": "", "token_ids": chunk, "finish_reason": reason}
         if "logprobs" in body:
             tops = [{f"token_id:{one}": -0.5, "token_id:3": -1.5} for one in chunk]
             choice["logprobs"] = {"token_logprobs": [-0.5] * len(chunk), "top_logprobs": tops, "tokens": []}
-        try:
-            await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
-        except ConnectionError:
-            BODIES.write(json.dumps({"left": len(made)}) + "\n")
-            BODIES.flush()
-            raise
+        await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
         if body["prompt"][-1] == int(os.environ.get("FAKE_DYING", "-1")):
             os._exit(3)
         await asyncio.sleep(float(os.environ.get("FAKE_STEP_S", "0")))
     await response.write(b"data: [DONE]\n\n")
-    return response
 
 
 def refusal(status: int, why: str) -> dict[str, Any]:

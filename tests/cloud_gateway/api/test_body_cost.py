@@ -137,16 +137,24 @@ def checked(path: str, data: bytes) -> Common:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of the fastest of three runs on this thread, without the garbage collector's."""
-    found = []
-    for _ in range(3):
-        gc.disable()
-        began = time.thread_time()
-        with suppress(ClientError):  # what is refused costs time, too
-            work()
-        found.append(time.thread_time() - began)
-        gc.enable()
-    return min(found)
+    """Processor time of one run on this thread, without the garbage collector's."""
+    gc.disable()
+    began = time.thread_time()
+    with suppress(ClientError):  # what is refused costs time, too
+        work()
+    spent = time.thread_time() - began
+    gc.enable()
+    return spent
+
+
+def assert_in_proportion(short: Callable[[], object], long: Callable[[], object]) -> None:
+    """`long` has four times the items of `short`: it takes four times as long if each costs the same, 16 if each looks
+    at all others. The bound lies between the two. Runs alternate, since a processor's caches and clock change in time.
+    """
+    pairs = [(seconds(short), seconds(long)) for _ in range(5)]
+    fastest_short = min(short_s for short_s, _ in pairs)
+    fastest_long = min(long_s for _, long_s in pairs)
+    assert fastest_long < 8 * max(fastest_short, 1e-4)
 
 
 @pytest.mark.claim("a-body-costs-time-in-proportion-to-its-length")
@@ -154,7 +162,7 @@ def seconds(work: Callable[[], object]) -> float:
 def test_four_times_the_items_are_checked_in_about_four_times_the_time(name: str) -> None:
     path, body = LISTS[name]
     short, long = (data_of(body(n)) for n in (2_000, 8_000))
-    assert seconds(lambda: checked(path, long)) < 2.5**2 * max(seconds(lambda: checked(path, short)), 1e-4)
+    assert_in_proportion(lambda: checked(path, short), lambda: checked(path, long))
 
 
 @pytest.mark.claim("a-body-costs-time-in-proportion-to-its-length")
@@ -166,8 +174,7 @@ def test_four_times_the_items_are_tokenised_in_about_four_times_the_time(name: s
             checked(path, data_of(body(400)))
         return
     short, long = (checked(path, data_of(body(n))) for n in (100, 400))
-    limit = 2.5**2 * max(seconds(lambda: tokenised(short, text, 10**6)), 1e-4)
-    assert seconds(lambda: tokenised(long, text, 10**6)) < limit
+    assert_in_proportion(lambda: tokenised(short, text, 10**6), lambda: tokenised(long, text, 10**6))
 
 
 # --- the event loop -------------------------------------------------------------------------------------------------
@@ -245,7 +252,7 @@ def test_a_body_that_is_checked_on_the_event_loop_is_checked_at_once(name: str) 
     while len(data_of(body(2 * items))) <= SMALL_BYTES:
         items *= 2
     data = data_of(body(items))
-    assert seconds(lambda: checked(path, data)) < 0.01
+    assert min(seconds(lambda: checked(path, data)) for _ in range(3)) < 0.01
 
 
 async def test_more_items_than_the_context_has_tokens_are_refused_by_number(echo: Echo) -> None:
