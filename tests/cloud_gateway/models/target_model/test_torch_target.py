@@ -137,7 +137,7 @@ def test_argmax_is_the_first_of_equals_and_entropy_the_distributions(argmax: Any
 def test_host_and_device_summarise_alike(seed: int, scale: float, rows: int) -> None:
     logits = (torch.randn(rows, 200, generator=torch.Generator().manual_seed(seed)) * scale).bfloat16()
     assert HOST[0](logits) == DEVICE[0](logits)
-    assert [HOST[1](row) for row in logits] == pytest.approx([DEVICE[1](row) for row in logits], abs=1e-5)
+    assert [HOST[1](row) for row in logits] == pytest.approx([DEVICE[1](row) for row in logits], rel=1e-4, abs=1e-5)
 
 
 def test_a_batch_is_one_pass_over_all_rows(llama: tuple[TorchTarget, Any], monkeypatch: pytest.MonkeyPatch) -> None:
