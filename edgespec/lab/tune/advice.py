@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.queued_answers import REST
-from cloud_gateway.parts.self_draft import MODEL as SELF
 from edgespec.core.numbers import interpolate
 
 PAYS = 0.97
@@ -17,6 +16,8 @@ MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
 SOURCES: tuple[str, ...] = ("lookup", *HEADS)
 """Arms without a draft model, named as in `policy.sources`."""
+# What `local_draft.model` says for the target's own layers. The lab advises for a gateway without that part, too.
+SELF = "self"
 DRAFTED = ("colocated", "draft", "merge", SELF)
 """Arms with a draft model."""
 IN_TURN = "in-turn"
