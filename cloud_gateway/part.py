@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
+    from cloud_gateway.core.trace.format import Trace
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
     from cloud_gateway.models.drafts import IdlingDraft
@@ -91,6 +92,13 @@ class DraftMaker(Protocol):
         """
 
 
+class TracePage(Protocol):
+    """Shows a trace in a browser, without a gateway."""
+
+    def __call__(self, trace: Trace) -> str:
+        """The text of an HTML file that needs no other. Raises TraceError if the trace does not play."""
+
+
 @dataclass(frozen=True, eq=False)
 class GatewayPart(Part):
     """A part of the gateway; each field is empty if the part has nothing of that kind."""
@@ -99,6 +107,8 @@ class GatewayPart(Part):
     methods: Mapping[str, Callable[[], Method]] = field(default_factory=dict)
     """Further methods of verification: `policy.verification` -> what loads it. `serve` calls each once, before the API
     opens, and gives the results to the engine and the API."""
+    page: TracePage | None = None
+    """A recorded trace as a page for a browser; `replay --html` writes that of the first part which has one."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)
     """Local drafts that are no model files, by the value of `local_draft.model`."""
     own_engine_only: Sequence[str] = ()

@@ -5,5 +5,5 @@ Public, by module:
 - `commands`: all
 - `config`: all
 - `loading`: `engine_settings`, `load_models`, `measure`, `Models`
-- `targets`: `check_models`, `need_of`
+- `targets`: `check_models`, `draft_maker`, `need_of`
 """

@@ -41,10 +41,11 @@ def test_a_part_leaves_the_list_with_its_import() -> None:
     assert parts.without("audit", LIST) == LIST
 
 
-def test_a_list_without_parts_is_empty() -> None:
-    source = LIST
-    for name in ("doctor", "key_rotation", "relay"):
-        source = parts.without(name, source)
+def test_a_list_of_one_part_is_one_line_and_one_without_parts_is_empty() -> None:
+    source = parts.without("doctor", parts.without("relay", LIST))
+    assert "PARTS: tuple[WorkerPart, ...] = (key_rotation.PART,)\n" in source
+
+    source = parts.without("key_rotation", source)
     assert "PARTS: tuple[WorkerPart, ...] = ()\n" in source
     assert "import doctor" not in source
 
@@ -58,6 +59,8 @@ def tree(tmp_path: Path) -> Path:
         "edgespec/parts/key_rotation/__init__.py": '"""Rotates keys (docs/rotation.md)."""\n\nPART = 1\n',
         "edgespec/core.py": "import edgespec.parts\n",
         "tests/parts/key_rotation/test_it.py": "import edgespec.parts.key_rotation\n",
+        "tools/parts/key_rotation/__init__.py": "import edgespec.parts.key_rotation\n",
+        "tools/parts/__init__.py": "from tools.parts import key_rotation\nTOOLS: tuple = (key_rotation.TOOL,)\n",
         "docs/rotation.md": "# Rotation\n",
         "docs/other.md": "# Other\n",
     }
@@ -69,10 +72,17 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def test_folders_tests_and_the_page_of_a_part_go(tree: Path) -> None:
+def test_folders_tests_tools_and_the_page_of_a_part_go(tree: Path) -> None:
     parts.remove(ROTATION, tree)
     left = {path.relative_to(tree).as_posix() for path in tree.rglob("*.*") if ".git" not in path.parts}
-    assert left == {"edgespec/__init__.py", "edgespec/parts/__init__.py", "edgespec/core.py", "docs/other.md"}
+    assert left == {
+        "edgespec/__init__.py",
+        "edgespec/parts/__init__.py",
+        "edgespec/core.py",
+        "tools/parts/__init__.py",
+        "docs/other.md",
+    }
+    assert (tree / "tools/parts/__init__.py").read_text() == "TOOLS: tuple = ()\n"
 
 
 IMPORTS = parts.Step("imports", (sys.executable, "-c", parts.IMPORT_ALL))

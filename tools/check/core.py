@@ -40,9 +40,14 @@ class PartFolders:
         """The folder of its tests."""
         return f"tests/parts/{self.name}"
 
+    @property
+    def tools(self) -> str:
+        """The folder of what measures it."""
+        return f"tools/parts/{self.name}"
+
     def owns(self, path: str) -> bool:
         """Whether a file is in one of the part's folders."""
-        return path.startswith(tuple(f"{folder}/" for folder in (*self.folders, self.tests)))
+        return path.startswith(tuple(f"{folder}/" for folder in (*self.folders, self.tests, self.tools)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from rich.table import Table
 
 from edgespec.lab.demo.scene import progress
 from tools import verbs
-from tools.lossless import cases, mutants
+from tools.lossless import methods
 from tools.lossless.cases import Case, Result
-from tools.lossless.mutants import MUTANTS, Verdict
+from tools.lossless.methods import CAUGHT_BELOW, Verdict
 from tools.lossless.scene import RULES, Scene, synthetic
 from tools.lossless.statistics import holm
 from tools.options import number, output
@@ -50,18 +50,18 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     with console.status("loading the real target and listing its exact distributions" if args.real else "begins"):
         jobs = list_jobs(args)
-    faults = MUTANTS if args.mutants else ()
+    faults = methods.all_mutants() if args.mutants else []
     results: list[Result] = []
     verdicts: list[Verdict] = []
     with progress(console) as bar:
         task = bar.add_task("", total=len(jobs) + len(faults))
         for index, (case, scene, trials) in enumerate(jobs):
             bar.update(task, description=f"{case.method}, {case.drafter}, {case.siblings} wide")
-            results.append(cases.run(case, scene, RULES[case.rule], trials, args.seed * 1000 + index))
+            results.append(methods.run(case, scene, RULES[case.rule], trials, args.seed * 1000 + index))
             bar.advance(task)
         for index, mutant in enumerate(faults):
             bar.update(task, description=f"fault: {mutant.name}")
-            verdicts.append(mutants.run(mutant, synthetic(), args.trials, args.seed * 1000 + 900 + index))
+            verdicts.append(methods.run_mutant(mutant, synthetic(), args.trials, args.seed * 1000 + 900 + index))
             bar.advance(task)
     report = build_report(results, verdicts, args.seed, time.perf_counter() - began)
     _show(report, verbs.console())
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def list_jobs(args: argparse.Namespace) -> list[Job]:
     """All cases that were asked for. Raises ModelError where the real target is missing."""
     scene = synthetic()
-    jobs: list[Job] = [(case, scene, args.trials) for case in cases.all_cases()]
+    jobs: list[Job] = [(case, scene, args.trials) for case in methods.all_cases()]
     if args.real:
         from tools.lossless import real
 
@@ -105,7 +105,7 @@ def build_report(results: Sequence[Result], verdicts: Sequence[Verdict], seed: i
         {
             "name": verdict.mutant.name,
             "fault": (verdict.mutant.fault.__doc__ or "").strip(),
-            "method": "rejection" if verdict.changed is None else "shared-noise",
+            "method": verdict.method,
             "siblings": verdict.mutant.siblings,
             "trials": verdict.trials,
             "p": verdict.fit.p,
@@ -118,7 +118,7 @@ def build_report(results: Sequence[Result], verdicts: Sequence[Verdict], seed: i
         "ok": all(row["ok"] for row in rows) and all(fault["caught"] for fault in faults),
         "alpha": ALPHA,
         "correction": f"Holm-Bonferroni over {len(rows)} tests",
-        "mutant_caught_below": mutants.CAUGHT_BELOW,
+        "mutant_caught_below": CAUGHT_BELOW,
         "seed": seed,
         "seconds": round(seconds, 1),
         "cases": rows,
@@ -136,7 +136,7 @@ def _show(report: dict[str, Any], console: Console) -> None:
         table.add_row(*(str(row[k]) for k in ("method", "drafter", "siblings", "rule", "trials", "cells")), *figures)
     console.print(table)
     if report["mutants"]:
-        faults = Table(title=f"Planted faults (caught below {mutants.CAUGHT_BELOW})")
+        faults = Table(title=f"Planted faults (caught below {CAUGHT_BELOW})")
         for name in ("fault", "p", "answers changed by drafts", "verdict"):
             faults.add_column(name)
         for row in report["mutants"]:

@@ -11,8 +11,8 @@ from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Target, Work
 from tools.lossless import exact
 from tools.lossless.cases import WIDTHS, Case
+from tools.lossless.methods import METHODS
 from tools.lossless.scene import RULES, Logits, Path, Scene
-from tools.lossless.shared_noise import DRAFTERS
 
 QUESTION = "Name three animals that live in the sea, and say in one sentence what each of them eats."
 LENGTH = 2
@@ -37,8 +37,7 @@ def jobs(model: File | None) -> list[tuple[Case, Scene]]:
         name = rules[width % len(rules)]
         first = sorted({answer[0] for answer in plain[name].answers[repr(RULES[name])]})
         scene = _through_trees(target, plain[name], first, width)
-        found.append((Case("shared-noise", list(DRAFTERS)[width % 3], width, name), scene))
-        found.append((Case("rejection-tree" if width > 1 else "rejection-chain", "honest", width, name), scene))
+        found += [(method.at_real_target(width, name), scene) for method in METHODS]
     return found
 
 

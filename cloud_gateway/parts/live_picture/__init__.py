@@ -3,21 +3,21 @@
 `view` turns what a request's machine was given and decided into JSON events, live and from a trace; `pages` keeps
 those of each API key for its open pages and serves them and the files of `static`. The page draws events and nothing
 else, so a played trace looks like the completion did.
-
-Public, by module:
-
-- `view`: `alone`, `played`
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloud_gateway.core.requests.request import RequestBounds
 from cloud_gateway.part import Foundation, GatewayPart, Running
 from edgespec.shared.part import Settings
 from edgespec.shared.settings import Section
+
+if TYPE_CHECKING:
+    from cloud_gateway.core.trace.format import Trace
 
 
 class PageSection(Section, frozen=True, kw_only=True):
@@ -42,11 +42,19 @@ def start_page(gateway: Foundation) -> Running:
     return Pages(gateway.keys)
 
 
+def page(trace: Trace) -> str:
+    """The page that plays one trace."""
+    from cloud_gateway.parts.live_picture.view import alone, played
+
+    return alone(played(trace))
+
+
 PART = GatewayPart(
     "live_picture",
     {"api": PageSection},
     check=conflicts,
     example=Path(__file__).with_name("gateway.toml"),
     start=start_page,
+    page=page,
     own_engine_only=("api.ui",),
 )

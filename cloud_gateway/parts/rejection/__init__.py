@@ -1,7 +1,7 @@
 """Classic speculative sampling as a second method of verification: `policy.verification = "rejection"`.
 
 Candidates of the local draft are drawn from its distribution and tested with min(1, p/q), by fresh randomness, so no
-seed gives the same completion again (docs/numerics.md compares how much both methods accept).
+seed gives the same completion again (docs/rejection.md).
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The target as its own draft: `local_draft.model = "self"`, with the layers of `local_draft.layers`.
 
 It needs a target in torch of the Llama family, and takes no memory for weights.
-
-Public, by module:
-
-- `draft`: `SelfDraft`
 """
 
 from __future__ import annotations

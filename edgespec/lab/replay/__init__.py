@@ -61,13 +61,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(path: Path, looked: Sequence[Looked]) -> None:
-    """Raises ConfigError where there are several traces, or the file cannot be written."""
-    from cloud_gateway.parts.live_picture.view import alone, played
+    """Raises ConfigError where there are several traces, no part makes pages, or the file cannot be written."""
+    from cloud_gateway.parts import all_parts
 
     if len(looked) > 1:
         raise ConfigError("`--html` shows one trace; name one.")
+    pages = [part.page for part in all_parts() if part.page is not None]
+    if not pages:
+        raise ConfigError("`--html` needs a part of the gateway that makes pages, and this one has none.")
     try:
-        path.write_text(alone(played(looked[0].trace)), encoding="utf-8")
+        path.write_text(pages[0](looked[0].trace), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"`--html {path}` cannot be written ({error.strerror or error}).") from None
 

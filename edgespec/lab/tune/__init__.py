@@ -95,10 +95,9 @@ def round_trip_ms(address: str) -> float:
 
 async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens: int, rtt_ms: float | None) -> Measured:
     """All arms on all prompts. Raises ModelError."""
-    from cloud_gateway.parts.self_draft import LayersSection
     from cloud_gateway.process.loading import load_models
     from cloud_gateway.process.loading import measure as pass_curve
-    from edgespec.lab.tune.advice import SELF, Measured
+    from edgespec.lab.tune.advice import Measured
     from edgespec.lab.tune.arms import Arms
 
     console, busy = Console(stderr=True), os.getloadavg()[0] / len(os.sched_getaffinity(0))
@@ -106,8 +105,8 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
     loaded = load_models(settings)
     curve, draft = pass_curve(loaded.target), loaded.local
     arms = Arms(loaded, settings, curve)
-    if settings.of(LayersSection).layers and "self" not in arms.names and settings.local_draft.model != SELF:
-        console.print("The self-draft of `local_draft.layers` is not measured: it needs the engine torch.")
+    if arms.left_out:
+        console.print(f"The layers of `local_draft.layers` are not measured: {arms.left_out}")
     async with arms:
         with Progress(console=console) as bar:
             task = bar.add_task("Timing the arms", total=len(arms.names) * (len(prompts) + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -17,7 +18,7 @@ MAX_BUSY = 0.3
 SOURCES: tuple[str, ...] = ("lookup", *HEADS)
 """Arms without a draft model, named as in `policy.sources`."""
 # What `local_draft.model` says for the target's own layers. The lab advises for a gateway without that part, too.
-SELF = "self"
+SELF: Final = "self"
 DRAFTED = ("colocated", "draft", "merge", SELF)
 """Arms with a draft model."""
 IN_TURN = "in-turn"

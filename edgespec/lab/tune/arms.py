@@ -18,13 +18,13 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
-from cloud_gateway.parts.self_draft import MODEL as SELF
-from cloud_gateway.parts.self_draft import LayersSection
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings
+from cloud_gateway.process.targets import check_models, draft_maker
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
+from edgespec.lab.tune.advice import SELF
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
@@ -56,23 +56,42 @@ ARMS: Mapping[str, Arm] = {
 }
 
 
+def self_draft(loaded: Models, settings: GatewaySettings) -> DraftModel | None:
+    """The target's own layers as its draft; None if the settings name no layers. Raises ModelError."""
+    local = replace(settings.local_draft, model=SELF, mode="in-turn", cpu=())
+    drafting = replace(settings, local_draft=local)
+    maker = draft_maker(drafting)
+    if maker is None or any(drafting.conflicts()):
+        return None
+
+    check_models(drafting)
+    return maker.make(loaded.target, drafting, requests=1)
+
+
 class Arms:
     """Engines over one target, one for each draft beside it, of which one at a time works. Used as a context."""
 
+    left_out: str
+    """Why the target's own layers are not measured; empty if they are, or if the settings name none."""
+
     def __init__(self, loaded: Models, settings: GatewaySettings, curve: Mapping[int, float]) -> None:
-        """`curve`: as of `Engine`. Raises ModelError if the target has not the layers of `local_draft.layers`."""
+        """`curve`: as of `Engine`."""
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:
             drafts["local"] = loaded.local
-        layers = settings.of(LayersSection).layers
-        draft = settings.local_draft.model
-        if layers and draft != SELF:
-            from cloud_gateway.models.target_model.torch import TorchTarget
-            from cloud_gateway.parts.self_draft.draft import SelfDraft
 
-            if isinstance(loaded.target, TorchTarget):
-                drafts["self"] = SelfDraft(loaded.target, layers, requests=1)
-        writes = loaded.local is not None and draft != SELF
+        asked = settings.local_draft.model
+        self.left_out = ""
+        if asked != SELF:
+            try:
+                own = self_draft(loaded, settings)
+            except ModelError as error:
+                self.left_out = str(error)
+            else:
+                if own is not None:
+                    drafts[SELF] = own
+
+        writes = loaded.local is not None and asked != SELF
         if writes:
             drafts["queue"] = None
         self._writer, self._eos = loaded.local if writes else None, frozenset(loaded.target.eos)

@@ -1,49 +1,14 @@
-"""Planted faults. Each is one or two methods of the real code replaced, and each must be caught by the same test.
-
-A fault of the shared noise is also caught where an answer changes with what was drafted.
-"""
+"""Faults planted in classic rejection sampling: each replaces one or two methods of the real code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
-from cloud_gateway.core.verify.shared_noise import Chooser, Rows
 from cloud_gateway.parts.rejection.sampling import NONE, LocalDraftDistribution, Rejection
 from edgespec.core.sampling.gumbel import gumbel_all
-from edgespec.core.sampling.logits import Candidates
-from tools.lossless import classic, shared_noise
-from tools.lossless.cases import chunks, fit
-from tools.lossless.classic import Floats
-from tools.lossless.scene import RULES, Scene
-from tools.lossless.shared_noise import Tokens
-from tools.lossless.statistics import Fit
-
-CAUGHT_BELOW = 1e-6
-"""A mutant's p-value below this counts as caught; honest cases may not come near it."""
-
-
-class PenaltyIgnoresPath(Chooser):
-    """Penalties count the committed answer, but not the tree path above the row."""
-
-    def candidates(self, rows: Rows, row: int, path: Sequence[int]) -> Candidates:
-        return super().candidates(rows, row, ())
-
-
-class NoiseOfTheRound(Chooser):
-    """Every row of a tree uses the noise of the round's first position."""
-
-    def position(self, path: Sequence[int]) -> int:
-        return self.length
-
-
-class PositionOffByOne(Chooser):
-    """Below the first level the position is one too small, so that two positions share their noise."""
-
-    def position(self, path: Sequence[int]) -> int:
-        return self.length + max(len(path) - 1, 0)
+from tools.lossless.cases import Mutant
+from tools.lossless.shared_noise import FAVOURITE, Tokens
+from tools.parts.rejection.trials import Floats
 
 
 class SharedNoiseUnderTest(Rejection):
@@ -110,7 +75,7 @@ class SuggestionTestedAsDrawn(Rejection):
 
     def draw(self, q: Floats, width: int) -> LocalDraftDistribution:
         drawn = super().draw(q, width).siblings
-        found = np.where((drawn == shared_noise.FAVOURITE).any(axis=1), drawn[:, 0], shared_noise.FAVOURITE)
+        found = np.where((drawn == FAVOURITE).any(axis=1), drawn[:, 0], FAVOURITE)
         return LocalDraftDistribution(q, np.concatenate([found[:, None], drawn[:, 1:]], axis=1))
 
 
@@ -135,7 +100,7 @@ class WorkerQTrusted(Rejection):
     """A worker sends its favourite token, states a tiny probability for it, and that is used."""
 
     def draw(self, q: Floats, width: int) -> LocalDraftDistribution:
-        favourite = shared_noise.FAVOURITE
+        favourite = FAVOURITE
         claimed = np.ones_like(q)
         claimed[:, favourite] = 1e-6
         siblings = np.full((len(q), width), NONE, np.int64)
@@ -143,29 +108,11 @@ class WorkerQTrusted(Rejection):
         return LocalDraftDistribution(claimed, siblings)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A fault and the case in which it is looked for."""
-
-    fault: type[Chooser] | type[Rejection]
-    siblings: int
-    rule: str
-    drafter: str = "honest"
-
-    @property
-    def name(self) -> str:
-        """Words with hyphens, from the class."""
-        return "".join("-" + c.lower() if c.isupper() else c for c in self.fault.__name__).lstrip("-")
-
-
 MUTANTS = (
     Mutant(SharedNoiseUnderTest, 1, "plain", "random"),
     Mutant(ResidualNotNormalised, 3, "plain"),
     Mutant(SiblingsWithReplacement, 3, "plain"),
-    Mutant(PenaltyIgnoresPath, 3, "bias"),
-    Mutant(PositionOffByOne, 3, "plain"),
     Mutant(WorkerQTrusted, 1, "plain"),
-    Mutant(NoiseOfTheRound, 3, "nucleus"),
     Mutant(ResidualIsTarget, 1, "plain"),
     Mutant(QNotRenormalised, 3, "plain"),
     Mutant(BestInsteadOfDrawn, 2, "plain"),
@@ -173,45 +120,6 @@ MUTANTS = (
     Mutant(AgreementAccepted, 1, "plain"),
     Mutant(UnlikelySiblingsSkipped, 2, "plain"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`changed`: share of answers that change with what was drafted; None where fresh randomness hides that."""
-
-    mutant: Mutant
-    trials: int
-    fit: Fit
-    changed: float | None
-
-    @property
-    def caught(self) -> bool:
-        """Whether the distribution of the answers gives the fault away."""
-        return self.fit.p < CAUGHT_BELOW
-
-
-def run(mutant: Mutant, scene: Scene, trials: int, seed: int) -> Verdict:
-    """Runs the fault through the trials of the honest cases."""
-    rng, rule = np.random.default_rng(seed), RULES[mutant.rule]
-    parts: list[Tokens] = []
-    changed = 0
-    for size in chunks(trials):
-        if issubclass(mutant.fault, Rejection):
-            rejection = mutant.fault(rng)
-            draft = classic.DRAFTERS[mutant.drafter]
-            parts.append(classic.steps(scene, rule, rejection, draft, size, mutant.siblings)[0])
-            continue
-        seeds = rng.integers(0, 2**63, size, dtype=np.uint64)
-        drafted, other = (
-            shared_noise.steps(
-                scene, rule, seeds, shared_noise.DRAFTERS[name], mutant.siblings, rng, mutant.fault
-            ).tokens
-            for name in (mutant.drafter, "adversarial")
-        )
-        parts.append(drafted)
-        changed += int((drafted != other).any(axis=1).sum())
-    share = None if issubclass(mutant.fault, Rejection) else changed / trials
-    return Verdict(mutant, trials, fit(scene, rule, np.concatenate(parts)), share)
 
 
 def _log(p: Floats) -> Floats:
