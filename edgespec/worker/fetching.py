@@ -44,8 +44,8 @@ class _Fetching(Handler):
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._store, self._followed = store, followed
         self._link: Link
-        self._first: Piece | None = None
-        self._data = bytearray()
+        self._first: Piece | None
+        self._data: bytearray
 
     def on_up(self, link: Link) -> None:
         self._followed(link)

@@ -44,8 +44,8 @@ class Reference(NamedTuple):
     """The better of the two below, by the closed form (Leviathan et al., equation 1)."""
     passes: float
     """Draft passes of co-located k = 2, also if plain decoding is faster."""
-    plain_s: float = 0.0
-    colocated_s: float = 0.0
+    plain_s: float
+    colocated_s: float
     """Co-located k = 2 that also reads an accepted last draft token, which the closed form leaves out."""
 
     @classmethod

@@ -41,6 +41,14 @@ async def test_a_response_and_its_stream_are_the_same_text(client: openai.AsyncO
     assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
 
 
+async def test_a_response_names_its_format_also_if_none_was_asked_for(client: openai.AsyncOpenAI) -> None:
+    asked: list[dict[str, Any]] = [{}, {"text": {}}, {"text": {"format": {"type": "text"}}}]
+    for options in asked:
+        answer = await client.responses.create(model="echo", input=HELLO, **options)
+        assert answer.text is not None and answer.text.format is not None
+        assert answer.text.format.type == "text"
+
+
 async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=2, step_s=0.02)) as echo:
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:

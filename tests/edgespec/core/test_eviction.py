@@ -24,6 +24,13 @@ def test_useless_ones_go_first_then_idle_ones_then_the_largest_scopes() -> None:
     assert first_to_go(entries, now) == [4, 5, 3, 2, 1, 0]
 
 
+def test_a_prefix_is_idle_after_the_limit_and_not_at_it() -> None:
+    now = 10 * MAX_IDLE_S
+    large = Kept(b"large", 2, now)
+    assert first_to_go([Kept(b"small", 1, now - MAX_IDLE_S), large], now) == [1, 0]
+    assert first_to_go([Kept(b"small", 1, now - MAX_IDLE_S - 1), large], now) == [0, 1]
+
+
 @given(st.lists(kept, max_size=12))
 def test_no_small_scope_is_evicted_before_a_larger_one(entries: list[Kept]) -> None:
     now = 2 * MAX_IDLE_S

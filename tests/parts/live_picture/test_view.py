@@ -57,9 +57,9 @@ def test_each_change_of_the_policys_mode_is_shown_with_its_reason() -> None:
 
     for change in (None, ("alone", "slower"), None):
         policy.change = change  # as `decide` leaves it
-        view.decided(None, Costs(lambda rows: 0.01), 1.5, Wait(2.0))
+        view.decided(None, Costs(lambda rows: 0.01), 1.23456789, Wait(2.0))
     (changed,) = (one for one in shown if one["kind"] == "guard")
-    assert (changed["at"], changed["mode"], changed["why"]) == (1.5, "alone", "slower")
+    assert (changed["at"], changed["mode"], changed["why"]) == (1.234568, "alone", "slower"), "times in microseconds"
 
 
 def owner(shown: dict[str, str]) -> tuple[str, str]:

@@ -359,3 +359,15 @@ def test_others_overtake_what_does_not_fit() -> None:
     assert turns.take(lambda item: item == "small") == "small"
     turns.put_back("small", "small")
     assert (turns.take(), turns.take()) == ("large", "small")
+
+
+def test_a_request_that_has_entered_waits_no_more() -> None:
+    cells = Cells(CAPACITY, ROWS)
+    large, small = (Room("key", order, tokens, tokens + STEP, 0.0) for order, tokens in enumerate((900, 300)))
+    cells.advance(0.0, Prices(READ_S, PASS_S))
+    assert cells.enter(large, 0.0) == []
+    assert cells.enter(small, 0.0) is None
+    assert cells._waiting == [small]
+    cells.leave(large)
+    assert cells.enter(small, 1.0) == []
+    assert cells._waiting == []

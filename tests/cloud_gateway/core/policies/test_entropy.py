@@ -57,6 +57,19 @@ def test_the_odds_of_a_pair_are_learnt_from_its_open_leaves(level: float, slope:
         assert mean == pytest.approx(1 / (1 + math.exp(-(level + slope * (entropy - CENTRE)))), abs=0.1)
 
 
+def test_the_prior_counts_as_the_cases_that_it_names() -> None:
+    """Four of probability 0.9, and eight of them 1.2 nats from the centre."""
+    of_one_case = 0.9 * 0.1
+    assert pytest.approx((4 * of_one_case, 8 * of_one_case * 1.2**2), rel=0.05) == PRIOR_INFORMATION
+
+
+def test_a_worker_that_is_always_right_has_nearly_no_limit() -> None:
+    odds = PathOdds()
+    for _ in range(2000):
+        odds.observe(CENTRE, on_path=True)
+    assert 0.99 < odds.chance(CENTRE) < 0.999
+
+
 def test_the_limit_is_the_entropy_of_the_chance_asked_for() -> None:
     odds = taught(400, 1, 0.5, -1.5)
     for chance in (0.2, 0.4, 0.6, 0.8):

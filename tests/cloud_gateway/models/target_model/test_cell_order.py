@@ -117,6 +117,17 @@ def test_a_prompt_waits_for_order_if_free_cells_lie_in_many_blocks() -> None:
     assert not due(order)
 
 
+def test_a_slot_that_ended_without_shared_cells_counts_none() -> None:
+    order = CellOrder(1000, skips=True)
+    order.kept(1, 3 * BLOCK, refused=0, company=True)
+    order.left(1)
+    assert due(order)
+    order.shared[0] = 5 * BLOCK
+    assert due(order), "half of the cells are shared"
+    order.shared[0] += 1
+    assert not due(order)
+
+
 def test_an_exact_cache_is_put_in_order_before_it_is_full() -> None:
     order = CellOrder(1000, skips=True)
     order.filled = 990
@@ -131,3 +142,10 @@ def test_an_exact_cache_is_put_in_order_once_as_many_cells_are_retired() -> None
     order.filled = 1200
     assert order.due(1, 600, exact=True, reads=False)
     assert not order.due(0, 600, exact=True, reads=False)
+
+
+def test_a_few_cells_in_use_move_only_behind_many_retired_ones() -> None:
+    order = CellOrder(10_000, skips=True)
+    order.filled = 100 + 512
+    assert order.due(1, 100, exact=True, reads=False)
+    assert not order.due(0, 100, exact=True, reads=False)
