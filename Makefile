@@ -36,7 +36,7 @@ help:
 
 setup: $(VENV)/.models-ready
 
-$(VENV)/.packages-ready: pyproject.toml requirements/dev.txt requirements/llama.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
+$(VENV)/.packages-ready: pyproject.toml lab/pyproject.toml requirements/dev.txt requirements/llama.txt tools/setup.sh tools/llama.cmake tools/amx_probe.cpp
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh packages
 	@touch $@
 
@@ -47,7 +47,7 @@ $(VENV)/.lint-ready: requirements/lint.txt
 		--require-hashes --requirement requirements/lint.txt
 	@touch $@
 
-$(VENV)/.models-ready: $(VENV)/.packages-ready edgespec/shared/models.py edgespec/lab/drafts.py
+$(VENV)/.models-ready: $(VENV)/.packages-ready edgespec/shared/models.py edgespec/models/drafts.py
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh models
 	@touch $@
 

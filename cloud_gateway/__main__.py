@@ -54,10 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml", parts)
     command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
-    for name, text in (("models", "list, fetch, check and make models"), ("tune", "measure which drafts pay here")):
-        same = verbs.add_parser(name, help=f"{text}; the same as `edgespec {name}`", add_help=False, prefix_chars="\0")
-        same.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        same.set_defaults(run=partial(commands.as_edgespec, name))
+    _add_models(verbs)
+    _add_replay(verbs)
+    text = "measure which drafts pay here; the same as `edgespec tune`"
+    command.add_forwarded_verb(verbs, "tune", text, "edgespec")
     command.add_shell_verbs(parser, verbs)
     for part in parts:
         for verb in part.verbs:
@@ -65,6 +65,22 @@ def build_parser() -> argparse.ArgumentParser:
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)
     return parser
+
+
+def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from cloud_gateway.process import model_commands
+
+    text = "list models, say whether two pair, fetch them, and make drafts of them"
+    description = (model_commands.__doc__ or "").partition("\n")[0]
+    model_commands.add_models(verbs.add_parser("models", help=text, description=description))
+
+
+def _add_replay(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from cloud_gateway import replay
+
+    text = "look at traces of a gateway: who signed, and what was decided"
+    description = replay.__doc__
+    replay.add_arguments(verbs.add_parser("replay", help=text, description=description))
 
 
 def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgespec import __version__
+from edgespec.core.errors import ConfigError
 from edgespec.parts import all_parts
 from edgespec.shared import command, folders, logs
 from edgespec.shared.address import DEFAULT_PEER_PORT, Address, parse_address
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
 EPILOG = "`edgespec config` prints every setting with its reason; exit codes are those of sysexits.h."
+LAB = {
+    "compare": "try other policies on a gateway's traces, in the simulator",
+    "demo": "show gateway and worker together on this machine",
+    "tune": "measure every source of drafts here, and recommend a gateway's settings",
+}
+"""Verbs of the distribution edgespec-lab, which are listed also if it is not installed."""
 Record = TypeVar("Record")
 _verb = partial(command.add_verb, "worker.toml")
 
@@ -72,25 +79,45 @@ def build_parser() -> argparse.ArgumentParser:
     for part in parts:
         for verb in part.verbs:
             verb.add(verbs)
-    _add_lab(verbs)
+    _add_models(verbs)
+    _add_gateway_verbs(verbs)
+    command.add_missing_verbs(verbs, LAB)
     command.add_shell_verbs(parser, verbs)
     verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
     return parser
 
 
-def _add_lab(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verbs of `edgespec.lab`, each described by its module and with its arguments."""
-    from edgespec.lab import demo, models, replay, tune
+def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from edgespec.models import command as models
 
-    for lab, name, text in (
-        (demo, "demo", "show gateway and worker together on this machine"),
-        (replay, "replay", "look at traces of a gateway: who signed, what was decided, what if"),
-        (models, "models", "list models, say whether two pair, fetch them, and make drafts of them"),
-        (tune, "tune", "measure every source of drafts here, and recommend a gateway's settings"),
-    ):
-        lab.add_arguments(
-            verbs.add_parser(name, help=text, description=(lab.__doc__ or "").partition("\nPublic, by")[0])
-        )
+    text = "list models, fetch them, and make drafts of them"
+    parser = verbs.add_parser("models", help=text, description=(models.__doc__ or "").partition("\n")[0])
+    actions = models.add_model_verbs(parser, _configured_models)
+    check = _verb(actions, "check", _check_model, "load a model in llama.cpp and check what it computes")
+    check.add_argument("model", metavar="MODEL", help="a GGUF file, or a fetched name")
+    check.add_argument("draft", metavar="DRAFT", nargs="?", help=argparse.SUPPRESS)
+
+
+def _configured_models(args: argparse.Namespace) -> dict[str, str]:
+    """The models of worker.toml, if there is one."""
+    if not folders.config_file("worker").exists():
+        return {}
+    return {"draft.model": config.load(None, args.parts).draft.model}
+
+
+def _check_model(args: argparse.Namespace) -> int:
+    from edgespec.models import command as models
+
+    if args.draft is not None:
+        pair = f"{args.model} {args.draft}"
+        raise ConfigError(f"Whether two models pair is checked by a gateway: run `cloud-gateway models check {pair}`.")
+    return models.try_model(args.model, config.given(args).draft.n_gpu_layers, args.json)
+
+
+def _add_gateway_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The verb that a worker's admin has in common with `cloud-gateway`, which reads a gateway's traces."""
+    text = "look at traces of a gateway: who signed, and what was decided; the same as `cloud-gateway replay`"
+    command.add_forwarded_verb(verbs, "replay", text, "cloud_gateway")
 
 
 def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

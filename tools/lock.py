@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ConfigError
-from tools import verbs
+from edgespec_lab import verbs
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"

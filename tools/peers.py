@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ModelError
-from edgespec.lab.fetch import require_space
+from edgespec.models.fetch import require_space
 from edgespec.shared import models
-from tools import verbs
+from edgespec_lab import verbs
 
 LOCK = Path(__file__).parents[1] / "requirements" / "llama.txt"
 PACKAGE = "llama-cpp-python"

@@ -1,7 +1,7 @@
 """`python -m tools.results [OUT ...]`: pages of docs/results and README.md's table, made from docs/results/*.json.
 
-Each OUT is a file that `python -m tools.places` or `python -m tools.bench map` wrote with `--json`. It is copied to
-docs/results with commit and machine, its single runs into NAME.runs.jsonl beside it, and the pages are written again.
+Each OUT is a file that `python -m edgespec_lab.places` or `python -m tools.bench map` wrote with `--json`. It is copied
+to docs/results with commit and machine, its single runs into NAME.runs.jsonl beside it. The pages are written again.
 `--check` only says which differ.
 """
 
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ConfigError
-from tools import verbs
+from edgespec_lab import verbs
+from edgespec_lab.markdown import line
+from edgespec_lab.markdown import table as markdown
 from tools.bench.map import report as map_report
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +119,7 @@ def _conditions(group: Sequence[Figures]) -> str:
     setting = group[0]["setting"]
     every = sorted({rtt_ms for figures in group for rtt_ms in figures["setting"]["rtt_ms"]})
     rtts = ",".join(f"{rtt_ms:g}" for rtt_ms in every)
-    command = f"python -m tools.places --target {setting['target']} --draft D --rtt-ms {rtts}"
+    command = f"python -m edgespec_lab.places --target {setting['target']} --draft D --rtt-ms {rtts}"
     state = "beside other processes" if any(figures["disturbed"] for figures in group) else "undisturbed"
     what = f"Target `{setting['target']}`, {setting['max_tokens']} tokens a completion, every arm beside a drafting"
     command += f" --max-tokens {setting['max_tokens']}  --prompts FILE --limit N"
@@ -152,7 +154,7 @@ class Page:
 
 PAGES = {
     "demo": Page(
-        "places", "The demo at several round trips", "python -m tools.places --rtt-ms 0,20,80 --json OUT", places
+        "places", "The demo at several round trips", "python -m edgespec_lab.places --rtt-ms 0,20,80 --json OUT", places
     ),
     "map": Page("map", "Where remote drafting wins", "python -m tools.bench map --json OUT", map_report.write),
 }
@@ -165,16 +167,6 @@ def page(shown: Page, every: Sequence[Figures]) -> str:
     ]
     made = "\n".join(markdown(("file", "commit", "machine"), rows))
     return f"# {shown.title}\n\n{MADE}\n\n```\n{shown.command}\n```\n\n{made}\n\n{shown.write(every)}\n"
-
-
-def line(cells: Sequence[object]) -> str:
-    """One row of Markdown."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A table's lines."""
-    return [line(head), line(["---"] * len(head)), *map(line, rows)]
 
 
 def written(text: str, figures: Sequence[Figures]) -> str:

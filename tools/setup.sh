@@ -107,13 +107,15 @@ packages() { # NAME of the file in requirements/
     step "3/4 the Python packages, as locked$([ "$1" = worker ] || echo " (torch alone is about 200 MB)")" locked_packages "$1"
     step "4/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
     echo "  $(cat "$(llama_build)")"
-    step "    checking that they fit together" check_packages
+    step "    checking that they fit together" check_packages "$1"
     echo $((SECONDS - started)) > "$VENV/setup-s"
     echo "packages ready after $((SECONDS - started)) s"
 }
 
-check_packages() {
+check_packages() { # NAME of the file in requirements/
     pip_install --no-build-isolation --no-deps --editable .
+    # The lab needs the gateway's packages, which a worker alone has not.
+    [ "$1" = worker ] || pip_install --no-build-isolation --no-deps --editable ./lab
     "$VENV/bin/python" -m pip check
     "$VENV/bin/python" -c 'import llama_cpp'
 }

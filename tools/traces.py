@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
-from edgespec.lab.demo.arms import PHI
-from edgespec.lab.demo.scene import PROMPTS, read_lines
-from edgespec.lab.rig import Rig, RigError
 from edgespec.shared import models
-from tools import options as checked
-from tools import verbs
+from edgespec_lab import options as checked
+from edgespec_lab import verbs
+from edgespec_lab.demo.arms import PHI
+from edgespec_lab.demo.scene import PROMPTS, read_lines
+from edgespec_lab.rig import Rig, RigError
 
 FOLDER = Path(__file__).parents[1] / "tests/traces"
 WRITTEN_S = 10.0

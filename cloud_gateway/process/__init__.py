@@ -3,7 +3,8 @@
 Public, by module:
 
 - `commands`: all
-- `config`: all
+- `config`: `GatewaySettings`, `SELF`
 - `loading`: `engine_settings`, `load_models`, `measure`, `Models`
-- `targets`: `check_models`, `draft_maker`, `need_of`
+- `model_commands`: all
+- `targets`: `check_models`, `draft_maker`, `dtype_for`
 """

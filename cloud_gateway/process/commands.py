@@ -9,11 +9,9 @@ import argparse
 import asyncio
 import datetime as dt
 import json
-import os
 import platform
 import re
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,11 +58,6 @@ def link(args: argparse.Namespace) -> int:
 
 def version(args: argparse.Namespace) -> int:
     return _print(VERSION)
-
-
-def as_edgespec(verb: str, args: argparse.Namespace) -> int:
-    """A verb of the other program, in its place."""
-    os.execv(sys.executable, [sys.executable, "-m", "edgespec", verb, *args.words])  # noqa: S606  no shell
 
 
 def install_service(args: argparse.Namespace) -> int:

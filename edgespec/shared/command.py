@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Iterator, Sequence
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from edgespec.core.errors import EdgespecError
+from edgespec.core.errors import EdgespecError, MissingPackageError
 from edgespec.shared import logs
 from edgespec.shared.installed import missing_package, shipped_text
 from edgespec.shared.part import Part, example
@@ -82,6 +83,37 @@ def add_service_verbs(
     ):
         one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
         one.add_argument("--dry-run", action="store_true", help="only show what would be done")
+
+
+def add_missing_verbs(verbs: _SubParsersAction[ArgumentParser], lab: Mapping[str, str]) -> None:
+    """Adds the verbs of edgespec-lab that no installed distribution brings; each says how to get it.
+
+    `lab`: their names, each with a line of help.
+    """
+    for name, text in lab.items():
+        if name not in verbs.choices:
+            parser = verbs.add_parser(name, help=text, add_help=False, prefix_chars="\0")
+            parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)
+            parser.set_defaults(run=partial(_not_installed, name))
+
+
+def _not_installed(name: str, _: Namespace) -> int:
+    raise MissingPackageError(
+        f"`edgespec {name}` is in the distribution edgespec-lab, which is not installed for {sys.executable}: "
+        "run `pip install ./lab` with it in a checkout of edgespec."
+    )
+
+
+def add_forwarded_verb(verbs: _SubParsersAction[ArgumentParser], name: str, text: str, program: str) -> None:
+    """Adds a verb that the module `program` runs in this process's place, with all its arguments."""
+
+    def run_there(args: Namespace) -> int:
+        command = [sys.executable, "-m", program, name, *args.words]
+        os.execv(sys.executable, command)  # noqa: S606  no shell
+
+    parser = verbs.add_parser(name, help=text, add_help=False, prefix_chars="\0")
+    parser.add_argument("words", nargs=REMAINDER, help=SUPPRESS)
+    parser.set_defaults(run=run_there)
 
 
 def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str, parts: Sequence[Part]) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ConfigError
+from edgespec_lab import verbs
 from tests.faults.run import Report, Scenes
 from tests.faults.scene import Scene
 from tests.faults.table import TABLE, Scenario
-from tools import verbs
 
 
 def chosen(only: str) -> list[tuple[int, Scenario]]:

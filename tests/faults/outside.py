@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgespec.lab.rig import RigError
 from edgespec.shared.tls import client_context
+from edgespec_lab.rig import RigError
 from tests.faults.scene import PROMPTS, Scene
 
 AWAY_S = 5.0

@@ -13,7 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.rig import RigError
+from edgespec_lab.rig import RigError
 from tests.faults.scene import Scene, streams
 from tests.faults.table import Scenario
 

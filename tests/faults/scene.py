@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.link_model import LinkModel
-from edgespec.lab.rig import Rig, RigError
-from edgespec.lab.rig.chat import ChatClient, greedy
-from edgespec.lab.wan import Proxy
+from edgespec_lab.link_model import LinkModel
+from edgespec_lab.rig import Rig, RigError
+from edgespec_lab.rig.chat import ChatClient, greedy
+from edgespec_lab.wan import Proxy
 from tests.support.tiny_gguf import make_tiny_gguf
 
 WORKERS = ("worker", "second")

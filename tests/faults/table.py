@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.link_model import LinkModel
-from edgespec.lab.rig import RigError
+from edgespec_lab.link_model import LinkModel
+from edgespec_lab.rig import RigError
 from tests.faults import hostile, outside
 from tests.faults.scene import PROMPTS, USUAL, WORKERS, Scene, Stream, at_once
 from tools.check.busy import busy

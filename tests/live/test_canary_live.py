@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from edgespec.core.pairing.messages import Code, check_number, parse_code
-from edgespec.lab.rig import Processes, module
 from edgespec.shared.server_keys import ServerKeyStore
+from edgespec_lab.rig import Processes, module
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target

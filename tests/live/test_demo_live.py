@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from edgespec.core.errors import ModelError
-from edgespec.lab.demo import check_identity
-from edgespec.lab.demo.arms import BASE, REMOTE
-from edgespec.lab.demo.scene import PROMPTS, make_rig, read_prompts
-from edgespec.lab.rig import Rig
 from edgespec.shared import models
-from tools.deep_target import deepened
-from tools.places.__main__ import main as places
+from edgespec_lab.deep_target import deepened
+from edgespec_lab.demo import check_identity
+from edgespec_lab.demo.arms import BASE, REMOTE
+from edgespec_lab.demo.scene import PROMPTS, make_rig, read_prompts
+from edgespec_lab.places.__main__ import main as places
+from edgespec_lab.rig import Rig
 
 pytestmark = pytest.mark.live
 TOKENS = 12

@@ -16,8 +16,8 @@ from typing import IO
 
 import pytest
 
-from edgespec.lab.rig import Rig
 from edgespec.shared import models
+from edgespec_lab.rig import Rig
 from tests.support.campus import ip, within
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]

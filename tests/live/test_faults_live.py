@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.lab.rig import Rig, RigError
+from edgespec_lab.rig import Rig, RigError
 from tests.faults.run import run
 from tests.faults.scene import Scene
 from tests.faults.table import TABLE, Scenario

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import AddressError
-from edgespec.lab.rig import module
 from edgespec.shared import control_client as control
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
+from edgespec_lab.rig import module
 from tests.live.test_gateway_live import ENDLESS, gateway
 from tests.support.links import GATEWAY_KEY
 from tests.support.tiny_gguf import make_tiny_gguf

@@ -21,7 +21,7 @@ from typing import Any
 import openai
 import pytest
 
-from edgespec.lab.rig import Processes, module
+from edgespec_lab.rig import Processes, module
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 

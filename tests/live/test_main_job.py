@@ -15,8 +15,8 @@ from typing import Any
 import openai
 import pytest
 
-from edgespec.lab.rig import Rig
 from edgespec.shared import models
+from edgespec_lab.rig import Rig
 
 pytestmark = pytest.mark.live
 RTT_MS = 20.0

@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from edgespec.lab.demo.scene import read_prompts
-from edgespec.lab.rig import Rig
+from edgespec_lab.demo.scene import read_prompts
+from edgespec_lab.rig import Rig
 from tools.lossless import __main__ as command
 from tools.lossless import matrix
 from tools.lossless.conditions import CONDITIONS

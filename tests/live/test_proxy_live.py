@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from cloud_gateway.api.listener import DROPPED_BYTES_PER_S
-from edgespec.lab.rig import Processes, free_port
+from edgespec_lab.rig import Processes, free_port
 from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway
 from tests.support.programs import require
 

@@ -27,7 +27,7 @@ CONFIGS = f"{FILES}/a b 50%n $HOME ${{HOME}} \"'\\\\ --set x=1"
 """A folder whose name systemd would take apart if it were not quoted."""
 ASK = f"""
 import sys
-from edgespec.lab.rig.chat import ChatClient, greedy
+from edgespec_lab.rig.chat import ChatClient, greedy
 body = greedy("the cat sat", {TOKENS}, {{"ignore_eos": True}})
 print(repr(ChatClient(8080, "target", sys.argv[1]).complete(body)["choices"][0]["message"]["content"]))
 """

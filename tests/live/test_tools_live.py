@@ -12,12 +12,12 @@ from cloud_gateway.core.requests.events import WorkerChanged
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.core.trace.play import check
-from edgespec.lab.sim.from_trace import Traced
+from edgespec_lab.sim.__main__ import main
+from edgespec_lab.sim.from_trace import Traced
+from edgespec_lab.sim.live.replay import TOLERANCE_POINTS, arm_of, measure
+from edgespec_lab.sim.live.setting import Setting
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.bench import __main__ as bench
-from tools.sim.__main__ import main
-from tools.sim.live.replay import TOLERANCE_POINTS, arm_of, measure
-from tools.sim.live.setting import Setting
 from tools.traces import Scene, record
 
 pytestmark = pytest.mark.live

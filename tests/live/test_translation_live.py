@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from edgespec.core.drafting.borders import Borders
 from edgespec.core.protocol.tokenizer_file import packed
-from edgespec.lab.demo.scene import PROMPTS as DEMO
-from edgespec.lab.demo.scene import read_prompts
-from edgespec.lab.rig.chat import greedy
-from edgespec.lab.rig.stage import Rig
 from edgespec.llamacpp.tokenizer import GgufTokenizer
 from edgespec.shared.models import model_dir
 from edgespec.shared.vocabfiles import gguf_metadata
+from edgespec_lab.demo.scene import PROMPTS as DEMO
+from edgespec_lab.demo.scene import read_prompts
+from edgespec_lab.rig.chat import greedy
+from edgespec_lab.rig.stage import Rig
 from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
 from tests.support.permuted import permute_tokens
 from tests.support.programs import require_model

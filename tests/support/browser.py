@@ -14,7 +14,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from edgespec.lab.rig import Processes
+from edgespec_lab.rig import Processes
 from tests.support.programs import require
 
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, "End": 35, "Home": 36}

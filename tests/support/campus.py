@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgespec.lab.rig import Rig
-from edgespec.lab.rig.processes import Processes, module
 from edgespec.shared import control_client as control
 from edgespec.shared import folders, models
+from edgespec_lab.rig import Rig
+from edgespec_lab.rig.processes import Processes, module
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000

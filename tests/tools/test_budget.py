@@ -61,7 +61,7 @@ def test_the_core_is_the_product_without_its_parts_and_its_lab() -> None:
         "edgespec/worker/link.py": "y = 2\n",
         "cloud_gateway/parts/__init__.py": "PARTS = ()\n",
         "cloud_gateway/parts/audit/log.py": "z = 3\n",
-        "edgespec/lab/rig.py": "z = 3\n",
+        "lab/edgespec_lab/rig.py": "z = 3\n",
         "tests/test_chat.py": "z = 3\n",
     }
     size = budget.core_size(sources)
@@ -125,7 +125,7 @@ def test_a_file_that_only_has_the_words_of_a_part_is_not_found(line: str) -> Non
 
 def test_the_list_of_parts_and_the_tests_may_name_a_part() -> None:
     line = "from edgespec.parts import key_rotation\n"
-    paths = ("edgespec/parts/__init__.py", "tests/test_programs.py", "edgespec/lab/rig.py")
+    paths = ("edgespec/parts/__init__.py", "tests/test_programs.py", "lab/edgespec_lab/rig.py")
     assert core.naming([PART], dict.fromkeys(paths, line)) == {"key_rotation": set()}
 
 

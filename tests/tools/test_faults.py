@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from edgespec.lab.rig import RigError
+from edgespec_lab.rig import RigError
 from tests.faults.__main__ import chosen
 from tests.faults.run import Outcome, Report, Scenes
 from tests.faults.scene import Scene

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.engine.decisions import Hold
-from tools import verbs
+from edgespec_lab import verbs
 from tools.bench import map as mapped
 from tools.bench.map import cells, theory, virtual
 from tools.bench.map.cells import live

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools import test_places as test_sweep
+from tests.lab import test_places as test_sweep
 from tools import results
 
 

@@ -9,7 +9,7 @@ import pytest
 from tools.check.results_pages import page_faults
 
 ROOT = Path(__file__).parents[2]
-PAGE = "Recorded at commit 62604706; two cores of an AMD EPYC.\n\n```\npython -m tools.sim sweep --runs 5\n```\n"
+PAGE = "Recorded at commit 62604706; two cores of an AMD EPYC.\n\n```\npython -m edgespec_lab.sim sweep --runs 5\n```\n"
 
 
 def faults(text: str) -> list[str]:
@@ -27,9 +27,9 @@ def test_a_page_with_commit_machine_and_command_has_no_fault() -> None:
         ("62604706", "99710e7a", "names commit 99710e7a, which does not exist"),
         (" at commit 62604706", "", "names no commit at which it was measured"),
         ("two cores of an AMD EPYC", "a machine", "names no machine"),
-        ("python -m tools.sim sweep", "see the tool", "names no command that repeats it"),
-        ("tools.sim sweep", "tools.sim field", "names `python -m tools.sim field`, which does not exist"),
-        ("tools.sim", "tests.faults.soak", "names `python -m tests.faults.soak sweep`, which does not exist"),
+        ("python -m edgespec_lab.sim sweep", "see the tool", "names no command that repeats it"),
+        ("lab.sim sweep", "lab.sim field", "names `python -m edgespec_lab.sim field`, which does not exist"),
+        ("edgespec_lab.sim", "tests.faults.soak", "names `python -m tests.faults.soak sweep`, which does not exist"),
     ],
 )
 def test_what_a_page_lacks_is_named(replaced: str, instead: str, fault: str) -> None:

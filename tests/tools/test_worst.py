@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.lab.demo.arms import CONTROL, Run, Table
+from edgespec_lab.demo.arms import CONTROL, Run, Table
 from tools.bench import worst
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tools import verbs
+from edgespec_lab import verbs
 
 NAMES = ("rounds", "target")
 LONG = ("live", "map", "worst")

@@ -53,7 +53,7 @@ from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentit
 from edgespec.core.protocol.messages import Commit, Open, ToWorker, Tree, check_tree_shape
 from edgespec.core.protocol.session import WorkerSession
 from edgespec.core.protocol.signing import SigningKey
-from tools import verbs
+from edgespec_lab import verbs
 
 VOCAB = 49_152
 VOCABULARIES = (49_152, 128_256, 262_144)

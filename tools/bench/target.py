@@ -20,7 +20,7 @@ import torch
 from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.torch import TorchTarget
-from tools import verbs
+from edgespec_lab import verbs
 
 SHAPES = {
     # layers, hidden, intermediate, heads, kv heads, vocabulary

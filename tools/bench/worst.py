@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgespec.lab.demo.arms import CONTROL, LOCAL, REMOTE, Run, Table
-from edgespec.lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts
-from edgespec.lab.rig import module
 from edgespec.shared import models
-from tools import options as checked
-from tools import verbs
-from tools.places.series import Asked, Runs, Series, high, measured, save
+from edgespec_lab import options as checked
+from edgespec_lab import verbs
+from edgespec_lab.demo.arms import CONTROL, LOCAL, REMOTE, Run, Table
+from edgespec_lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts
+from edgespec_lab.places.series import Asked, Runs, Series, high, measured, save
+from edgespec_lab.rig import module
 
 WARM_UP = "Tell me in a few sentences how a lighthouse works."
 """Answered once in each case before the timing; not one of the prompts."""

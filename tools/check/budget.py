@@ -51,16 +51,18 @@ CEILINGS: Mapping[str, Ceiling] = {
     "cloud_gateway/models": Ceiling(10.8, 32, 26, 0.7),
     "cloud_gateway/parts": Ceiling(10.7, 38, 35, 0.5),
     "cloud_gateway/process": Ceiling(8.7, 23, 35, 1.5),
+    "cloud_gateway/replay": Ceiling(8.7, 22, 98, 2.0),
     "edgespec": Ceiling(10.0, 10, 35, 6.8),
     "edgespec/core": Ceiling(9.5, 26, 35, 0.1),
-    "edgespec/lab": Ceiling(9.9, 21, 43, 1.0),
     "edgespec/llamacpp": Ceiling(10.2, 28, 19, 0.4),
+    "edgespec/models": Ceiling(8.6, 13, 13, 3.0),
     "edgespec/parts": Ceiling(9.5, 25, 36, 0.2),
     "edgespec/shared": Ceiling(9.0, 20, 33, 0.7),
     "edgespec/worker": Ceiling(9.1, 19, 31, 0.6),
     "integrations": Ceiling(10.0, 13, 19, 1.4),
+    "lab/edgespec_lab": Ceiling(10.8, 22, 28, 1.4),
     "tests": Ceiling(11.1, 17, 10, 1.1),
-    "tools": Ceiling(11.0, 22, 26, 1.1),
+    "tools": Ceiling(10.8, 20, 27, 1.1),
 }
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
@@ -70,7 +72,9 @@ MAX_CORE_LINES = 33_000
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 53
 
-NAMING: Mapping[str, frozenset[str]] = {}
+NAMING: Mapping[str, frozenset[str]] = {
+    "live_picture": frozenset({"cloud_gateway/replay/__init__.py"}),
+}
 """Exceptions: files of the product that still name a part, by its name. One that is not needed any more is a fault."""
 
 

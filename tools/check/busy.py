@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tools.options import number
+from edgespec_lab.options import number
 
 BUSY = "while True: pass"
 MAX_RUN_S = 3600.0

@@ -35,8 +35,10 @@ def command_faults(
         )
     elif command.startswith("python") and "-m" in words[:-1]:
         module = words[words.index("-m") + 1]
-        place = root / module.replace(".", "/")
-        if module.startswith("tools") and not (place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()):
+        top = root / "lab" if module.startswith("edgespec_lab") else root
+        place = top / module.replace(".", "/")
+        exists = place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+        if module.startswith(("tools", "edgespec_lab")) and not exists:
             yield f"`python -m {module}` does not exist"
 
 

@@ -1,6 +1,6 @@
 """The border between the core and its parts, and the public names that two modules define.
 
-The product is `cloud_gateway` and `edgespec`, without `edgespec/lab`. A part is a folder `cloud_gateway/parts/NAME` or
+The product is `cloud_gateway` and `edgespec`. A part is a folder `cloud_gateway/parts/NAME` or
 `edgespec/parts/NAME`; one that both programs need has the same name in both. The core is the rest of the product, and
 the two lists `parts/__init__.py` belong to neither.
 
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = ("cloud_gateway", "edgespec")
-LAB = "edgespec/lab/"
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Words of an identifier in snake case or camel case, or of a sentence."""
 COMMON = frozenset({"all_parts", "main", "schema"})
@@ -71,8 +70,8 @@ def part_folders(root: Path) -> list[PartFolders]:
 
 
 def is_product(path: str) -> bool:
-    """Whether a file is installed for users; the lab is for those who measure."""
-    return path.startswith(tuple(f"{program}/" for program in PROGRAMS)) and not path.startswith(LAB)
+    """Whether a file is installed for users; the lab, a distribution of its own, is for those who measure."""
+    return path.startswith(tuple(f"{program}/" for program in PROGRAMS))
 
 
 def is_list(path: str) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-OWN = frozenset({"edgespec", "cloud_gateway", "tools", "tests"})
-FOLDERS = ("edgespec", "cloud_gateway", "tools", "tests")
+OWN = frozenset({"edgespec", "cloud_gateway", "edgespec_lab", "tools", "tests"})
+FOLDERS = ("edgespec", "cloud_gateway", "lab", "tools", "tests")
 UNINSTALLED: Mapping[str, list[str]] = {
     "pynvml": ["nvidia-ml-py"],
     "opentelemetry": ["opentelemetry-sdk"],

@@ -23,12 +23,12 @@ MAX_TEST_NAME = 70
 MAX_COLUMNS = 8
 MAX_LINE = 120
 SUFFIXES = (".py", ".md", ".toml", ".service")
-FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "integrations/", "systemd/", "tests/", "tools/")
+FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "integrations/", "lab/", "systemd/", "tests/", "tools/")
 EXEMPT = ("tools/check/language.py", "tests/tools/test_language.py")
 """They name the words."""
 GLOSSARY = re.compile(r"^\| not \| but \|\n(\|.*\n)*", re.MULTILINE)
 """The table of words in docs/architecture.md."""
-SENTENCES: Mapping[str, int] = {"cloud_gateway": 366, "edgespec": 135, "integrations": 28, "tools": 191}
+SENTENCES: Mapping[str, int] = {"cloud_gateway": 358, "edgespec": 103, "integrations": 28, "lab": 117, "tools": 97}
 """Faults of sentences that each folder of the repository may have. Lower one with each sentence that is rewritten."""
 GENERATED = ("docs/upstream/",)
 """Text for other projects."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edgespec import __version__
-from tools import verbs
+from edgespec_lab import verbs
 from tools.check.dependencies import dependency_faults, normalised
 from tools.lock import entries, pinned
 

@@ -35,9 +35,12 @@ def page_faults(root: Path, text: str, exists: Callable[[str], bool]) -> Iterato
 
 def runs(root: Path, module: str, verb: str | None) -> bool:
     """Whether one of the project's modules can be run, with this verb if it has verbs; a library's always can."""
-    place = root / module.replace(".", "/")
-    if module.partition(".")[0] not in ("edgespec", "integrations", "tests", "tools"):
+    package = module.partition(".")[0]
+    if package not in ("edgespec", "edgespec_lab", "integrations", "tests", "tools"):
         return True
+
+    top = root / "lab" if package == "edgespec_lab" else root
+    place = top / module.replace(".", "/")
     if place.with_suffix(".py").is_file():
         return True
     if not (place / "__main__.py").is_file():

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from edgespec.lab.demo.scene import progress
+from edgespec_lab.demo.scene import progress
+from edgespec_lab.options import number, output
 from tools.fuzz import api_cases, run
-from tools.options import number, output
 
 LIMIT = 10**9
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from edgespec_lab.options import number
 from tools.fuzz.decoder import mutated, outcome
 from tools.fuzz.decoders import decoders
-from tools.options import number
 
 FILE = Path(__file__).with_name("corpus.jsonl")
 

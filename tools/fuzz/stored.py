@@ -33,10 +33,10 @@ from edgespec.shared import hf_vocabulary, settings, vocabfiles
 from edgespec.shared.paired import PairedGateways, PairedPeers
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker import config as worker_config
+from edgespec_lab.survey.sample import Sample, SurveyFileError
+from edgespec_lab.survey.sample import read as read_samples
 from tools.fuzz.decoder import JSON, MSGPACK, Codec, Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
-from tools.survey.sample import Sample, SurveyFileError
-from tools.survey.sample import read as read_samples
 
 KEY = SigningKey(b"k" * 32)
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from cloud_gateway.api.tools import CallText
 from cloud_gateway.models.grammar import check_size as check_schema
 from edgespec.core.errors import ClientError, LocalProtocolError
 from edgespec.shared.control import _decode_request
+from edgespec_lab.survey.answer import Answer, NotAStreamError
 from tools.doubles.limits import request_limits
 from tools.fuzz.decoder import JSON, Decoder
-from tools.survey.answer import Answer, NotAStreamError
 
 MODEL = ServedModel("fuzz", created=0, context=512, vocab_size=300, fingerprint="f")
 LIMITS = request_limits()

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tools import verbs
+from edgespec_lab import verbs
 
 NAMES = ("distribution", "matrix")
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.lab.rig import Rig
+from edgespec_lab.rig import Rig
 
 RANDOM_WORKER = (sys.executable, "-m", "tools.lossless.random_worker")
 CONDITIONS = ("none", "worker", "two", "killed", "random")

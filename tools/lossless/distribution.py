@@ -17,14 +17,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from edgespec.lab.demo.scene import progress
-from tools import verbs
+from edgespec_lab import verbs
+from edgespec_lab.demo.scene import progress
+from edgespec_lab.options import number, output
 from tools.lossless import methods
 from tools.lossless.cases import Case, Result
 from tools.lossless.methods import CAUGHT_BELOW, Verdict
 from tools.lossless.scene import RULES, Scene, synthetic
 from tools.lossless.statistics import holm
-from tools.options import number, output
 
 Job = tuple[Case, Scene, int]
 """A case, what it samples from, and its number of trials."""

@@ -22,10 +22,10 @@ from rich.table import Table
 
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
-from edgespec.lab.demo.scene import PROMPTS, read_prompts
-from edgespec.lab.rig import Rig
 from edgespec.shared import models
-from tools import options, verbs
+from edgespec_lab import options, verbs
+from edgespec_lab.demo.scene import PROMPTS, read_prompts
+from edgespec_lab.rig import Rig
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 
 WORKERS = ("worker", "second", "random")

@@ -29,7 +29,7 @@ from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from edgespec.worker import config
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.service import paired_gateway
-from tools import verbs
+from edgespec_lab import verbs
 
 MAX_NODES = 24
 MAX_MILLINATS = 3000

@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from tools.options import number
+from edgespec_lab.options import number
 
 ROOT = Path(__file__).parents[2]
 LISTS = ROOT / "tests" / "mutants"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from math import exp, inf, isfinite, log
 
 CENTRE = 1.3
-"""Nats: the median entropy of the recorded targets (tools/sim/recording.md)."""
+"""Nats: the median entropy of the recorded targets (lab/edgespec_lab/sim/recording.md)."""
 MAX_ENTROPY = 8.0
 """Nats; a larger entropy counts as this one, so that a single token moves the slope little."""
 PRIOR_LEVEL = 2.2

@@ -1,4 +1,4 @@
-"""Heads beside a target: their safetensors files, which `tools.train` writes, and Medusa's (Cai et al. 2024).
+"""Heads beside a target: their safetensors files, which `edgespec_lab.train` writes, and Medusa's (Cai et al. 2024).
 
 Medusa's head i adds a residual block of low rank to the last hidden state and looks at the token i + 1 places behind
 the target's own next one. All heads share the rows of the target's output embedding for the most frequent tokens: one
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WIDTH = 6
 """Tokens that a head is asked for."""
-UNFIT = "The heads do not fit this target: train some for it (`python -m tools.train`)."
+UNFIT = "The heads do not fit this target: train some for it (`python -m edgespec_lab.train`)."
 
 
 class HeadTensors:
@@ -63,7 +63,7 @@ class HeadTensors:
         with opened(path) as file:
             facts = file.metadata() or {}
             if facts.get("kind") != cls.kind or set(file.keys()) != set(cls.names()):
-                why = f"holds no {cls.kind} heads; `python -m tools.train {cls.kind}` makes such a file."
+                why = f"holds no {cls.kind} heads; `python -m edgespec_lab.train {cls.kind}` makes such a file."
                 raise ModelError(f"{path} {why}")
             if facts.get("target") != target.hex():
                 raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")

@@ -110,7 +110,7 @@ class LlamaForward:
         ):
             raise ModelError(
                 f"`local_draft.layers` takes some of the target's {count} layers, from 0 to {count - 1} and in rising "
-                "order; `python -m tools.train layers` finds good ones."
+                "order; `python -m edgespec_lab.train layers` finds good ones."
             )
         kept = copy.copy(self)
         kept._layers, kept.shapes = [self._layers[index] for index in layers], self.shapes[: len(layers)]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.rig.processes import Processes, RigError
 from edgespec.shared.models import resolve_model
+from edgespec_lab.rig.processes import Processes, RigError
 from integrations.vllm.live.served import INTEGRATION, LinkRig, Server, variables
 
 LINK_USER, GROUP = 20_001, 20_003

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.rig.processes import RigError
-from edgespec.lab.rig.stage import CLIENT_OPTIONS, Rig
 from edgespec.shared.models import resolve_model
+from edgespec_lab.rig.processes import RigError
+from edgespec_lab.rig.stage import CLIENT_OPTIONS, Rig
 
 INTEGRATION = Path(__file__).parents[1]
 SERVE_S, CONTEXT = 600.0, 2048

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.rig.processes import Processes
 from edgespec.shared.models import resolve_model
+from edgespec_lab.rig.processes import Processes
 from integrations.vllm.live.served import INTEGRATION, LinkRig, Server, measure, variables
 
 PROMPTS = [f"Write a short story about the number {n}." for n in range(1, 7)]

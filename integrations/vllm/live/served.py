@@ -27,9 +27,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgespec.lab.rig.processes import Processes, RigError, free_port, module
-from edgespec.lab.rig.stage import Rig
 from edgespec.shared.models import resolve_model
+from edgespec_lab.rig.processes import Processes, RigError, free_port, module
+from edgespec_lab.rig.stage import Rig
 
 INTEGRATION = Path(__file__).parents[1]
 DRAFTS, SERVE_S, LINK_S = 8, 900.0, 60.0

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from edgespec.lab.rig.processes import RigError
+from edgespec_lab.rig.processes import RigError
 from integrations.vllm.live.served import Counts, Run, Server, differing, measure, report
 
 TOKENS = 10

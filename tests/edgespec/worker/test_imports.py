@@ -13,7 +13,7 @@ OURS = (
     "edgespec.core.pairing.exchange",
     "edgespec.core.pairing.window",
     "edgespec.core.protocol.peer_handshake",
-    "edgespec.lab",
+    "edgespec_lab",
     "edgespec.shared.acceptor",
     "edgespec.shared.advertise",
     "edgespec.shared.hf_vocabulary",

@@ -16,7 +16,7 @@ import pytest
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.parts.live_picture.view import alone, played
 from edgespec.__main__ import main
-from edgespec.lab.rig.stage import Rig
+from edgespec_lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
 
 pytestmark = pytest.mark.live

@@ -21,17 +21,18 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo import DRAFTS, PROMPTS, read_prompts
-from edgespec.lab.demo.scene import progress
-from edgespec.lab.drafts import FORMATS, make_draft
-from edgespec.lab.rig.chat import Prompt
+from edgespec.models.drafts import FORMATS, make_draft
 from edgespec.shared import models
-from tools import deep_target, peers, verbs
+from edgespec_lab import deep_target, verbs
+from edgespec_lab.demo import DRAFTS, PROMPTS, read_prompts
+from edgespec_lab.demo.scene import progress
+from edgespec_lab.options import known, number, output, several
+from edgespec_lab.rig.chat import Prompt
+from tools import peers
 from tools.bench.live import arms, report
 from tools.bench.live.arms import Arm
 from tools.bench.live.report import Batch
 from tools.bench.live.systems import Scene, Systems, started, versions, warm_up
-from tools.options import known, number, output, several
 
 PROMPT_ROOM = 512
 """Tokens of context beside the completion's; MT-Bench's first turns have fewer."""

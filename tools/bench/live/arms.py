@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.demo.arms import CONTROL, LOCAL, PHI, rotated
+from edgespec_lab.demo.arms import CONTROL, LOCAL, PHI, rotated
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.lab.rig import RigError
+from edgespec_lab.places import report
+from edgespec_lab.rig import RigError
 from tools.bench.live.arms import ALONE, BASE, PEER, Arm
-from tools.places import report
 
 DISTURBED = 0.15
 """A batch is disturbed when other processes used more than this share of one core meanwhile."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ConfigError
-from edgespec.lab.rig import Processes, Rig, free_port, machine_time_s
-from edgespec.lab.rig.chat import ChatClient, Prompt, greedy
-from edgespec.lab.rig.neighbour import Neighbour
 from edgespec.shared.procstat import task_stat
+from edgespec_lab.rig import Processes, Rig, free_port, machine_time_s
+from edgespec_lab.rig.chat import ChatClient, Prompt, greedy
+from edgespec_lab.rig.neighbour import Neighbour
 from tools.bench.live.arms import DRAFT, WIDE, Arm
 from tools.bench.live.report import Answer, Batch, read
 

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.lab.demo.scene import progress
-from tools import verbs
+from edgespec_lab import verbs
+from edgespec_lab.demo.scene import progress
 from tools.bench.map import cells, theory
 from tools.bench.map.cells import OURS, Arm, chain, live
 from tools.bench.map.machine import LEAVES, LIMIT_ROWS, LIMIT_ROWS_16_BITS, TARGET_MS, Place

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings
+from edgespec_lab.sim.live.gateway import Load
+from edgespec_lab.sim.live.setting import Setting
+from edgespec_lab.sim.live.stage import Stage
 from tools.bench.map import theory, virtual
 from tools.bench.map.machine import ACCEPTANCE, LOADS, RATIOS, TARGET_MS, Place
-from tools.sim.live.gateway import Load
-from tools.sim.live.setting import Setting
-from tools.sim.live.stage import Stage
 
 TOKENS = {1: (48, 400), 4: (32, 120), 16: (12, 24), 32: (16, 24), 64: (12, 16)}
 """Of each client, by the load: those that pass before, in which estimates settle, and those that count."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from tools.sim.live.setting import Setting
+from edgespec_lab.sim.live.setting import Setting
 
 TARGET_MS, DRAFT_MS = 10.34, 3.73
 LIMIT_ROWS, LIMIT_ROWS_16_BITS = 74, 295

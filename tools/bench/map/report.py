@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgespec_lab.sim.plots import headless, save
 from tools.bench.map import machine
-from tools.sim.plots import headless, save
 
 Figures = Mapping[str, Any]
 HEAD = """Tokens a second of a client whose request a worker drafts for, beside the best that the same machine reaches

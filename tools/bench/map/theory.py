@@ -10,8 +10,8 @@ E(γ) = (1 - a^(γ+1)) / (1 - a) tokens a round. Hosts take no time.
 
 from __future__ import annotations
 
+from edgespec_lab.sim.theory import expected_tokens
 from tools.bench.map.machine import GAMMAS, Place
-from tools.sim.theory import expected_tokens
 
 
 def plain(place: Place) -> float:

@@ -23,12 +23,12 @@ from cloud_gateway.process.loading import engine_settings
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Frame, Open, Share, ToWorker, Tree, encode
-from edgespec.lab.link_model import LinkModel
-from edgespec.lab.sim.network import Clock, Pipe
-from edgespec.lab.sim.steps import Steps
-from edgespec.lab.sim.world import SESSION, Worker
-from tools.sim.live.engines import SleepingDraft, SleepingTarget
-from tools.sim.live.setting import Setting
+from edgespec_lab.link_model import LinkModel
+from edgespec_lab.sim.live.engines import SleepingDraft, SleepingTarget
+from edgespec_lab.sim.live.setting import Setting
+from edgespec_lab.sim.network import Clock, Pipe
+from edgespec_lab.sim.steps import Steps
+from edgespec_lab.sim.world import SESSION, Worker
 
 
 class Jumps:

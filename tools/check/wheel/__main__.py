@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import get_args
 
-from tools import verbs
+from edgespec_lab import verbs
 from tools.check.commands import END, PREFIXES, WORD, verbs_of
 from tools.check.docs import CODE, load_parsers, prose_and_code
 from tools.check.wheel import __doc__ as about
-from tools.check.wheel.place import ROOT, Place, Row, Versions, build, install
+from tools.check.wheel.place import ROOT, Place, Row, Versions, add_lab, build, install
 from tools.check.wheel.scenario import EXCUSED, alone, play
 
 PAGES = (
@@ -48,6 +48,7 @@ def check(options: argparse.Namespace) -> int:
             home.mkdir()
             programs = install(wheel, extra, options.versions, folder / extra)
             places[extra] = Place(extra, home, programs, folder / "cache", rows)
+        add_lab(folder, places["gateway"].bin)
         alone(places["worker"])
         play(places["worker"], places["gateway"], long=options.long)
     ran = {verb_path(row.command.split()) for row in rows}

@@ -116,10 +116,20 @@ class Place:
 
 def build(folder: Path) -> Path:
     """The wheel of this checkout."""
-    _call(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder), "."]
-    )
-    (wheel,) = folder.glob("edgespec-*.whl")
+    return _wheel(folder, ".", "edgespec-*.whl")
+
+
+def add_lab(folder: Path, programs: Path) -> None:
+    """Builds the wheel of the lab and installs it beside edgespec, whose extra `gateway` has what the demo needs."""
+    wheel = _wheel(folder, "./lab", "edgespec_lab-*.whl")
+    _call([str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)])
+    _call([str(programs / "python"), "-m", "pip", "check"])
+
+
+def _wheel(folder: Path, source: str, name: str) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    _call([*command, "-w", str(folder), source])
+    (wheel,) = folder.glob(name)
     return wheel
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from edgespec.lab.rig import free_port
-from edgespec.lab.rig.chat import ChatClient, greedy
+from edgespec_lab.rig import free_port
+from edgespec_lab.rig.chat import ChatClient, greedy
 from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
 
 EXCUSED = {
@@ -26,8 +26,9 @@ AWAKE: dict[str, object] = {"owner.mode": "always", "gateway.discover": "false"}
 
 def play(worker: Place, gateway: Place, *, long: bool) -> None:
     """Types everything but what one place alone can do; the rows are in the places."""
-    for words in (["make", "--drop", "10"], ["check", "auto:quantised", "auto:requantised"], ["list"]):
+    for words in (["make", "--drop", "10"], ["check", "auto:quantised"], ["list"]):
         gateway.run("edgespec", "models", *words)
+    gateway.run("cloud-gateway", "models", "check", "auto:quantised", "auto:requantised")
     gateway.run("cloud-gateway", "config", into="gateway.toml")
     ready = gateway.folder / "ready.json"
     traces = gateway.folder / "traces"
@@ -51,7 +52,9 @@ def play(worker: Place, gateway: Place, *, long: bool) -> None:
     shutil.copy(next(traces.glob("*.trace")), worker.folder / "one.trace")
     worker.run("edgespec", "replay", "one.trace")
     shutil.copy(ROOT / "tests/traces/wanspec-20ms.trace", worker.folder)
-    worker.run("edgespec", "replay", "wanspec-20ms.trace", "--policy", "adaptive", "--policy", "plain")
+    worker.run("cloud-gateway", "replay", "wanspec-20ms.trace")
+    shutil.copy(ROOT / "tests/traces/wanspec-20ms.trace", gateway.folder)
+    gateway.run("edgespec", "compare", "wanspec-20ms.trace", "--policy", "adaptive", "--policy", "plain")
     if long:
         gateway.run("edgespec", "demo", "--limit", "1", "--max-tokens", "16", "--no-identity")
         gateway.run("edgespec", "tune", "--limit", "1", "--max-tokens", "16")
@@ -69,7 +72,8 @@ def alone(worker: Place) -> None:
     worker.run("edgespec", "uninstall", "--user", expected=78)
     for words in (
         ["edgespec", "models", "make", "--drop", "10"],
-        ["edgespec", "models", "check", "auto:quantised", "auto:quantised"],
+        ["cloud-gateway", "models", "check", "auto:quantised", "auto:quantised"],
+        ["edgespec", "compare", "one.trace"],
         ["edgespec", "demo"],
         ["edgespec", "tune"],
         ["cloud-gateway", "serve"],

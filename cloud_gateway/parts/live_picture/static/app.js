@@ -275,7 +275,7 @@ document.addEventListener("drop", (event) => {
   if (event.dataTransfer.files[0]) opened(event.dataTransfer.files[0]);
 });
 
-const held = document.getElementById("trace"); // in the file that `edgespec replay --html` writes
+const held = document.getElementById("trace"); // in the file that `cloud-gateway replay --html` writes
 if (held) playTrace(JSON.parse(held.textContent));
 else show("sign-in");
 for (const part of ["close", "drop"]) $(part).hidden = Boolean(held);

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.lab.sim.world import Result
-from tools.sim import sweep
-from tools.sim.config import load
-from tools.sim.experiment import Arm, Cell, simulate
-from tools.sim.sweep import Place
+from edgespec_lab.sim import sweep
+from edgespec_lab.sim.config import load
+from edgespec_lab.sim.experiment import Arm, Cell, simulate
+from edgespec_lab.sim.sweep import Place
+from edgespec_lab.sim.world import Result
 
 CONFIG = load("sweep")
 

@@ -20,11 +20,11 @@ from cloud_gateway.core.policies.worth import tree_s
 from cloud_gateway.core.requests.accounting import Stats, count_guard
 from cloud_gateway.core.requests.request import Usage
 from cloud_gateway.core.verify.candidates import CandidateTree
-from edgespec.lab.link_model import LinkModel
-from tools.sim.config import load
-from tools.sim.experiment import Arm, Cell, simulate
-from tools.sim.sweep import WORKER, Place, steps_at
-from tools.sim.tokens import Iid
+from edgespec_lab.link_model import LinkModel
+from edgespec_lab.sim.config import load
+from edgespec_lab.sim.experiment import Arm, Cell, simulate
+from edgespec_lab.sim.sweep import WORKER, Place, steps_at
+from edgespec_lab.sim.tokens import Iid
 
 TT, TD = 0.1, 0.01
 COSTS = Costs(lambda rows: TT, TD)

@@ -14,7 +14,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import RollingK, RollingWanSpec, WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
-from tools.sim.theory import best_k, expected_tokens
+from edgespec_lab.sim.theory import best_k, expected_tokens
 
 R, TD, TT = 0.020, 0.006, 0.026
 LINK = LinkView(rtt_s=R, rtt_high_s=R, step_s=TD, ready=True)

@@ -18,9 +18,9 @@ from cloud_gateway.core.requests.events import WorkerChanged
 from cloud_gateway.core.trace import format as trace
 from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, seal, unseal
 from cloud_gateway.core.trace.play import Player, check
+from cloud_gateway.replay.look import describe
 from edgespec.core.errors import TraceError
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.lab.replay.look import describe
 
 FOLDER = Path(__file__).parents[3] / "traces"
 SHIPPED = sorted(FOLDER.glob("*.trace"))

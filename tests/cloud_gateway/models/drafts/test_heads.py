@@ -25,12 +25,12 @@ from cloud_gateway.process.targets import check_models
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
+from edgespec_lab.train import eagle, medusa
+from edgespec_lab.train.loop import Trainer
+from edgespec_lab.train.text import Pairs, lesson, pairs, write
 from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
-from tools.train import eagle, medusa
-from tools.train.loop import Trainer
-from tools.train.text import Pairs, lesson, pairs, write
 
 PROMPT = [1 + i % 50 for i in range(12)]
 OTHER = [50 - i % 40 for i in range(9)]

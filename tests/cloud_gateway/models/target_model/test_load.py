@@ -20,7 +20,7 @@ from cloud_gateway.models.target_model import load as loading
 from cloud_gateway.models.target_model.load import folder_digest, load, target_cache
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ModelError
-from edgespec.lab.drafts import make_draft
+from edgespec.models.drafts import make_draft
 from edgespec.shared.hf_vocabulary import hf_vocabulary
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.tiny_gguf import make_tiny_gguf

@@ -13,7 +13,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.drafting.calibration import Calibrator
-from edgespec.lab.sim.steps import Curve
+from edgespec_lab.sim.steps import Curve
 
 PROMPT = [7, 8, 9]
 

@@ -13,8 +13,8 @@ import pytest
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.translation import Translator
 from edgespec.core.drafting.tree import Node
-from edgespec.lab.pairs import measure
 from edgespec.llamacpp.tokenizer import translation
+from edgespec_lab.pairs import measure
 from tests.edgespec.core.drafting.test_translation import PROMPT, TEXT, Worker, pair_of, size
 from tests.support.permuted import permute_tokens
 from tests.support.text_tokenizers import TextTokenizer, text_tokenizer

@@ -1,0 +1,145 @@
+"""`cloud-gateway models`: the verbs of `edgespec models`, and whether a target and a draft pair.
+
+`check` reads headers and tokenizers, applies the checks of a gateway's start, and tries llama.cpp with both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloud_gateway.process import config
+from edgespec.core.errors import EdgespecError
+from edgespec.models import command
+from edgespec.shared import models
+from edgespec.shared.folders import config_file
+from edgespec.shared.known_answer import require_known_answer
+from edgespec.shared.procstat import available_memory
+from edgespec.shared.settings import assigned, overridden
+
+if TYPE_CHECKING:
+    from cloud_gateway.process.config import GatewaySettings
+    from edgespec.core.drafting.translation import Translator
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Adds the verbs of `cloud-gateway models`."""
+    verbs = command.add_model_verbs(parser, _configured)
+    check = verbs.add_parser("check", help="say whether a draft can draft for a target, and try llama.cpp with both")
+    check.add_argument("target", metavar="TARGET", help="a GGUF file, a folder with safetensors, or a fetched name")
+    check.add_argument("draft", metavar="DRAFT", nargs="?", help="a GGUF file; left out: only try llama.cpp")
+    check.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml, for engine, slots and context")
+    check.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
+    check.set_defaults(run=check_pair)
+    command.finish_parser(check)
+
+
+def _configured(options: argparse.Namespace) -> Mapping[str, str]:
+    """The models of gateway.toml, if there is one."""
+    if not config_file("gateway").exists():
+        return {}
+
+    settings = config.load(None, options.parts)
+    named = {"target.model": settings.target.model}
+    if settings.local_draft.model not in ("", config.SELF):
+        named["local_draft.model"] = settings.local_draft.model
+    return named
+
+
+def check_pair(options: argparse.Namespace) -> int:
+    """Prints what both are, or raises the error with which a gateway would refuse them."""
+    settings = assigned(config.load(options.config, options.parts), options.set)
+    if options.draft is None:
+        return command.try_model(options.target, settings.target.n_gpu_layers, options.json)
+
+    try:
+        facts = _facts(settings, options.target, options.draft)
+    except EdgespecError as error:
+        if not options.json:
+            raise
+        print(json.dumps({"pairs": False, "reason": str(error)}))
+        return error.exit_code
+
+    if options.json:
+        print(json.dumps({"pairs": True, **facts}))
+        return 0
+    target = facts["target"]
+    draft = facts["draft"]
+    print(
+        f"target  {target['name']}: family {target['family']}, engine {facts['engine']}, "
+        f"{target['weights_mb']:.0f} MB of weights, {target['slot_mb']:.0f} MB for each of {facts['slots']} slots"
+    )
+    print(f"draft   {draft['name']}: family {draft['family']}, {draft['weights_mb']:.0f} MB")
+    print(f"They pair: {facts['method']}; {facts['available_mb']:.0f} MB are available.")
+    return 0
+
+
+def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict[str, Any]:
+    """Facts about both models, as a gateway's start checks them. Raises the errors of that start."""
+    from cloud_gateway.models.headers import family_of
+    from cloud_gateway.process.targets import check_models, need_of
+    from edgespec.llamacpp.tokenizer import translation
+    from edgespec.shared.hf_vocabulary import vocabulary
+    from edgespec.shared.vocabfiles import gguf_vocabulary
+
+    settings = overridden(settings, {"target.model": target_name, "local_draft.model": draft_name})
+    target = models.resolve_model(target_name)
+    draft = models.resolve_model(draft_name)
+
+    translator = None
+    if target.is_file() and draft.is_file():
+        translator = translation(target, draft, gguf_vocabulary(draft).digest)
+    if translator is not None:
+        # Only a worker drafts with another tokenizer.
+        settings = overridden(settings, {"local_draft.model": ""})
+
+    plan = check_models(settings)
+    require_known_answer(draft, settings.local_draft.n_gpu_layers, again=True)
+    if plan.engine == "llamacpp":
+        require_known_answer(target, settings.target.n_gpu_layers, again=True)
+
+    entries = vocabulary(target)
+    need = need_of(settings.target, plan.engine, target, settings.sources.heads)
+    return {
+        "method": _method(translator, len(entries.entries)),
+        "engine": plan.engine,
+        "slots": settings.target.slots,
+        "tokens": len(entries.entries),
+        "tokenizer": entries.digest.hex(),
+        "available_mb": available_memory() / 1e6,
+        "target": {
+            "name": target.name,
+            "family": family_of(target),
+            "weights_mb": need.weights / 1e6,
+            "slot_mb": need.token * settings.target.context / 1e6,
+        },
+        "draft": {"name": draft.name, "family": family_of(draft), "weights_mb": draft.stat().st_size / 1e6},
+    }
+
+
+def _method(translator: Translator | None, tokens: int) -> str:
+    """How a draft writes for a target of so many tokens."""
+    if translator is None:
+        return f"one tokenizer of {tokens} tokens"
+
+    written, same = expressed(translator)
+    return (
+        f"translated, as a worker's draft with `draft.target`; the draft writes {written:.1%} of the target's "
+        f"{tokens} tokens, {same:.1%} as one of its own"
+    )
+
+
+def expressed(pair: Translator) -> tuple[float, float]:
+    """Shares of the target's vocabulary: what the draft can write, and what is one of its tokens."""
+    known = {piece for piece in pair.draft.pieces if piece}
+    entries = [piece for piece in pair.target.pieces if piece]
+    same = sum(piece in known for piece in entries) + len(pair.marks)
+
+    written = same
+    for piece in entries:
+        if piece not in known:
+            written += all(bytes((byte,)) in known for byte in piece)
+    return written / len(pair.target.pieces), same / len(pair.target.pieces)

@@ -1,0 +1,95 @@
+"""`cloud-gateway models`: whether a target and a draft pair, as a gateway's start decides it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cloud_gateway.__main__ import main
+from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.shared.models import model_dir
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("CACHE", "CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{variable}_HOME", str(tmp_path / variable.lower()))
+    return tmp_path
+
+
+@pytest.fixture
+def draft(home: Path) -> Path:
+    return make_tiny_gguf(home / "draft.gguf")
+
+
+@pytest.fixture
+def target(home: Path) -> Path:
+    return make_tiny_target(home / "target")
+
+
+def test_a_folder_and_a_gguf_draft_that_pair_are_described(
+    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "check", str(target), str(draft), "--json", "--set", "target.slots=2"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["pairs"], facts["engine"], facts["tokens"], facts["slots"]) == (True, "torch", 64, 2)
+    assert (facts["target"]["family"], facts["draft"]["family"]) == ("llama", "llama")
+    assert facts["target"]["slot_mb"] == pytest.approx(2 * 2 * 2 * 8 * 8 * 4096 / 1e6)
+    assert main(["models", "check", str(target), str(draft)]) == 0
+    assert "They pair: one tokenizer of 64 tokens" in capsys.readouterr().out
+
+
+def test_a_pair_of_two_tokenizers_is_refused_as_at_the_start(
+    target: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_tiny_gguf(home / "other.gguf", vocab=80)
+    assert main(["models", "check", str(target), str(other)]) == TokenizerMismatch.exit_code
+    assert "its tokenizer has 80 tokens instead of 64" in capsys.readouterr().err
+    assert main(["models", "check", str(target), str(other), "--json"]) == TokenizerMismatch.exit_code
+    refused = json.loads(capsys.readouterr().out)
+    assert refused["pairs"] is False and "80 tokens" in refused["reason"]
+
+
+def test_two_gguf_files_of_two_tokenizers_are_translated(
+    home: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_tiny_gguf(home / "other.gguf", vocab=80)
+    options = ["--set", "target.context=512"]
+    assert main(["models", "check", str(other), str(draft), *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"].startswith("translated, as a worker's draft")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--set", "target.engine=llamacpp"], "is a folder: name a GGUF file"),
+        (["--set", "target.device=cuda:9"], "there is (no CUDA device|only . CUDA devices?) here"),
+    ],
+)
+def test_what_a_gateway_would_refuse_is_refused(
+    options: list[str], sentence: str, target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "check", str(target), str(draft), *options, "--json"]) == ModelError.exit_code
+    assert re.search(sentence, json.loads(capsys.readouterr().out)["reason"])
+
+
+def test_a_folder_as_draft_is_refused(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "check", str(target), str(target)]) == ModelError.exit_code
+    assert "Drafts run in llama.cpp, which reads GGUF files" in capsys.readouterr().err
+
+
+def test_the_list_has_what_gateway_toml_names(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tiny_target(model_dir() / "owner--folder")
+    (home / "config" / "edgespec").mkdir(parents=True)
+    (home / "config" / "edgespec" / "gateway.toml").write_text(
+        f'[target]\nmodel = "{model_dir()}/owner--folder"\n[local_draft]\nmodel = "{home}/gone.gguf"\n'
+    )
+    assert main(["models", "list", "--json"]) == 0
+    configured = json.loads(capsys.readouterr().out)["configured"]
+    assert [entry["fault"] for entry in configured] == [None, "it is not there"]
+    assert configured[0]["path"] == str(model_dir() / "owner--folder")

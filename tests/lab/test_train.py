@@ -1,0 +1,108 @@
+"""`edgespec_lab.train`: each kind learns, goes on after a stop with the same bits, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgespec.shared.vocabfiles import gguf_vocabulary
+from edgespec_lab.train.__main__ import main
+from edgespec_lab.train.loop import Trainer
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_target import make_tiny_target
+
+PROMPTS = [f"the {word} of {place}" for word in ("name", "colour", "age") for place in ("a ship", "my house")]
+Command = Callable[..., list[str]]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    return make_tiny_gguf(tmp_path / "target.gguf", vocab=320, layers=4, sharpness=16)
+
+
+@pytest.fixture
+def command(tmp_path: Path, gguf: Path) -> Command:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+
+    model = make_tiny_target(tmp_path / "target", vocab=320)
+
+    def made(kind: str, folder: Path, *more: object) -> list[str]:
+        target = gguf if kind == "draft" else model
+        asked = ["--target", target, "--prompts", prompts, "--steps", 12, "--max-tokens", 12, "--held-back", 1]
+        own = ["--layers", 2, "--batch", 2] if kind == "draft" else []
+        return list(map(str, [kind, folder, *asked, *own, "--threads", 1, "--device", "cpu", *more]))
+
+    return made
+
+
+def interrupted_at(patch: pytest.MonkeyPatch, step: int, how: Callable[[], object]) -> None:
+    """Before this step something happens."""
+    real = Trainer.advance
+
+    def advance(self: Trainer, share: float) -> float:
+        if self.step == step:
+            how()
+        return real(self, share)
+
+    patch.setattr(Trainer, "advance", advance)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
+def test_each_kind_learns_what_the_target_writes(kind: str, command: Command, tmp_path: Path) -> None:
+    out, loss = tmp_path / "figures", dict[int, float]()
+    for steps in (1, 150):
+        given = command(kind, tmp_path / str(steps), "--steps", steps, "--rate", "5e-3", "--json", out)
+        assert main(given) == 0
+        found = json.loads(out.read_text())
+        loss[steps] = found["loss"]
+        assert found["steps"] == steps and found["held"] == 12 and found["rows"]
+    assert loss[150] < 0.7 * loss[1]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("medusa", signal.SIGINT), ("draft", signal.SIGTERM)])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(
+    kind: str, number: int, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(command(kind, whole)) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        interrupted_at(patched, 7, lambda: os.kill(os.getpid(), number))
+        assert main(command(kind, parts)) == 130
+    assert "stopped after step 8" in capsys.readouterr().out
+    assert main(command(kind, parts)) == 0
+    assert "goes on after step 8" in capsys.readouterr().out
+    for name in (f"{kind}.checkpoint", *(["medusa.safetensors"] if kind == "medusa" else [])):
+        one, other = (load_file(folder / name) for folder in (whole, parts))
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    if kind == "draft":
+        assert (whole / "draft.gguf").read_bytes() == (parts / "draft.gguf").read_bytes()
+
+
+def test_a_worker_loads_the_draft_and_its_measures_are_the_models(command: Command, gguf: Path, tmp_path: Path) -> None:
+    run, figures, compared = tmp_path / "run", tmp_path / "figures", tmp_path / "compared"
+    assert main(command("draft", run, "--format", "f16", "--json", figures)) == 0
+    assert gguf_vocabulary(run / "draft.gguf").digest == gguf_vocabulary(gguf).digest
+    given = ["measure", run, gguf, run / "draft.gguf", "--steps", 2, "--json", compared]
+    assert main(list(map(str, given))) == 0
+    target, made = json.loads(compared.read_text())
+    assert (target["layers"], made["layers"], target["right"]) == (4, 2, 1.0)
+    assert made["M parameters"] < target["M parameters"]
+    (row,) = json.loads(figures.read_text())["rows"]
+    assert row["kept"] == "0,1" and made["right"] == pytest.approx(row["right in torch"], abs=0.1)

@@ -1,1 +1,0 @@
-"""Discrete-event simulator: a virtual clock and network around the very policies that ship."""
