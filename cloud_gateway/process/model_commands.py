@@ -44,8 +44,10 @@ def _configured(options: argparse.Namespace) -> Mapping[str, str]:
 
     settings = config.load(None, options.parts)
     named = {"target.model": settings.target.model}
-    if settings.local_draft.model not in ("", config.SELF):
+    no_files = {model for part in options.parts for model in part.drafts}
+    if settings.local_draft.model and settings.local_draft.model not in no_files:
         named["local_draft.model"] = settings.local_draft.model
+
     return named
 
 
