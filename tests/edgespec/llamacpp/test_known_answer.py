@@ -144,10 +144,10 @@ def test_a_gateway_loads_no_target_and_no_draft_that_failed(
         load_models(overridden(GatewaySettings(), given))
 
 
-def test_a_check_of_models_tries_them(
+def test_a_check_of_a_model_tries_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["models", "check", str(model), str(model)]
+    command = ["models", "check", str(model)]
     plant(monkeypatch, tmp_path / "planted", CRASH)
     assert main(command) == 70 and "is killed by SIGILL" in capsys.readouterr().err
 

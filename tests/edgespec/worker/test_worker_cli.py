@@ -46,7 +46,6 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["demo", "--json", "none/figures.json"], 78, "there is no such folder; make it, or name another file"),
         (["demo", "--keep", "/proc/none/here"], 78, "/proc/none/here cannot be written"),
         (["demo", "--prompts", "none.jsonl"], 78, "The prompts in none.jsonl cannot be read"),
-        (["replay", "none.trace"], 65, "none.trace cannot be read"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_its_exit_code(
