@@ -72,9 +72,7 @@ MAX_CORE_LINES = 33_000
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 53
 
-NAMING: Mapping[str, frozenset[str]] = {
-    "live_picture": frozenset({"cloud_gateway/replay/__init__.py"}),
-}
+NAMING: Mapping[str, frozenset[str]] = {}
 """Exceptions: files of the product that still name a part, by its name. One that is not needed any more is a fault."""
 
 

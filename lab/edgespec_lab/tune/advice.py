@@ -17,7 +17,7 @@ MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
 SOURCES: tuple[str, ...] = ("lookup", *HEADS)
 """Arms without a draft model, named as in `policy.sources`."""
-# What `local_draft.model` says for the target's own layers. The lab advises for a gateway without that part, too.
+# The value of `local_draft.model` for the target's own layers; the lab advises for a gateway without that part, too.
 SELF: Final = "self"
 DRAFTED = ("colocated", "draft", "merge", SELF)
 """Arms with a draft model."""

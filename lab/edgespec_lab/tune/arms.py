@@ -24,7 +24,7 @@ from cloud_gateway.process.targets import check_models, draft_maker
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.lab.tune.advice import SELF
+from edgespec_lab.tune.advice import SELF
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
