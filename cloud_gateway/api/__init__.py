@@ -5,12 +5,16 @@ A request goes through `listener` and `routes` (guards), `service` (the order of
 
 Public, by module:
 
+- `completions`: `Closed`, `End`, `Form`, `Piece`
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
 - `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `listen`, `Listener`, `METRICS_LIMITS`, `Times`
 - `routes`: `Route`
-- `service`: `Api`, `KEY`, `Text`
+- `schema`: `ChatBody`, `ChatMessage`, `check_chat`, `Common`, `JsonSchema`, `Part`, `ResponseFormat`
+- `service`: `Api`, `KEY`, `Kind`, `Text`
 - `sse`: `EventStream`, `KEEPALIVE_S`
+- `tools`: `AllowedTools`, `Function`, `Name`, `Named`, `Tool`, `ToolChoice`, `ToolNamed`
+- `usage`: `Counts`, `Speculated`, `Timings`
 """
 
 from cloud_gateway.api.generation import Limits, ServedModel

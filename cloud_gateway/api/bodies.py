@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cloud_gateway.api.generation import Limits, ServedModel, check_items, check_size, check_structure
-from cloud_gateway.api.responses import ResponsesBody
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, as_completion, chat_messages, decode, wanted_of
 from cloud_gateway.api.tools import Wanted
 from cloud_gateway.core.requests.request import Extension
@@ -60,7 +59,7 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     received = decode(data, kind)
 
     _check_items(received, served.model)
-    body = received.as_chat() if isinstance(received, ResponsesBody) else received
+    body = received.as_served()
 
     _check_options(body, served.limits)
     check_name(body.model, served.names)
@@ -96,10 +95,8 @@ def check_name(model: str, names: Collection[str]) -> None:
 
 
 def _check_items(body: Common, model: ServedModel) -> None:
-    if isinstance(body, ResponsesBody) and isinstance(body.input, list):
-        check_items(len(body.input), model, "input")
-    elif isinstance(body, ChatBody):
-        check_items(len(body.messages), model, "messages")
+    param, count = body.items()
+    check_items(count, model, param)
 
 
 def _check_options(body: Common, limits: Limits) -> None:

@@ -241,6 +241,8 @@ class Form(ABC):
     """
 
     prefix: str
+    always_counts = False
+    """Whether a stream ends with its counts also if the request does not ask for them."""
 
     def __init__(self, model: ServedModel, body: Any) -> None:
         """`body`: of the request, of which some responses repeat fields."""

@@ -40,8 +40,7 @@ from cloud_gateway.api.errors import (
     unavailable,
 )
 from cloud_gateway.api.listener import Connection
-from cloud_gateway.api.responses import Response, ResponseEvent, ResponsesBody
-from cloud_gateway.api.schema import ChatBody, CompletionBody, TokenizeBody
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, TokenizeBody
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
 from cloud_gateway.auth import KeyRing
@@ -75,7 +74,7 @@ class Route:
 
 async def openapi(api: Api, request: web.Request) -> web.StreamResponse:
     """`GET /openapi.json`: every route, with the types of its body and response."""
-    return web.Response(body=document(*api.described), content_type="application/json")
+    return web.Response(body=document(request.app[DOCUMENTED], *api.described), content_type="application/json")
 
 
 ROUTES = (
@@ -85,10 +84,6 @@ ROUTES = (
     Route("GET", "/v1/models", "key", Api.models, "The one model that is served.", Models),
     Route("GET", "/v1/models/{model:.+}", "key", Api.model, "A model by its id.", Model),
     Route("POST", "/v1/chat/completions", "key", Api.chat, "A chat completion.", ChatCompletion, ChatBody, ChatChunk),
-    Route(
-        "POST", "/v1/responses", "key", Api.responses, "A response, without state.",
-        Response, ResponsesBody, ResponseEvent,
-    ),
     Route("POST", "/tokenize", "key", Api.tokenize, "The tokens of a prompt.", Tokens, TokenizeBody),
     Route("GET", "/version", "key", Api.version, "The gateway's version.", Version),
     Route("GET", "/", "public", Api.welcome, "Paths to begin with.", Welcome),
@@ -98,7 +93,8 @@ ROUTES = (
     ),
 )  # fmt: skip
 
-SERVED = ", ".join(f"{route.method} {route.shown}" for route in ROUTES)
+DOCUMENTED = web.AppKey("documented", tuple[Route, ...])
+"""The routes of an app that have a summary: what clients may rely on."""
 
 
 def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Application:
@@ -138,7 +134,9 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
     app.on_response_prepare.append(partial(_show_quota, api))
     app.on_response_prepare.append(partial(_share, api))
     api.several_keys = keys.several
-    for route in (*ROUTES, *more):
+    routes = (*ROUTES, *more)
+    app[DOCUMENTED] = tuple(route for route in routes if route.summary)
+    for route in routes:
         handler = partial(route.endpoint, api)
         table[app.router.add_route(route.method, route.path, handler, expect_handler=_expect_later)] = route
     return app
@@ -195,7 +193,8 @@ def _unknown(request: web.Request) -> Exception:
     refused = request.match_info.http_exception
     if isinstance(refused, web.HTTPMethodNotAllowed):
         return refused
-    sentence = f"This gateway does not serve {request.method} {request.path}. It serves {SERVED}; see /openapi.json."
+    served = ", ".join(f"{route.method} {route.shown}" for route in request.app[DOCUMENTED])
+    sentence = f"This gateway does not serve {request.method} {request.path}. It serves {served}; see /openapi.json."
     return ClientError(sentence, status=404, code="unknown_url")
 
 
@@ -218,15 +217,18 @@ SCHEMAS = "#/components/schemas/"
 
 
 @functools.lru_cache(maxsize=1)
-def document(models: Sequence[str] = (), refuses: Sequence[tuple[str, str]] = ()) -> bytes:
-    """The document as JSON, of a gateway that serves a model by these names; none while it loads one.
+def document(routes: Sequence[Route], models: Sequence[str] = (), refuses: Sequence[tuple[str, str]] = ()) -> bytes:
+    """The document of these routes as JSON.
 
-    `refuses`: parameters that its engine cannot serve, each with the reason.
+    Args:
+        routes: Each with a summary.
+        models: The names of the model that is served; none while it is loaded.
+        refuses: Parameters that the engine cannot serve, each with the reason.
     """
     named: dict[str, Any] = {"type": "string", "enum": [*models]} if models else {"type": "string"}
-    kinds = [kind for one in ROUTES for kind in (one.body, one.response, one.event) if kind]
+    kinds = [kind for one in routes for kind in (one.body, one.response, one.event) if kind]
     schemas, components = msgspec.json.schema_components([*kinds, Error], ref_template=f"{SCHEMAS}{{name}}")
-    for completion in (ChatBody, CompletionBody, ResponsesBody):
+    for completion in (one.body for one in routes if one.body is not None and issubclass(one.body, Common)):
         properties = components[completion.__name__]["properties"]
         properties["model"] = named
         for name, why in refuses:
@@ -234,7 +236,7 @@ def document(models: Sequence[str] = (), refuses: Sequence[tuple[str, str]] = ()
                 properties[name] = properties[name] | {"description": f"Refused with 400: {why}."}
     schema_of = dict(zip(map(str, kinds), schemas))
     paths: dict[str, dict[str, Any]] = {}
-    for one in ROUTES:
+    for one in routes:
         content = {"application/json": {"schema": schema_of[str(one.response)]}}
         if one.event:
             content["text/event-stream"] = {"schema": _event(schema_of[str(one.event)])}

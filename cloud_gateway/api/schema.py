@@ -88,6 +88,14 @@ class Common(Struct, kw_only=True):
         """Whether an end of sequence does not end the completion."""
         return bool(self.ignore_eos or (self.edgespec and self.edgespec.ignore_eos))
 
+    def items(self) -> tuple[str, int]:
+        """The parameter that lists messages, and how many it has; none if the endpoint has no such list."""
+        return "", 0
+
+    def as_served(self) -> Common:
+        """The same as a chat or a text completion, which are served. Raises ClientError 400."""
+        return self
+
 
 class Part(Struct):
     """One part of a message's content; only text is served."""
@@ -134,6 +142,9 @@ class ChatBody(Common, kw_only=True):
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
+
+    def items(self) -> tuple[str, int]:
+        return "messages", len(self.messages)
 
     @property
     def offer(self) -> Offer:

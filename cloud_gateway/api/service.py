@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,6 @@ from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models,
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
 from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
-from cloud_gateway.api.responses import ResponseForm, ResponsesBody
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, StreamOptions
 from cloud_gateway.api.tools import CallText, Wanted
 from cloud_gateway.auth import CacheScopes, Key
@@ -32,14 +30,6 @@ from cloud_gateway.metrics import Metrics
 from edgespec import __version__
 from edgespec.core.errors import ClientError, refusal
 
-RENAMED = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
-"""Parameters of chats as `/v1/responses` names them."""
-FORMS: Mapping[type[Common], Callable[[ServedModel, Any], Form]] = {
-    ChatBody: ChatForm,
-    CompletionBody: TextForm,
-    ResponsesBody: ResponseForm,
-}
-"""How the response to each kind of body is written."""
 Constraints = Callable[[], Constraint]
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
@@ -67,6 +57,19 @@ class Grammars(Protocol):
 
     def close(self) -> None:
         """Ends compilations at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an endpoint that completes takes, and how its response is written."""
+
+    body: type[Common]
+    form: Callable[[ServedModel, Any], Form]
+    """(model, body) -> the form of the response."""
+
+
+CHAT = Kind(ChatBody, ChatForm)
+TEXT = Kind(CompletionBody, TextForm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +146,11 @@ class Api:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        return await self._complete(request, ChatBody)
+        return await self.complete(request, CHAT)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        return await self._complete(request, CompletionBody)
-
-    async def responses(self, request: web.Request) -> web.StreamResponse:
-        """`POST /v1/responses`."""
-        try:
-            return await self._complete(request, ResponsesBody)
-        except ClientError as error:
-            name = re.split(r"[.\[]", error.param or "")[0]
-            if name not in RENAMED or error.code == "unknown_parameter":
-                raise
-            said = str(error).replace(f"'{name}", f"'{RENAMED[name]}")
-            raise ClientError(said, param=RENAMED[name], code=error.code) from error
+        return await self.complete(request, TEXT)
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """`POST /tokenize`: the tokens of a prompt or a chat."""
@@ -185,15 +177,18 @@ class Api:
 
     # --- common --------------------------------------------------------------------------------------------------
 
-    async def _complete(self, request: web.Request, kind: type[Common]) -> web.StreamResponse:
-        """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work."""
+    async def complete(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+        """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work.
+
+        Raises ClientError 400, 404, 408, 429, 503.
+        """
         self._ready()
         key = request[KEY]
         visit = self.quotas.enter(key.id)
         answers = list[Answer]()
         try:
             data = await self._read(request, visit)
-            asked = await self._checked(data, key, lambda data, served: bodies.asked(data, kind, served))
+            asked = await self._checked(data, key, lambda data, served: bodies.asked(data, kind.body, served))
             visit.expect_answers(asked.completions)
 
             backend = self._ready()
@@ -203,7 +198,7 @@ class Api:
             visit.release_bytes()
 
             answers += self._submit(body, backend, prompts, tools, constraints, request, visit)
-            form = FORMS[kind](backend.model, asked.received)
+            form = kind.form(backend.model, asked.received)
             return await self._respond(request, body, form, sum(map(len, prompts)), answers)
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
@@ -233,7 +228,7 @@ class Api:
             form,
             answers,
             prompt_tokens,
-            include_usage=bool(options.include_usage) or isinstance(form, ResponseForm),
+            include_usage=bool(options.include_usage) or form.always_counts,
             continuous=bool(options.continuous_usage_stats),
             extension=bool(extension.usage),
             named="usage" in self.limits.api.client_options,

@@ -6,7 +6,7 @@ A part is removed by its line here, `git rm -r cloud_gateway/parts/NAME tests/pa
 from __future__ import annotations
 
 from cloud_gateway.part import GatewayPart
-from cloud_gateway.parts import flight_recorder, live_picture, opentelemetry, rejection, self_draft
+from cloud_gateway.parts import flight_recorder, live_picture, opentelemetry, rejection, responses_api, self_draft
 from edgespec.shared.part import brought
 
 PARTS: tuple[GatewayPart, ...] = (
@@ -14,6 +14,7 @@ PARTS: tuple[GatewayPart, ...] = (
     live_picture.PART,
     opentelemetry.PART,
     rejection.PART,
+    responses_api.PART,
     self_draft.PART,
 )
 

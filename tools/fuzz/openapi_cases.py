@@ -17,14 +17,14 @@ import aiohttp
 import msgspec
 
 from cloud_gateway.api.errors import Error
-from cloud_gateway.api.routes import ROUTES, Route
+from cloud_gateway.api.routes import Route
 from tools.fuzz.decoder import WRONG, spoiled
-from tools.fuzz.served import AT_ONCE, TIMEOUT_S, serving
+from tools.fuzz.served import AT_ONCE, TIMEOUT_S, documented_routes, serving
 
 Json = dict[str, Any]
 TEXTS = ("", "a", "fuzz", "user", "assistant", "text", "function", "stop \u2603", "\u0000", "x" * 70, "\U0001f600")
 WRONG_SHARE, BYTES_SHARE, USUAL_SHARE, POST_SHARE = 0.25, 0.03, 0.9, 0.9
-SERVED = {(route.method, route.shown): route for route in ROUTES}
+SERVED = documented_routes()
 
 
 class Drawing:

@@ -21,12 +21,16 @@ import aiohttp
 
 from cloud_gateway.api import Api, Backend, ServedModel, make_app
 from cloud_gateway.api.listener import listen
+from cloud_gateway.api.routes import ROUTES, Route
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import OPTIONS
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.metrics import Metrics
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.part import Foundation
+from cloud_gateway.parts import all_parts
+from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import engine_settings
+from edgespec.core.protocol.signing import SigningKey
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.fuzz.bodies import Body, body
@@ -71,6 +75,19 @@ async def _ask(session: aiohttp.ClientSession, url: str, made: Body, wrong: str 
     return str(response.status)
 
 
+def part_routes(keys: KeyRing, state_dir: Path) -> list[Route]:
+    """The routes of all parts under their default settings."""
+    gateway = Foundation(schema(all_parts())(), keys, SigningKey(bytes(32)), state_dir)
+    return [route for part in all_parts() for route in part.start(gateway).routes()]
+
+
+def documented_routes() -> dict[tuple[str, str], Route]:
+    """Every route of the gateway's OpenAPI document, by method and path."""
+    with tempfile.TemporaryDirectory() as folder:
+        routes = (*ROUTES, *part_routes(KeyRing(Path(folder) / "keys"), Path(folder)))
+    return {(route.method, route.shown): route for route in routes if route.summary}
+
+
 @asynccontextmanager
 async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """A gateway on a free port of loopback; its address and the headers of a key that may offload."""
@@ -85,7 +102,8 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
     with tempfile.TemporaryDirectory() as folder:
         keys = KeyRing(Path(folder) / "keys")
         _, key = keys.create("fuzz", offload=True)
-        listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
+        app = make_app(api, keys, part_routes(keys, Path(folder)))
+        listener = await listen(app, "127.0.0.1", 0, "api", api_limits(), TIMES)
         try:
             yield listener.url, {"Authorization": f"Bearer {key}"}
         finally:

@@ -1,43 +1,37 @@
-"""The processor time of a body: linear in each of its lists, and hardly any of it on the event loop.
-
-Times are of the processor and the fastest of some runs, so that other processes do not change them.
-"""
+"""The processor time of a body: linear in each of its lists, and hardly any of it on the event loop."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import json
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, Served, asked, to_tokenise, tokenised
-from cloud_gateway.api.responses import ResponsesBody
+from cloud_gateway.api.bodies import SMALL_BYTES, asked, to_tokenise, tokenised
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
+from tests.support.body_cost import (
+    HELLO,
+    SERVED,
+    Body,
+    assert_in_proportion,
+    assert_refused_by_number,
+    assert_the_loop_is_free,
+    data_of,
+    names,
+    seconds,
+)
 from tests.support.chat_templates import family_tokenizer
-from tests.support.echo import MODEL, Echo, echo_gateway, post
-from tools.doubles.limits import request_limits
+from tests.support.echo import Echo, echo_gateway
 
-CONTEXT = 32_768
-SERVED = Served(replace(MODEL, context=CONTEXT), (MODEL.id,), request_limits())
-KINDS = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody, "/v1/responses": ResponsesBody}
-CHAT, TEXT, RESPONSES = KINDS
+KINDS = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
+CHAT, TEXT = KINDS
 TOKENIZE = "/tokenize"
-HELLO = [{"role": "user", "content": "x"}]
-CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 FORMER = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOOL = {"type": "function", "function": {"name": "f"}}
-
-Body = Callable[[int], dict[str, Any]]
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -53,14 +47,6 @@ def formatted(schema: dict[str, Any]) -> dict[str, Any]:
     return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
 
 
-def names(n: int) -> list[str]:
-    return [f"p{i}" for i in range(n)]
-
-
-RESULT = {"type": "function_call_output", "call_id": "c", "output": "x"}
-FUNCTION = {"type": "function", "name": "f"}
-
-
 def said(content: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}]}
 
@@ -69,10 +55,6 @@ def allowed(n: int) -> dict[str, Any]:
     """A chat that allows one tool again and again."""
     names = {"mode": "auto", "tools": [TOOL] * n}
     return chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": names})
-
-
-def allowed_functions(n: int) -> dict[str, Any]:
-    return {"input": "x", "tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "tools": [FUNCTION] * n}}
 
 
 LISTS: dict[str, tuple[str, Body]] = {
@@ -101,14 +83,6 @@ LISTS: dict[str, tuple[str, Body]] = {
     "prompts": (TEXT, lambda n: {"prompt": ["x"] * n}),
     "prompts of tokens": (TEXT, lambda n: {"prompt": [[1]] * n}),
     "text of a prompt": (TEXT, lambda n: {"prompt": "a word, " * n}),
-    "items that are messages": (RESPONSES, lambda n: {"input": HELLO * n}),
-    "items that are calls": (RESPONSES, lambda n: {"input": [CALL] * n}),
-    "items that are results": (RESPONSES, lambda n: {"input": [RESULT] * n}),
-    "calls and results": (RESPONSES, lambda n: {"input": [CALL, RESULT] * (n // 2)}),
-    "parts of an item": (RESPONSES, lambda n: {"input": said([{"type": "input_text", "text": "x"}] * n)["messages"]}),
-    "include": (RESPONSES, lambda n: {"input": "x", "include": ["x"] * n}),
-    "functions": (RESPONSES, lambda n: {"input": "x", "tools": [{**FUNCTION, "name": name} for name in names(n)]}),
-    "allowed functions": (RESPONSES, allowed_functions),
     "messages to tokenise": (TOKENIZE, lambda n: {"messages": HELLO * n}),
 }
 """Every list or mapping of every body, by the number of its items."""
@@ -122,39 +96,13 @@ BOUNDED = {
     "a long name",
     "prompts",
     "prompts of tokens",
-    "functions",
 }
 """Those of which 400 items are refused."""
-
-
-def data_of(body: dict[str, Any]) -> bytes:
-    return json.dumps({"model": MODEL.id, "max_tokens": 1, **body}).encode()
 
 
 def checked(path: str, data: bytes) -> Common:
     """The body as the endpoint checks it. Raises ClientError 400."""
     return to_tokenise(data, SERVED) if path == TOKENIZE else asked(data, KINDS[path], SERVED).body
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Processor time of one run on this thread, without the garbage collector's."""
-    gc.disable()
-    began = time.thread_time()
-    with suppress(ClientError):  # what is refused costs time, too
-        work()
-    spent = time.thread_time() - began
-    gc.enable()
-    return spent
-
-
-def assert_in_proportion(short: Callable[[], object], long: Callable[[], object]) -> None:
-    """`long` has four times the items of `short`: it takes four times as long if each costs the same, 16 if each looks
-    at all others. The bound lies between the two. Runs alternate, since a processor's caches and clock change in time.
-    """
-    pairs = [(seconds(short), seconds(long)) for _ in range(5)]
-    fastest_short = min(short_s for short_s, _ in pairs)
-    fastest_long = min(long_s for _, long_s in pairs)
-    assert fastest_long < 8 * max(fastest_short, 1e-4)
 
 
 @pytest.mark.claim("a-body-costs-time-in-proportion-to-its-length")
@@ -180,11 +128,7 @@ def test_four_times_the_items_are_tokenised_in_about_four_times_the_time(name: s
 # --- the event loop -------------------------------------------------------------------------------------------------
 
 
-MAX_HELD_S = 0.05
-"""The longest step that cannot be divided takes 0.02 s: msgspec decodes 49,000 properties."""
 LARGEST: dict[str, tuple[str, dict[str, Any]]] = {
-    "calls": (RESPONSES, {"input": [CALL] * 2_000}),
-    "too many calls": (RESPONSES, {"input": [CALL] * 40_000}),
     "text": (CHAT, said("a word, " * 20_000)),
     "properties": (CHAT, strict({"properties": {name: {"type": "string"} for name in names(8_000)}})),
     "too many properties": (CHAT, strict({"properties": {name: {"type": "string"} for name in names(49_000)}})),
@@ -208,40 +152,12 @@ async def long(tmp_path: Path, text: Text) -> AsyncIterator[Echo]:
         yield echo
 
 
-async def held_s(echo: Echo, path: str, data: bytes) -> float:
-    """The longest processor time of the process between two turns of the event loop while it answers this body.
-
-    Counts what runs on the loop, and what runs beside it without giving up the GIL.
-    """
-    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {echo.key}\r\n"
-    writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-    answer = asyncio.create_task(reader.read())
-    longest, last = 0.0, time.process_time()
-    while not answer.done():
-        await asyncio.sleep(0)
-        now = time.process_time()
-        longest = max(longest, now - last)
-        last = now
-    writer.close()
-    assert (await answer).split()[1] in (b"200", b"400")
-    return longest
-
-
 @pytest.mark.claim("no-body-holds-the-event-loop")
 @pytest.mark.parametrize("name", LARGEST)
 async def test_the_largest_bodies_do_not_hold_the_event_loop(name: str, long: Echo) -> None:
     path, body = LARGEST[name]
-    data = data_of(body)
-    assert len(data) > SMALL_BYTES
-    gc.collect()
-    gc.freeze()  # the objects of all other tests are not this body's to visit
-    try:
-        found = [await held_s(long, path, data) for _ in range(3)]
-    finally:
-        gc.unfreeze()
-    print(f"{name}: {len(data) // 1000} kB, loop held for {', '.join(f'{s * 1e3:.0f}' for s in found)} ms")
-    assert min(found) < MAX_HELD_S
+    assert len(data_of(body)) > SMALL_BYTES
+    await assert_the_loop_is_free(long, path, body)
 
 
 @pytest.mark.claim("no-body-holds-the-event-loop")
@@ -256,8 +172,4 @@ def test_a_body_that_is_checked_on_the_event_loop_is_checked_at_once(name: str) 
 
 
 async def test_more_items_than_the_context_has_tokens_are_refused_by_number(echo: Echo) -> None:
-    for path, param in ((RESPONSES, "input"), (CHAT, "messages")):
-        status, answer, _ = await post(echo, {"model": "echo", param: HELLO * (MODEL.context + 1)}, path)
-        error = answer["error"]
-        assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", param)
-        assert f"{MODEL.context + 1} items" in error["message"]
+    await assert_refused_by_number(echo, CHAT, "messages")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import openai
 import pytest
 
 from cloud_gateway.api.errors import ClientError
 from cloud_gateway.api.tools import AllowedTools, CallText, Function, Named, Tool, ToolChoice, ToolNamed, offered
-from tests.support.echo import HELLO
 
 WEATHER = Tool("function", Function("weather"))
 CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
@@ -45,11 +43,3 @@ def test_a_completion_that_was_cut_behind_its_last_call_keeps_that_call() -> Non
     rest, calls = reader.end(cut=True)
     assert passed + rest == ""
     assert [call.name for call in calls] == ["weather", "weather"]
-
-
-async def test_a_response_says_in_which_format_its_text_is(client: openai.AsyncOpenAI) -> None:
-    for asked in ({}, {"format": {"type": "text"}}):
-        response = await client.responses.create(model="echo", input=HELLO, text=asked)
-        assert response.text is not None
-        assert response.text.format is not None
-        assert response.text.format.type == "text"

@@ -1,4 +1,4 @@
-"""`/v1/responses`, and the small endpoints and options that clients and load tools expect."""
+"""`/v1/responses` by the official client: texts, calls, formats, what is refused, and its place in the document."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import openai
 import pytest
 
 from cloud_gateway.api import Backend
-from edgespec import __version__
-from tests.support.echo import CHAT, HELLO, MODEL, ByteText, Echo, EchoEngine, echo_gateway, post
+from cloud_gateway.parts.responses_api.bodies import ResponsesBody
+from cloud_gateway.parts.responses_api.endpoint import ROUTE
+from tests.support.echo import HELLO, MODEL, ByteText, Echo, EchoEngine, echo_gateway, post
 from tools.doubles.limits import request_limits
 
 PAGE = "https://chat.example"
@@ -23,7 +25,7 @@ TOOLS: list[Any] = [{"type": "function", "name": "weather", "parameters": {"type
 @pytest.fixture(params=["as-made", "even"])
 async def echo(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
     limits = request_limits(stream=request.param, model_alias=("gpt-4o-mini",), cors=(PAGE,))
-    async with echo_gateway(tmp_path, limits) as running:
+    async with echo_gateway(tmp_path, limits, more=lambda keys: [ROUTE]) as running:
         yield running
 
 
@@ -41,16 +43,9 @@ async def test_a_response_and_its_stream_are_the_same_text(client: openai.AsyncO
     assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
 
 
-async def test_a_response_names_its_format_also_if_none_was_asked_for(client: openai.AsyncOpenAI) -> None:
-    asked: list[dict[str, Any]] = [{}, {"text": {}}, {"text": {"format": {"type": "text"}}}]
-    for options in asked:
-        answer = await client.responses.create(model="echo", input=HELLO, **options)
-        assert answer.text is not None and answer.text.format is not None
-        assert answer.text.format.type == "text"
-
-
 async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path, engine=EchoEngine(fail_after=2, step_s=0.02)) as echo:
+    engine = EchoEngine(fail_after=2, step_s=0.02)
+    async with echo_gateway(tmp_path, engine=engine, more=lambda keys: [ROUTE]) as echo:
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
             events = [one async for one in await client.responses.create(model="echo", input=HELLO, stream=True)]
     numbers, last = [one.sequence_number for one in events], events[-1]
@@ -172,48 +167,24 @@ async def test_what_needs_state_or_is_not_served_is_refused(echo: Echo) -> None:
         assert (status, body["error"]["param"]) == (400, param), (change, body)
 
 
-async def test_load_tools_may_ask_for_a_length_if_the_operator_allows_it(tmp_path: Path) -> None:
-    asked = {**CHAT, "max_tokens": 60, "stream": True, "stream_options": {"continuous_usage_stats": True}}
-    for change in ({"ignore_eos": True}, {"min_tokens": 6}, asked):
-        async with echo_gateway(tmp_path / "no", request_limits(client_options=())) as echo:
-            status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, **change})
-            assert (status, body["error"]["code"]) == (400, "option_not_allowed")
-    async with echo_gateway(tmp_path / "yes") as echo:
-        status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, "ignore_eos": True})
-        assert (status, body["choices"][0]["finish_reason"]) == (200, "length")
-        await post(echo, {**CHAT, "max_tokens": 60, "min_tokens": 6})
-        assert echo.engine.requests[-1].min_tokens == 6
-        status, body, _ = await post(echo, {**CHAT, "max_tokens": 60, "min_tokens": 61})
-        assert (status, body["error"]["param"]) == (400, "min_tokens"), body
-        async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key) as client:
-            chunks = [one async for one in await client.chat.completions.create(**asked)]
-        counts = [chunk.usage.completion_tokens for chunk in chunks]
-        assert counts == sorted(counts) and counts[-1] > counts[0] == 3
+async def test_a_response_says_in_which_format_its_text_is(client: openai.AsyncOpenAI) -> None:
+    for asked in ({}, {"format": {"type": "text"}}):
+        response = await client.responses.create(model="echo", input=HELLO, text=asked)
+        assert response.text is not None
+        assert response.text.format is not None
+        assert response.text.format.type == "text"
 
 
-async def test_names_version_and_tokens_are_shown(echo: Echo) -> None:
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as session:
-        async with session.get(echo.listener.url + "/") as response:
-            assert (await response.json())["openapi"] == "/openapi.json"
-        async with session.get(echo.listener.url + "/version") as response:
-            assert await response.json() == {"version": __version__}
-        async with session.get(echo.base_url + "/models") as response:
-            assert [one["id"] for one in (await response.json())["data"]] == ["echo", "gpt-4o-mini"]
-    for body, text in (
-        ({"prompt": "ab"}, "ab"),
-        ({"content": "ab"}, "ab"),
-        ({"messages": HELLO}, "user: hello ✓ world"),
-    ):
-        status, found, _ = await post(echo, body, "/tokenize")
-        assert (status, found["tokens"]) == (200, list(text.encode())) and found["max_model_len"] == MODEL.context
-    assert (await post(echo, {}, "/tokenize"))[0] == 400
-
-
-async def test_only_listed_pages_may_use_the_api_in_a_browser(echo: Echo) -> None:
-    for origin, allowed in ((PAGE, PAGE), ("https://evil.example", None)):
-        _, _, headers = await post(echo, CHAT, Origin=origin)
-        assert headers.get("Access-Control-Allow-Origin") == allowed
-        async with aiohttp.ClientSession(headers={"Origin": origin}) as session:
-            async with session.options(echo.base_url + "/chat/completions") as response:
-                assert response.status == (204 if allowed else 405)
-                assert ("Access-Control-Allow-Headers" in response.headers) == bool(allowed)
+@pytest.mark.claim("every-route-is-in-the-table-and-keeps-its-guard")
+async def test_it_needs_a_key_and_is_in_the_document(echo: Echo) -> None:
+    url = echo.listener.url
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url + "/v1/responses", json={"model": "echo", "input": "x"}) as refused:
+            assert refused.status == 401
+        async with session.get(url + "/openapi.json", headers={"Authorization": f"Bearer {echo.key}"}) as response:
+            document = await response.json()
+    assert "post" in document["paths"]["/v1/responses"]
+    properties = document["components"]["schemas"]["ResponsesBody"]["properties"]
+    assert properties.keys() == {field.encode_name for field in msgspec.structs.fields(ResponsesBody)}
+    assert properties["model"]["enum"] == ["echo", "gpt-4o-mini"]
+    assert echo.engine.requests == []

@@ -1,20 +1,18 @@
-"""`POST /v1/responses`: OpenAI's Responses API without state. A body becomes a chat; its completion is written here."""
+"""The body of `POST /v1/responses`, which becomes a chat, and the types of its response."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from cloud_gateway.api.completions import Closed, End, Form, Piece
-from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.completions import Closed
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat, check_chat
 from cloud_gateway.api.tools import AllowedTools, Function, Name, Named, Tool, ToolChoice, ToolNamed
-from cloud_gateway.api.usage import Counts, Speculated, Timings
-from edgespec.core.errors import ClientError, refusal
+from cloud_gateway.api.usage import Speculated, Timings
+from edgespec.core.errors import refusal
 
 
 class Item(Struct):
@@ -96,7 +94,10 @@ class ResponsesBody(Common, kw_only=True):
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
 
-    def as_chat(self) -> ChatBody:
+    def items(self) -> tuple[str, int]:
+        return "input", len(self.input) if isinstance(self.input, list) else 1
+
+    def as_served(self) -> ChatBody:
         """The same as a chat. Raises ClientError 400."""
         for name in ("previous_response_id", "conversation", "background"):
             if getattr(self, name):
@@ -264,101 +265,3 @@ class ResponseEvent(Closed, kw_only=True, omit_defaults=True):
     code: str | None = None
     message: str | None = None
     param: str | None = None
-
-
-class ResponseForm(Form):
-    """Responses: one message, unless its text is empty, then the calls."""
-
-    prefix = "resp_"
-
-    def __init__(self, model: ServedModel, body: ResponsesBody) -> None:
-        super().__init__(model, body)
-        self._end, self._text, self._number, self._message_id = End(None), "", -1, f"msg_{secrets.token_hex(12)}"
-        self._said = dict[str, Any](output_index=0, item_id=self._message_id, content_index=0)
-        self._response = Response(
-            id=self.common["id"],
-            created_at=self.common["created"],
-            model=model.id,
-            instructions=body.instructions,
-            max_output_tokens=body.max_output_tokens,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
-            text=TextOptions((body.text and body.text.format) or TextFormat()),
-            tool_choice=body.tool_choice or "auto",
-            tools=body.tools or [],
-        )
-
-    def whole(self, outputs: Sequence[tuple[Piece, End]], usage: Counts, timings: Timings) -> Struct:
-        ((piece, self._end),) = outputs
-        self._text = piece.text
-        return self._ended(usage, timings)
-
-    def opening(self, index: int) -> Iterator[Struct]:
-        yield self._event("response.created", response=self._response)
-        yield self._event("response.in_progress", response=self._response)
-
-    def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
-        if not self._text:
-            yield from self._begun()
-        self._text += piece.text
-        yield self._event("response.output_text.delta", **self._said, delta=piece.text, logprobs=())
-
-    def _begun(self) -> Iterator[Struct]:
-        yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
-        yield self._event("response.content_part.added", **self._said, part=OutputText(text=""))
-
-    def closing(self, index: int, end: End) -> Iterator[Struct]:
-        self._end = end
-        output = self._output()
-        for place, item in enumerate(output):
-            if isinstance(item, OutputMessage):
-                if not self._text:
-                    yield from self._begun()
-                yield self._event("response.output_text.done", **self._said, text=self._text, logprobs=())
-                yield self._event("response.content_part.done", **self._said, part=item.content[0])
-            else:
-                where = dict[str, Any](output_index=place, item_id=item.id)
-                begun = msgspec.structs.replace(item, status="in_progress", arguments="")
-                yield self._event("response.output_item.added", output_index=place, item=begun)
-                yield self._event("response.function_call_arguments.delta", **where, delta=item.arguments)
-                more = {"arguments": item.arguments, "name": item.name}
-                yield self._event("response.function_call_arguments.done", **where, **more)
-            yield self._event("response.output_item.done", output_index=place, item=item)
-
-    def counts(self, usage: Counts, timings: Timings) -> Iterator[Struct]:
-        response = self._ended(usage, timings)
-        yield self._event(f"response.{response.status}", response=response)
-
-    def failure(self, error: ClientError) -> Struct:
-        return self._event("error", code=error.code, message=str(error), param=error.param)
-
-    def _event(self, kind: str, **fields: Any) -> ResponseEvent:
-        self._number += 1
-        return ResponseEvent(type=kind, sequence_number=self._number, **fields)
-
-    def _message(self, status: Literal["in_progress", "completed", "incomplete"]) -> OutputMessage:
-        content = [] if status == "in_progress" else [OutputText(text=self._text)]
-        return OutputMessage(id=self._message_id, status=status, content=content)
-
-    def _output(self) -> list[OutputMessage | OutputCall]:
-        output = list[OutputMessage | OutputCall]()
-        if self._text or not self._end.calls:
-            output.append(self._message("incomplete" if self._end.finish == "length" else "completed"))
-        for call in self._end.calls:
-            output.append(OutputCall(id=f"fc_{call.id[5:]}", call_id=call.id, name=call.name, arguments=call.arguments))
-        return output
-
-    def _ended(self, usage: Counts, timings: Timings) -> Response:
-        cut = self._end.finish == "length"
-        read, made = usage.prompt_tokens, usage.completion_tokens
-        return msgspec.structs.replace(
-            self._response,
-            status="incomplete" if cut else "completed",
-            incomplete_details={"reason": "max_output_tokens"} if cut else None,
-            output=self._output(),
-            usage=TokenCounts(
-                *(read, {"cached_tokens": 0}, made, {"reasoning_tokens": 0}, read + made), edgespec=usage.edgespec
-            ),
-            timings=timings,
-        )
