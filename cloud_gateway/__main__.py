@@ -46,10 +46,6 @@ def build_parser() -> argparse.ArgumentParser:
         dest="what", required=True, metavar="COMMAND"
     )
     _verb(identity, "rotate", commands.rotate_identity, "make new keys, which the old one signs for the workers")
-    audit = _verb(verbs, "audit", commands.show_audit, "show which workers were given which requests")
-    audit.add_argument(
-        "--since", type=commands.since, default=0.0, metavar="WHEN", help="only from then on: 90m, 24h, 7d, or a date"
-    )
     status = _verb(verbs, "status", commands.status, "show what the running gateway is doing")
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml", parts)

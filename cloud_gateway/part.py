@@ -7,11 +7,13 @@ the gateway does: `Foundation` is there before the models are loaded, `Serving` 
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from edgespec.shared import command
 from edgespec.shared.part import Part, Settings
 
 if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
@@ -19,12 +21,38 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
+    from cloud_gateway.core.requests.request import GenerationRequest
     from cloud_gateway.core.trace.format import Trace
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
     from cloud_gateway.models.drafts import IdlingDraft
     from cloud_gateway.models.target_model import Target
     from edgespec.core.protocol.signing import SigningKey
+    from edgespec.shared.control import Handler
+
+CONFIGURATION = "gateway.toml"
+WorkerChange = Literal["quarantined", "lifted"]
+"""A worker was put under quarantine, or released from it."""
+
+
+def no_arguments(parser: ArgumentParser) -> None:
+    """The arguments of a verb that has none of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayVerb:
+    """A verb of `cloud-gateway` with the options that all have: `--config`, `--set`, `--json`."""
+
+    name: str
+    run: command.Command
+    """Runs the verb and returns its exit code; it imports the verb's code."""
+    help: str
+    arguments: Callable[[ArgumentParser], None] = no_arguments
+    """Adds the verb's own arguments to its parser."""
+
+    def add(self, verbs: _SubParsersAction[ArgumentParser]) -> None:
+        """Adds the verb to the command line."""
+        self.arguments(command.add_verb(CONFIGURATION, verbs, self.name, self.run, self.help))
 
 
 @dataclass(frozen=True)
@@ -48,6 +76,18 @@ class Serving:
     """All paired workers, as `cloud-gateway workers list` shows them."""
 
 
+class PromptBook(Protocol):
+    """Notes which workers are sent the prompts of requests."""
+
+    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
+        """The prompt is sent to a worker, by its key id and name."""
+
+    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
+        """Nothing more of the request is sent to the worker. `reason`: as of `events.Released`; `frames`: those of the
+        worker that brought candidates.
+        """
+
+
 class Running:
     """A part in one gateway process, on the event loop. Each method does nothing until a part overrides it."""
 
@@ -55,12 +95,23 @@ class Running:
         """Routes of the chat API. Called once, before its port is opened; they are public or need a key."""
         return ()
 
+    def handlers(self) -> Mapping[str, Handler]:
+        """Handlers of the control socket, by name. Called once, before the socket is opened."""
+        return {}
+
+    def worker_changed(self, change: WorkerChange, worker: str, name: str, why: str) -> None:
+        """Called on the event loop after each change. `worker`: key id; `why`: empty if it was lifted."""
+
     def recording(self, serving: Serving) -> Recording | None:
         """What listens to requests. Called once, when the models are loaded; None if nothing does.
 
         A listener is given each event and its effects on the engine's thread. It may not block or change them, and it
         is dropped from a request if it fails.
         """
+        return None
+
+    def book(self) -> PromptBook | None:
+        """Called once by an engine without `Generation`, such as edgespec-vllm's, in the place of `recording`."""
         return None
 
     async def close(self) -> None:

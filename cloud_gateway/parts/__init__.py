@@ -6,10 +6,19 @@ A part is removed by its line here, `git rm -r cloud_gateway/parts/NAME tests/pa
 from __future__ import annotations
 
 from cloud_gateway.part import GatewayPart
-from cloud_gateway.parts import flight_recorder, live_picture, opentelemetry, rejection, responses_api, self_draft
+from cloud_gateway.parts import (
+    audit,
+    flight_recorder,
+    live_picture,
+    opentelemetry,
+    rejection,
+    responses_api,
+    self_draft,
+)
 from edgespec.shared.part import brought
 
 PARTS: tuple[GatewayPart, ...] = (
+    audit.PART,
     flight_recorder.PART,
     live_picture.PART,
     opentelemetry.PART,

@@ -3,7 +3,7 @@
 Public, by module:
 
 - `commands`: all
-- `config`: `GatewaySettings`, `LocalDraftSection`
+- `config`: `GatewaySettings`, `given`, `LocalDraftSection`
 - `loading`: `engine_settings`, `load_models`, `measure`, `Models`
 - `model_commands`: all
 - `targets`: `check_models`, `draft_maker`, `dtype_for`

@@ -13,25 +13,21 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.process import config, views
-from cloud_gateway.process.audit import entries
 from cloud_gateway.process.views import CHANGED
 from edgespec import __version__
-from edgespec.core.errors import KeyStoreError, PairingError
+from edgespec.core.errors import PairingError
 from edgespec.shared import control_client as control
 from edgespec.shared import folders, logs, unit
 from edgespec.shared.installed import another
 from edgespec.shared.starting import Starting
 
 Row = Mapping[str, Any]
-AUDIT_LINE = "{:19}  {:28}  {:24}  {:9}  {:28}  {:>6}  {}"
 VERSION = f"cloud-gateway {__version__} (Python {platform.python_version()})"
 
 
@@ -73,14 +69,14 @@ def uninstall(args: argparse.Namespace) -> int:
 
 
 def status(args: argparse.Namespace) -> int:
-    socket = _socket(args)
+    socket = control_socket(args)
     if args.watch and not args.json:
         views.show_live(lambda: (control.call(socket, "status"), control.call(socket, "workers")["workers"]))
     while args.watch and args.json:
-        _print_json(control.call(socket, "status"))
+        print_json(control.call(socket, "status"))
         time.sleep(1.0)
     answer = control.call(socket, "status")
-    return _print_json(answer) if args.json else _print(views.text(answer))
+    return print_json(answer) if args.json else _print(views.text(answer))
 
 
 # --- pairing -------------------------------------------------------------------------------------------------------
@@ -88,9 +84,9 @@ def status(args: argparse.Namespace) -> int:
 
 def pair(args: argparse.Namespace) -> int:
     """`cloud-gateway pair`: shows codes until a worker is paired or the window closes (raised as PairingError)."""
-    for event in control.stream(_socket(args), "pair", groups=args.group):
+    for event in control.stream(control_socket(args), "pair", groups=args.group):
         if args.json:
-            _print_json(event)
+            print_json(event)
         elif "code" in event:
             _show_code(event)
         elif "failed" in event:
@@ -120,7 +116,7 @@ BROUGHT = ("requests", "frames", "accepted", "rank", "why")
 def list_workers(args: argparse.Namespace) -> int:
     rows = _ask(args, "workers")["workers"]
     if args.json:
-        return _print_json({"workers": rows})
+        return print_json({"workers": rows})
     if not rows:
         return _print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
     table = [
@@ -140,7 +136,7 @@ def change_worker(change: str, args: argparse.Namespace) -> int:
     row = _ask(args, f"{change}_worker", id=args.id, values=values)
     until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
     said = CHANGED[change].format(**row, until=until, listed=" ".join(row["groups"]))
-    return _print_json(row) if args.json else _print(said)
+    return print_json(row) if args.json else _print(said)
 
 
 def _state(row: Row) -> str:
@@ -170,7 +166,7 @@ def create_key(args: argparse.Namespace) -> int:
     }
     row = _ask(args, "create_key", name=args.name, **options)
     if args.json:
-        return _print_json(row)
+        return print_json(row)
     print(row["key"])
     print(f"\nThis is API key {row['id']}; it is not stored and cannot be shown again.")
     groups = " ".join(row["groups"])
@@ -182,7 +178,7 @@ def create_key(args: argparse.Namespace) -> int:
 def list_keys(args: argparse.Namespace) -> int:
     rows = _ask(args, "keys")["keys"]
     if args.json:
-        return _print_json({"keys": rows})
+        return print_json({"keys": rows})
     if not rows:
         return _print("There are no API keys yet; 'cloud-gateway keys create' makes one.")
     table = []
@@ -196,7 +192,7 @@ def list_keys(args: argparse.Namespace) -> int:
 def revoke_key(args: argparse.Namespace) -> int:
     row = _ask(args, "revoke_key", id=args.id)
     text = f"API key {row['id']} is revoked; a running gateway refuses it from now on."
-    return _print_json(row) if args.json else _print(text)
+    return print_json(row) if args.json else _print(text)
 
 
 # --- the gateway's own keys ----------------------------------------------------------------------------------------
@@ -211,7 +207,7 @@ def rotate_identity(args: argparse.Namespace) -> int:
     made = ServerKeyStore(_key_folder(args).parent).rotate_gateway()
     old, new = key_id(made.old_key), key_id(made.new_key)
     if args.json:
-        return _print_json({"old": old, "new": new})
+        return print_json({"old": old, "new": new})
     print(
         f"The gateway's identity {old} is replaced by {new}, and its TLS key by another one. Restart the gateway: each "
         f"worker that has linked within {GRACE_S / 86400:.0f} days then takes the new keys at its next link; others "
@@ -220,23 +216,7 @@ def rotate_identity(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- audit log -----------------------------------------------------------------------------------------------------
-
-
-def show_audit(args: argparse.Namespace) -> int:
-    """`cloud-gateway audit`: read by the running gateway, which may be another user; without one, from its files."""
-    if not args.json:
-        print(AUDIT_LINE.format("TIME", "REQUEST", "KEY", "EVENT", "WORKER", "FRAMES", "ENDED").rstrip())
-    for row in _audit_rows(args):
-        if args.json:
-            _print_json(row)
-            continue
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
-        who, worker = f"{row['key_name'] or '-'} ({row['key']})", f"{row['worker_name']} ({row['worker']})"
-        frames = row.get("frames", "-")
-        line = AUDIT_LINE.format(at, row["request"], who, row["event"], worker, frames, row.get("reason", "-"))
-        print(line.rstrip())
-    return 0
+# --- times ----------------------------------------------------------------------------------------------------------
 
 
 def since(text: str, sign: int = -1) -> float:
@@ -254,38 +234,27 @@ def expiry(text: str) -> float | None:
     return None if text == "never" else since(text, 1)
 
 
-def _audit_rows(args: argparse.Namespace) -> Iterator[Row]:
-    if _is_running(path := _socket(args)):
-        for event in control.stream(path, "audit", since=args.since):
-            yield from event["entries"]
-        return
-    folder = folders.audit_dir(config.given(args).daemon.state_dir)
-    try:
-        yield from map(msgspec.to_builtins, entries(folder, args.since))
-    except OSError as error:
-        raise KeyStoreError(f"{folder}: cannot read it ({error.strerror or error}).") from None
-
-
 # --- common --------------------------------------------------------------------------------------------------------
 
 
-def _socket(args: argparse.Namespace) -> Path:
+def control_socket(args: argparse.Namespace) -> Path:
+    """The control socket of the gateway that the configuration names; it need not exist."""
     return folders.find_socket("gateway", config.given(args).daemon.state_dir)
 
 
 def _ask(args: argparse.Namespace, method: str, **params: Any) -> Any:
     """Calls a handler of the running gateway; without one, the same handler on the gateway's files."""
-    if _is_running(path := _socket(args)):
+    if is_running(path := control_socket(args)):
         return control.call(path, method, **params)
     from cloud_gateway.links.paired import PairedWorkers
     from cloud_gateway.process.control import Commands
 
-    keys, audits = _key_folder(args), folders.audit_dir(config.given(args).daemon.state_dir)
-    handler: Any = Commands(PairedWorkers(keys), KeyRing(keys), audits).handlers()[method]
+    keys = _key_folder(args)
+    handler: Any = Commands(PairedWorkers(keys), KeyRing(keys)).handlers()[method]
     return asyncio.run(handler(**params))
 
 
-def _is_running(path: Path) -> bool:
+def is_running(path: Path) -> bool:
     """Whether a gateway listens there. One that refuses this user counts: the call that follows reports why."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
@@ -311,7 +280,8 @@ def _print(text: str) -> int:
     return 0
 
 
-def _print_json(value: object) -> int:
+def print_json(value: object) -> int:
+    """Prints one line; returns the exit code of a command that succeeded."""
     return _print(json.dumps(value))
 
 

@@ -85,12 +85,6 @@ class MetricsSection(Section, frozen=True):
     port: Port = 9464
 
 
-class AuditSection(Section, frozen=True):
-    """[audit]: the record of which worker was given which request."""
-
-    keep: Annotated[int, Meta(ge=0, le=100)] = 4
-
-
 class DaemonSection(Section, frozen=True):
     state_dir: Folder = ""
     log_level: LogLevel = "info"
@@ -130,8 +124,6 @@ REMOVED: Mapping[str, str] = {
     "link.connections_per_s": _CONSTANT,
     "metrics.host": "the figures are served at 127.0.0.1.",
     "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
-    "audit.enabled": "`audit.keep = 0` keeps no audit log.",
-    "audit.max_kb": "a file has 4 MiB; `audit.keep` says how many are kept.",
 }
 """Keys of earlier versions, each with what holds instead."""
 
@@ -149,7 +141,6 @@ class GatewaySettings(Settings, frozen=True):
     limits: ClientBounds = ClientBounds()
     link: LinkSection = LinkSection()
     metrics: MetricsSection = MetricsSection()
-    audit: AuditSection = AuditSection()
     daemon: DaemonSection = DaemonSection()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

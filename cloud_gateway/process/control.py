@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.router import Merit, cost_s
-from cloud_gateway.process.audit import AuditLog, entries
 from cloud_gateway.process.views import CHANGED, key_row, worker_row
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.names import key_id
@@ -26,8 +21,9 @@ if TYPE_CHECKING:
     from cloud_gateway.links.server import Links
     from cloud_gateway.process.link_port import LinkPort
 
-AUDIT_BATCH = 200
-"""Entries of one message: about 70 KB, so that other commands do not wait long."""
+
+def nobody_listens(worker: str, name: str) -> None:
+    """Of commands that work on files alone."""
 
 
 class Commands:
@@ -37,13 +33,15 @@ class Commands:
         self,
         paired: PairedWorkers,
         ring: KeyRing,
-        audit_dir: Path,
         port: LinkPort | None = None,
-        audit: AuditLog | None = None,
+        lifted: Callable[[str, str], None] = nobody_listens,
     ) -> None:
-        """`port` and `audit`: of the running gateway."""
-        self._paired, self._ring, self._audit_dir = paired, ring, audit_dir
-        self._port, self._audit = port, audit
+        """`port`: of the running gateway; `lifted`: called with the key id and name of a worker whose quarantine was
+        ended by command.
+        """
+        self._paired, self._ring = paired, ring
+        self._port = port
+        self._lifted = lifted
         self.engine: Engine | None = None
         """The one that workers draft for, once it runs."""
 
@@ -56,7 +54,6 @@ class Commands:
             "create_key": self.create_key,
             "keys": self.keys,
             "revoke_key": self.revoke_key,
-            "audit": self.audit,
         }
 
     async def pair(self, groups: Sequence[str] = ()) -> AsyncIterator[dict[str, object]]:
@@ -104,8 +101,8 @@ class Commands:
         """
         worker = await asyncio.to_thread(getattr(self._paired, change), id, *values)
         links, link = self._links, None
-        if change == "release" and self._audit is not None:
-            self._audit.worker("lifted", key_id(worker.key), worker.name, "")
+        if change == "release":
+            self._lifted(key_id(worker.key), worker.name)
         if change == "revoke" and links is not None:
             links.revoke(worker.key)
         if change == "regroup" and links is not None:
@@ -132,9 +129,3 @@ class Commands:
 
     async def revoke_key(self, id: str) -> dict[str, object]:  # noqa: A002
         return key_row(await asyncio.to_thread(self._ring.revoke, id))
-
-    async def audit(self, since: float = 0.0) -> AsyncIterator[dict[str, object]]:
-        """The audit log in batches, oldest entries first."""
-        found = entries(self._audit_dir, since)
-        while batch := await asyncio.to_thread(lambda: list(itertools.islice(found, AUDIT_BATCH))):
-            yield {"entries": msgspec.to_builtins(batch)}

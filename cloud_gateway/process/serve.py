@@ -23,8 +23,6 @@ from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
 from cloud_gateway.metrics import Metrics, Totals, metrics_app
 from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
-from cloud_gateway.process.audit import AuditLog
-from cloud_gateway.process.audited import Audited
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
@@ -49,8 +47,6 @@ GRACE_S = 30.0
 """Time for completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
 METRICS_HOST = "127.0.0.1"
 """Figures about other people's requests do not leave this machine."""
-AUDIT_FILE_BYTES = 4 * 2**20
-"""About 11,000 entries; a larger file would take longer to search and to drop."""
 
 OPEN_API = (
     "`api.host` is %s: API keys and prompts cross the network unencrypted, for everyone on it to read; set it to "
@@ -88,9 +84,7 @@ class Gateway:
         self._methods = methods_of(parts)
         limits = Limits.of(settings.api, settings.limits, settings.target.slots, self._methods)
         self.api = Api(limits, self.metrics)
-        audits, keep = folders.audit_dir(settings.daemon.state_dir), settings.audit.keep
-        self.audit = AuditLog(audits, AUDIT_FILE_BYTES, keep) if keep else None
-        self.commands = Commands(self.port.paired, self.keys, audits, self.port, self.audit)
+        self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
         foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)
         self.running: list[Running] = [part.start(foundation) for part in parts]
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
@@ -134,6 +128,8 @@ class Gateway:
         settings = self.settings
         closing.enter_context(held(folders.state_dir("gateway", settings.daemon.state_dir), "gateway"))
         handlers = self.commands.handlers() | {"status": self.status}
+        for running in self.running:
+            handlers |= running.handlers()
         control = ControlServer(folders.socket_file("gateway", settings.daemon.state_dir), handlers)
         await control.start()
         closing.push_async_callback(control.close)
@@ -167,8 +163,6 @@ class Gateway:
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """The engine, which runs until `closing` is left."""
         recorders = self._recordings(models)
-        if self.audit is not None:
-            recorders.append(Audited(self.audit))
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = Engine(
@@ -212,8 +206,6 @@ class Gateway:
         )
         for running in self.running:
             closing.push_async_callback(running.close)
-        if self.audit is not None:
-            closing.push_async_callback(asyncio.to_thread, self.audit.close)
         self.commands.engine = engine = await self.make_engine(models, links, closing)
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
@@ -223,8 +215,12 @@ class Gateway:
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
 
     def _note_quarantine(self, worker: str, name: str, why: str) -> None:
-        if self.audit is not None:
-            self.audit.worker("quarantined", worker, name, why)
+        for running in self.running:
+            running.worker_changed("quarantined", worker, name, why)
+
+    def _note_lifted(self, worker: str, name: str) -> None:
+        for running in self.running:
+            running.worker_changed("lifted", worker, name, "")
 
     async def _start_own_worker(self, closing: AsyncExitStack) -> frozenset[str]:
         """Starts it if one is configured; returns the groups that every request may use because of it."""

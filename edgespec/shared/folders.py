@@ -37,11 +37,6 @@ def cache_dir() -> Path:
     return (cache if cache.is_absolute() else expand("~/.cache")) / "edgespec"
 
 
-def audit_dir(configured: str = "") -> Path:
-    """The folder of the gateway's audit log; it need not exist."""
-    return state_dir("gateway", configured) / "audit"
-
-
 def socket_file(role: Role, configured: str = "") -> Path:
     """The control socket of a daemon of this role. `configured` is `daemon.state_dir`."""
     return _socket_folder(role, configured) / f"{role}.sock"

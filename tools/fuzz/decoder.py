@@ -9,6 +9,7 @@ import functools
 import random
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +26,14 @@ TOKENS: Sequence[bytes] = (
 )  # fmt: skip
 """What decoders often get wrong: bad UTF-8, numbers that are too long or none, lengths, and deep nesting in JSON, TOML
 and msgpack."""
+
+
+class Stored(NamedTuple):
+    """A file that a part reads: its name, what reads it, and valid contents."""
+
+    name: str
+    read: Callable[[Path], object]
+    samples: list[bytes]
 
 
 class Codec(NamedTuple):

@@ -23,7 +23,6 @@ from cloud_gateway.core.trace.play import check
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.models.headers import heads_need
 from cloud_gateway.parts import all_parts
-from cloud_gateway.process import audit
 from cloud_gateway.process.config import schema
 from edgespec import parts as worker_parts
 from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
@@ -35,6 +34,7 @@ from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker import config as worker_config
 from edgespec_lab.survey.sample import Sample, SurveyFileError
 from edgespec_lab.survey.sample import read as read_samples
+from tools import parts
 from tools.fuzz.decoder import JSON, MSGPACK, Codec, Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
 
@@ -85,7 +85,7 @@ def table() -> dict[str, Decoder]:
             lambda data: ring.check(data.decode("utf-8", "surrogateescape")), [b"Bearer es-abcdefgh-secret"],
             ClientError, cost=8,
         ),
-        "audit log": _file("audit.jsonl", lambda path: list(audit.entries(path.parent)), [_AUDITED]),
+        **{kind: _file(*stored) for kinds in parts.STORED for kind, stored in kinds.items()},
         "survey": _file("samples.jsonl", lambda path: read_samples([path]), [_SAMPLED], SurveyFileError),
         "trace": Decoder(_trace, [trace.seal(one, KEY) for one in traces], TraceError, cost=20),
         "signed trace": Decoder(
@@ -216,9 +216,6 @@ _API_KEY = Key(
     hashlib.sha256(b"\x5a\x1fsecret").hexdigest(),
     offload=True,
     groups=("lab", "default"),
-)
-_AUDITED = (
-    b'{"time":1.5,"event":"assigned","request":"r","key":"k","key_name":"n","worker":"w","worker_name":"lab"}\n' * 2
 )
 _SAMPLED = (
     msgspec.json.encode(

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import FrameArrived
+from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.engine import queued_answers
 from cloud_gateway.engine.queued_answers import FIRST_NUMBER
-from cloud_gateway.process.audited import Audited
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
@@ -58,17 +61,39 @@ class Writer(LoopWorker):
         return [body.reason for body in self.seen if isinstance(body, Close) and body.request >= FIRST_NUMBER]
 
 
-class Book:
-    """The entries of the audit log, by the first token of their requests."""
+Entries = list[tuple[int, str, str]]
+"""The first token of a request, a worker's name, and `assigned` or why it was given no more."""
+
+
+class Shown(events.Listener):
+    """Notes which workers are sent a request's prompt."""
+
+    def __init__(self, first: int, entries: Entries) -> None:
+        self._first, self._entries = first, entries
+
+    def handled(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
+        if isinstance(event, events.WorkerChanged) and event.assigns and effects:
+            self._entries.append((self._first, event.name or event.worker, "assigned"))
+        for effect in effects:
+            if isinstance(effect, events.Released):
+                self._entries.append((self._first, effect.given.name, effect.reason))
+
+    def noted(self, note: events.Note, now: float) -> None:
+        match note:
+            case events.PromptSent(_, name):
+                self._entries.append((self._first, name, "assigned"))
+            case events.PromptWithdrawn(_, name, reason, _):
+                self._entries.append((self._first, name, reason))
+
+
+class Noting:
+    """Listens to all requests."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, str, str]] = []
+        self.entries: Entries = []
 
-    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        self.entries.append((request.tokens[0], name, "assigned"))
-
-    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        self.entries.append((request.tokens[0], name, reason))
+    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> Shown:
+        return Shown(generation.request.tokens[0], self.entries)
 
 
 async def queued(
@@ -78,17 +103,17 @@ async def queued(
     local: TableDraft | None = None,
     target: TableTarget | None = None,
 ) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
-    """The completion of a request that waited behind another one, and its entries in the audit log."""
+    """The completion of a request that waited behind another one, and which workers were sent its prompt."""
     with engines() as make:
-        settings, book = SourceSettings(queued_answers=answers), Book()
+        settings, noting = SourceSettings(queued_answers=answers), Noting()
         target = target or TableTarget(slots=1)
-        engine = make(worker, local, target, recorders=[Audited(book)], sources=settings, prefer="offload")
+        engine = make(worker, local, target, recorders=[noting], sources=settings, prefer="offload")
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
         await asyncio.sleep(0)
         tokens, done = await complete(engine, request or wanted())
         await first
-    assert all(entry[0] == 2 for entry in book.entries), "the one that runs is shown to nobody"
-    return tokens, done.usage, book.entries
+    assert all(entry[0] == 2 for entry in noting.entries), "the one that runs is shown to nobody"
+    return tokens, done.usage, noting.entries
 
 
 @pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")

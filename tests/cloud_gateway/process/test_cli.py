@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from cloud_gateway.__main__ import main
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.process import views
+from cloud_gateway.process.commands import since
 from edgespec import __version__
 from edgespec.__main__ import main as worker_main
 from edgespec.core.protocol.names import key_id
@@ -237,3 +239,11 @@ def test_a_mistyped_verb_or_option_is_named(capsys: pytest.CaptureFixture[str]) 
             program(typed)
         assert ended.value.code == 2
         assert f"Did you mean `{meant}`?" in capsys.readouterr().err
+
+
+def test_since_takes_spans_and_dates() -> None:
+    now = time.time()
+    assert [round(now - since(text)) for text in ("90m", "24h", "7d")] == [5400, 86400, 604800]
+    assert since("2026-11-20T08:00+00:00") == 1795161600
+    with pytest.raises(ArgumentTypeError, match="'yesterday' is no time"):
+        since("yesterday")

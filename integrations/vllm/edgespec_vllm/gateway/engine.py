@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 
@@ -19,7 +19,7 @@ from cloud_gateway.core.requests.accounting import FrameLedger, Stats
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest, Usage
 from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.engine.exchange import LinkEvent, Stream, Waiting
-from cloud_gateway.process.audited import Book
+from cloud_gateway.part import PromptBook
 from edgespec.core.errors import ClientError
 from edgespec_vllm.gateway import bodies
 from edgespec_vllm.gateway.bodies import RefusedError, UpstreamError
@@ -50,11 +50,11 @@ class VllmEngine(Ledger):
 
     def __init__(
         self, server: Server, model: ServedModel, eos: frozenset[int], *, slots: int, queue_limit: int, drafts: bool,
-        audit: Book | None = None,
+        books: Sequence[PromptBook] = (),
     ) -> None:  # fmt: skip
-        """`drafts`: whether vLLM verifies those of workers."""
+        """`drafts`: whether vLLM verifies those of workers; `books`: of the parts."""
         self.stats, self._server, self._model, self._eos = Stats(), server, model, eos
-        self._slots, self._drafts, self._audit = slots, drafts, audit
+        self._slots, self._drafts, self._books = slots, drafts, books
         self.name = model.id
         """Of the model at vLLM."""
         self._queue: Waiting[Completion] = Waiting(queue_limit)
@@ -193,16 +193,16 @@ class VllmEngine(Ledger):
     def assigned(self, tag: str, worker: str, name: str) -> None:
         if (one := self._running.get(tag)) is not None:
             one.usage.by_worker.setdefault(name, {"frames": 0, "fresh": 0, "verified": 0, "accepted": 0})
-            if self._audit is not None:
-                self._audit.assigned(one.request, worker, name)
+            for book in self._books:
+                book.assigned(one.request, worker, name)
             one.workers[worker] = name
 
     def released(self, tag: str, worker: str, name: str, why: str, frames: int) -> None:
         one = self._running.get(tag)
         if one is None or not one.workers.pop(worker, ""):
             return
-        if self._audit is not None:
-            self._audit.released(one.request, worker, name, why, frames)
+        for book in self._books:
+            book.released(one.request, worker, name, why, frames)
 
     def frame(self, tag: str, name: str, fresh: int, *, useful: bool) -> None:
         one = self._running.get(tag)

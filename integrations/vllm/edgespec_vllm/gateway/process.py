@@ -93,9 +93,10 @@ class VllmGateway(Gateway):
         """Starts vLLM and the board. Raises ModelError."""
         folder = folders.socket_file("gateway", self.settings.daemon.state_dir).parent
         server = self._server(folder)
+        books = [book for running in self.running if (book := running.book()) is not None]
         engine = VllmEngine(
             server, models.served, self._eos, slots=self.settings.target.slots, queue_limit=QUEUE_LIMIT,
-            drafts=self.drafts, audit=self.audit,
+            drafts=self.drafts, books=books,
         )  # fmt: skip
         streams = engine.offloading = links.inbox = Streams(links, asyncio.get_running_loop().time, engine)
         board = BoardServer(folder / BOARD_FILE, streams, models.served.vocab_size)

@@ -46,8 +46,7 @@ class LinkProcess:
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.port = LinkPort(settings.link, store)
         self.links = self.port.make_links(words.digest, len(words.entries), connection_shares()["link"])
-        audits = folders.audit_dir(settings.daemon.state_dir)
-        self.commands = Commands(self.port.paired, KeyRing(store.folder), audits, self.port)
+        self.commands = Commands(self.port.paired, KeyRing(store.folder), self.port)
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)
 
     async def run(self) -> None:

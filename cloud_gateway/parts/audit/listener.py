@@ -1,34 +1,21 @@
-"""Which workers are sent a request's prompt, as the audit log has it.
-
-Apart from `audit`, which the command line imports to read the log, and which needs no model's library.
-"""
+"""Which workers are sent a request's prompt, as the audit log has it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
-
-
-class Book(Protocol):
-    """The log, as listeners write to it."""
-
-    def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
-        """The prompt is sent to a worker."""
-
-    def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
-        """Nothing more of the request is sent to the worker."""
+from cloud_gateway.part import PromptBook
 
 
 class RequestAudit(events.Listener):
     """Writes down which workers are sent one request's prompt."""
 
-    def __init__(self, request: GenerationRequest, book: Book) -> None:
+    def __init__(self, request: GenerationRequest, book: PromptBook) -> None:
         self._request = request
         self._book = book
 
@@ -52,7 +39,7 @@ class RequestAudit(events.Listener):
 class Audited:
     """Writes down the requests of the engine (`engine.exchange.Recording`)."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: PromptBook) -> None:
         self._book = book
 
     def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> RequestAudit:

@@ -8,6 +8,7 @@ a queue; a separate thread writes.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import logging
@@ -15,7 +16,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,7 +29,7 @@ from edgespec.shared.log_text import Throttle, cause
 if TYPE_CHECKING:
     from cloud_gateway.core.requests.request import GenerationRequest
 
-log = logging.getLogger("cloud_gateway.process.audit")
+log = logging.getLogger("cloud_gateway.parts.audit")
 
 FILE_NAME = "audit.jsonl"
 """The file of the entries without a key."""
@@ -36,6 +37,9 @@ MAX_PENDING = 10_000
 """Entries that may wait for the disk, about 3 MB; further ones are dropped and counted."""
 MAX_BATCH = 500
 """Entries of one write."""
+
+BATCH = 200
+"""Entries of one message: about 70 KB, so that other commands do not wait long."""
 
 Kind = Literal["assigned", "released", "declined", "moved", "quarantined", "lifted"]
 
@@ -170,6 +174,13 @@ def entries(folder: Path, since: float = 0.0) -> Iterator[Entry]:
     """The entries from `since` (Unix seconds) on, oldest first; damaged lines are skipped. Raises OSError."""
     names = {path.name.partition(".jsonl")[0] for path in folder.glob("audit*.jsonl*")}
     return heapq.merge(*(_of_one(folder, f"{name}.jsonl", since) for name in names), key=lambda entry: entry.time)
+
+
+async def batches(folder: Path, since: float) -> AsyncIterator[dict[str, object]]:
+    """The entries from `since` on for the control socket, oldest first. Raises OSError."""
+    found = entries(folder, since)
+    while batch := await asyncio.to_thread(lambda: list(itertools.islice(found, BATCH))):
+        yield {"entries": msgspec.to_builtins(batch)}
 
 
 def file_name(key: str) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ from cloud_gateway.__main__ import main
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.exchange import Declined
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.process.audit import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
-from cloud_gateway.process.audited import Audited
-from cloud_gateway.process.commands import since
+from cloud_gateway.parts.audit import Auditing
+from cloud_gateway.parts.audit.book import FILE_NAME, MAX_PENDING, AuditLog, Entry, append, entries, file_name
+from cloud_gateway.parts.audit.listener import Audited
 from tests.support.engines import complete, engines
 from tests.support.until import until
 from tools.doubles.engines import TableDraft
@@ -148,7 +149,7 @@ def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
 FULL = """
 import resource, sys, time
 from pathlib import Path
-from cloud_gateway.process.audit import AuditLog, entries
+from cloud_gateway.parts.audit.book import AuditLog, entries
 from cloud_gateway.core.requests.request import GenerationRequest
 from edgespec.shared import logs
 folder, request = Path(sys.argv[1]), GenerationRequest([1], 1, id="req_1", key="3kTq9XwZ", key_name="alice")
@@ -173,7 +174,7 @@ def test_a_full_disk_costs_entries_and_one_log_line_a_minute(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
-    assert "ERROR   cloud_gateway.process.audit: the audit log cannot be written (File too large): " in line
+    assert "ERROR   cloud_gateway.parts.audit: the audit log cannot be written (File too large): " in line
 
 
 def test_a_disk_that_does_not_answer_holds_nobody_up(
@@ -214,10 +215,25 @@ def test_the_command_shows_the_files_where_no_gateway_runs(capsys: pytest.Captur
     assert (row["request"], row["event"], row["frames"]) == ("req_new", "released", 12)
 
 
-def test_since_takes_spans_and_dates() -> None:
-    now = time.time()
-    assert [round(now - since(text)) for text in ("90m", "24h", "7d")] == [5400, 86400, 604800]
-    assert since("2026-11-20T08:00+00:00") == 1795161600
-    with pytest.raises(SystemExit) as usage:
-        main(["audit", "--since", "yesterday"])
-    assert usage.value.code == 2
+async def answered(running: Auditing) -> list[dict[str, Any]]:
+    """The entries that the handler of the control socket sends."""
+    batches: Any = running.handlers()["audit"](since=0.0)
+    return [entry async for batch in batches for entry in batch["entries"]]
+
+
+async def test_changes_of_workers_are_recorded_and_the_handler_reads_them(tmp_path: Path) -> None:
+    running = Auditing(tmp_path, AuditLog(tmp_path, 100_000, 2))
+    running.worker_changed("quarantined", "7ba1", "lab-7", "its drafts were never right")
+    running.worker_changed("lifted", "7ba1", "lab-7", "")
+    await running.close()
+
+    shown = [(entry["event"], entry["worker_name"], entry.get("reason", "")) for entry in await answered(running)]
+    assert shown == [("quarantined", "lab-7", "its drafts were never right"), ("lifted", "lab-7", "")]
+
+
+async def test_what_was_recorded_can_be_read_while_nothing_is(tmp_path: Path) -> None:
+    who = ("k", "n", "w", "lab")
+    append(tmp_path / FILE_NAME, [Entry(1.5, "assigned", "r", *who)], 10**6, 1)
+    running = Auditing(tmp_path, None)
+    running.worker_changed("lifted", "7ba1", "lab-7", "")
+    assert [entry["request"] for entry in await answered(running)] == ["r"]
