@@ -7,13 +7,12 @@ the gateway does: `Foundation` is there before the models are loaded, `Serving` 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from edgespec.shared import command
+from edgespec.shared.command import ConfiguredVerb
 from edgespec.shared.part import Part, Settings
 
 if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
@@ -30,29 +29,14 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from edgespec.core.protocol.signing import SigningKey
     from edgespec.shared.control import Handler
 
-CONFIGURATION = "gateway.toml"
 WorkerChange = Literal["quarantined", "lifted"]
 """A worker was put under quarantine, or released from it."""
 
 
-def no_arguments(parser: ArgumentParser) -> None:
-    """The arguments of a verb that has none of its own."""
+class GatewayVerb(ConfiguredVerb):
+    """A verb of `cloud-gateway`."""
 
-
-@dataclass(frozen=True, slots=True)
-class GatewayVerb:
-    """A verb of `cloud-gateway` with the options that all have: `--config`, `--set`, `--json`."""
-
-    name: str
-    run: command.Command
-    """Runs the verb and returns its exit code; it imports the verb's code."""
-    help: str
-    arguments: Callable[[ArgumentParser], None] = no_arguments
-    """Adds the verb's own arguments to its parser."""
-
-    def add(self, verbs: _SubParsersAction[ArgumentParser]) -> None:
-        """Adds the verb to the command line."""
-        self.arguments(command.add_verb(CONFIGURATION, verbs, self.name, self.run, self.help))
+    configuration = "gateway.toml"
 
 
 @dataclass(frozen=True)

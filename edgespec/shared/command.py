@@ -10,9 +10,10 @@ import signal
 import sys
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from edgespec.core.errors import EdgespecError, MissingPackageError
 from edgespec.shared import logs
@@ -67,6 +68,28 @@ def add_verb(
         parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, **{} if sets else {"set": []})
     return parser
+
+
+def no_arguments(parser: ArgumentParser) -> None:
+    """The arguments of a verb that has none of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredVerb:
+    """Base of a program's verbs with the options that all have: `--config`, `--set`, `--json`."""
+
+    configuration: ClassVar[str]
+    """The name of the program's configuration file."""
+    name: str
+    run: Command
+    """Runs the verb and returns its exit code; it imports the verb's code."""
+    help: str
+    arguments: Callable[[ArgumentParser], None] = no_arguments
+    """Adds the verb's own arguments to its parser."""
+
+    def add(self, verbs: _SubParsersAction[ArgumentParser]) -> None:
+        """Adds the verb to the command line."""
+        self.arguments(add_verb(self.configuration, verbs, self.name, self.run, self.help))
 
 
 def add_service_verbs(

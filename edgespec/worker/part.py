@@ -6,36 +6,18 @@ list. The worker's other files get what they need of it, and name no part.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from edgespec.shared import command
+from edgespec.shared.command import ConfiguredVerb
 from edgespec.shared.part import Part, Settings
 
-CONFIGURATION = "worker.toml"
 
+class WorkerVerb(ConfiguredVerb):
+    """A verb of `edgespec`."""
 
-def no_arguments(parser: ArgumentParser) -> None:
-    """The arguments of a verb that has none of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerVerb:
-    """A verb of `edgespec` with the options that all have: `--config`, `--set`, `--json`."""
-
-    name: str
-    run: command.Command
-    """Runs the verb and returns its exit code; it imports the verb's code."""
-    help: str
-    arguments: Callable[[ArgumentParser], None] = no_arguments
-    """Adds the verb's own arguments to its parser."""
-
-    def add(self, verbs: _SubParsersAction[ArgumentParser]) -> None:
-        """Adds the verb to the command line."""
-        parser = command.add_verb(CONFIGURATION, verbs, self.name, self.run, self.help)
-        self.arguments(parser)
+    configuration = "worker.toml"
 
 
 @dataclass(frozen=True, slots=True)
