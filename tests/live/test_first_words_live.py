@@ -35,7 +35,9 @@ class Terminal:
     def __init__(self, argv: Sequence[str]) -> None:
         self._ours, theirs = pty.openpty()
         os.set_blocking(self._ours, False)
-        self.process = subprocess.Popen(["setsid", "--ctty", *argv], stdin=theirs, stdout=theirs, stderr=theirs)
+        # Tests that run under `nohup` would hand the ignored SIGHUP on, which a daemon respects.
+        command = ["env", "--default-signal=HUP", "setsid", "--ctty", *argv]
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         self._text = b""
 
