@@ -84,4 +84,5 @@ class WorkerPart(Part):
 
     presence: MakePresence = always
     report: Callable[[Mapping[str, Any]], Lines] = no_lines
-    """The lines of `edgespec status` about the fields that the part adds to a running worker's status."""
+    """The lines of `edgespec status` about the fields that the part adds to a running worker's status. They are missing if
+    that worker runs without the part (`edgespec run --always`)."""

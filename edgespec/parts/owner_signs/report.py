@@ -10,7 +10,11 @@ from edgespec.worker.report import duration
 
 def lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The state towards the owner, the sources of signs, and the latest times aside."""
-    owner = status["owner"]
+    owner = status.get("owner")
+    if owner is None:
+        yield "owner", "not watched: this worker was started to draft at any time"
+        return
+
     state = owner["state"] or "not known yet"
     if owner["because"]:
         state = f"{state}: {owner['because']}"

@@ -25,3 +25,7 @@ def test_sources_and_times_aside_are_lines_with_the_latest_first() -> None:
         ("  aside", "2026-11-21T23:00:00+0000 for 0:00:02: it is late"),
         ("", "2026-11-21T22:00:00+0000 for 0:01:01: it is busy"),
     ]
+
+
+def test_a_worker_that_runs_without_the_part_has_a_line_too() -> None:
+    assert list(lines({"state": "ready"})) == [("owner", "not watched: this worker was started to draft at any time")]
