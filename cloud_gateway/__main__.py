@@ -138,7 +138,7 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    return command.run(build_parser(), argv)
+    return command.run("cloud-gateway", build_parser, argv)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    return command.run(build_parser(), argv)
+    return command.run("edgespec", build_parser, argv)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -174,20 +174,20 @@ def add_shell_verbs(parser: ArgumentParser, verbs: _SubParsersAction[ArgumentPar
     verbs.add_parser("man", help="print the manual page", description="Print the manual page.").set_defaults(run=page)
 
 
-def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Runs the verb that the arguments name, by its `run`, and returns the exit code.
+def run(program: str, build: Callable[[], ArgumentParser], argv: Sequence[str] | None) -> int:
+    """Builds the parser, runs the verb that the arguments name, by its `run`, and returns the exit code.
 
     A crash in native code prints the Python places of all threads from here on.
     """
     if not faulthandler.is_enabled():
         faulthandler.enable(2)
-    args = parser.parse_args(argv)
     with logs.policy():
         try:
+            args = build().parse_args(argv)
             code = int(args.run(args))
             sys.stdout.flush()
         except EdgespecError as error:
-            print(f"{parser.prog}: {error}", file=sys.stderr)
+            print(f"{program}: {error}", file=sys.stderr)
             return error.exit_code
         except KeyboardInterrupt:
             return 128 + signal.SIGINT
@@ -195,7 +195,7 @@ def run(parser: ArgumentParser, argv: Sequence[str] | None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # avoids a second BrokenPipeError at exit
             return 128 + signal.SIGPIPE
         except Exception as error:  # noqa: BLE001  its text may quote a peer or a client: only places are printed
-            missing = missing_package(error.name, parser.prog) if isinstance(error, ModuleNotFoundError) else None
-            print(f"{parser.prog}: {missing or logs.failure(error)}", file=sys.stderr)
+            missing = missing_package(error.name, program) if isinstance(error, ModuleNotFoundError) else None
+            print(f"{program}: {missing or logs.failure(error)}", file=sys.stderr)
             return (missing or EdgespecError).exit_code
     return code

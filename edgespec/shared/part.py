@@ -98,11 +98,18 @@ P = TypeVar("P", bound=Part)
 def brought(group: str, kind: type[P]) -> tuple[P, ...]:
     """The parts that other distributions have registered as entry points of a group, in the order of their names.
 
-    Raises ConfigError for an entry point that is no part.
+    Raises ConfigError for an entry point that is no part, or cannot be imported.
     """
     parts: list[P] = []
     for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
-        part = entry.load()
+        try:
+            part = entry.load()
+        except Exception as error:
+            who = entry.dist.name if entry.dist is not None else entry.value
+            raise ConfigError(
+                f"{who} brings the part {entry.name}, which cannot be imported ({type(error).__name__}: {error}): "
+                "repair that distribution, or uninstall it."
+            ) from error
         if not isinstance(part, kind):
             raise ConfigError(f"The entry point {entry.name} of {group} is no {kind.__name__}: {entry.value}.")
         parts.append(part)

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     report.set_defaults(run=run_report)
     parser.set_defaults(run=run)
-    return command.run(parser, argv)
+    return command.run(parser.prog, lambda: parser, argv)
 
 
 def run(args: argparse.Namespace) -> int:

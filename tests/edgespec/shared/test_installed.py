@@ -82,7 +82,7 @@ def test_a_module_of_nobody_stays_a_fault_of_this_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker, "_version", lambda _: importlib.import_module("no_such_module"))
-    assert command.run(worker.build_parser(), ["version"]) == EdgespecError.exit_code
+    assert command.run("edgespec", worker.build_parser, ["version"]) == EdgespecError.exit_code
     assert "A fault of this program ended it" in capsys.readouterr().err
 
 

@@ -309,7 +309,7 @@ def verb(_):
     os.abort()
 parser = argparse.ArgumentParser()
 parser.set_defaults(run=verb)
-command.run(parser, [])
+command.run("program", lambda: parser, [])
 """
 
 

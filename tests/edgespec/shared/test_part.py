@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloud_gateway import __main__ as gateway
+from edgespec import __main__ as worker
 from edgespec.core.errors import ConfigError
 from edgespec.shared.part import Part, Settings, brought, composed, example
 from edgespec.shared.settings import Section, assigned, parse
@@ -102,3 +104,18 @@ def test_parts_of_other_distributions_come_by_entry_points(monkeypatch: pytest.M
     entries.append(SimpleNamespace(name="c", value="wrong:PART", load=lambda: 1))
     with pytest.raises(ConfigError, match=r"The entry point c of x\.parts is no Part: wrong:PART"):
         brought("x.parts", Part)
+
+
+def test_a_part_that_cannot_be_imported_is_named_with_its_distribution(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load() -> Part:
+        raise ImportError("no module named gone")
+
+    broken = SimpleNamespace(name="extra", value="extra:PART", load=load, dist=SimpleNamespace(name="edgespec-extra"))
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [broken])
+    for main in (worker.main, gateway.main):
+        assert main(["version"]) == ConfigError.exit_code
+        error = capsys.readouterr().err
+        assert "edgespec-extra brings the part extra, which cannot be imported" in error
+        assert "ImportError: no module named gone" in error and error.endswith("or uninstall it.\n")
