@@ -84,5 +84,5 @@ class WorkerPart(Part):
 
     presence: MakePresence = always
     report: Callable[[Mapping[str, Any]], Lines] = no_lines
-    """The lines of `edgespec status` about the fields that the part adds to a running worker's status. They are missing if
-    that worker runs without the part (`edgespec run --always`)."""
+    """The lines of `edgespec status` about the fields that the part adds to a running worker's status. A worker that was
+    started by `edgespec run --always` has none of them."""
