@@ -84,5 +84,7 @@ class WorkerPart(Part):
 
     presence: MakePresence = always
     report: Callable[[Mapping[str, Any]], Lines] = no_lines
-    """The lines of `edgespec status` about the fields that the part adds to a running worker's status. A worker that was
-    started by `edgespec run --always` has none of them."""
+    """The lines of `edgespec status` about the fields that the part adds to a running worker's status.
+
+    A worker that was started by `edgespec run --always` has none of them.
+    """
