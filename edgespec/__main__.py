@@ -307,7 +307,7 @@ def _ask(args: argparse.Namespace, method: str, show: Callable[[Any], str], **pa
     from edgespec.shared import control_client as control
 
     answer = control.call(_socket(args), method, timeout_s=10.0, **params)
-    return _say(args, answer, show(answer))
+    return _say(args, answer, "" if args.json else show(answer))
 
 
 def _version(args: argparse.Namespace) -> int:
