@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tools.lossless import methods
+from tests.support.lossless import assert_caught, assert_fits
 from tools.lossless.cases import Case, Mutant
-from tools.lossless.scene import RULES, synthetic
 from tools.parts.rejection import METHOD
 from tools.parts.rejection.mutants import MUTANTS
 
@@ -23,15 +22,12 @@ from tools.parts.rejection.mutants import MUTANTS
     ids=lambda case: f"{case.method}-{case.drafter}-{case.siblings}",
 )
 def test_an_honest_case_fits(case: Case) -> None:
-    result = methods.run(case, synthetic(), RULES[case.rule], 16384, seed=5)
-    assert result.fit.p > 1e-4 and result.mismatches == 0
+    assert_fits(case)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_caught(mutant: Mutant) -> None:
-    verdict = methods.run_mutant(mutant, synthetic(), 16384, seed=5)
-    assert verdict.caught, f"p = {verdict.fit.p}"
-    assert verdict.changed is None, "fresh randomness changes answers without any fault"
+    assert assert_caught(mutant).changed is None, "fresh randomness changes answers without any fault"
 
 
 def test_chains_and_every_width_of_trees_are_covered_with_each_drafter() -> None:
