@@ -17,6 +17,7 @@ from edgespec.shared.part import Part, Settings
 
 if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api import ServedModel
+    from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
@@ -109,6 +110,18 @@ class StartPart(Protocol):
         """Raises ConfigError, KeyStoreError. It imports what is heavy only if the settings ask for it."""
 
 
+class Parameters(Protocol):
+    """Loads a part's parameters of requests. `serve` calls it once, before the API opens."""
+
+    def __call__(self) -> Mapping[str, Parameter]:
+        """Parameters by name, of each endpoint that completes."""
+
+
+def no_parameters() -> Mapping[str, Parameter]:
+    """A part that serves no parameter."""
+    return {}
+
+
 def nothing_runs(gateway: Foundation) -> Running:
     """A part without anything of its own in the process that serves."""
     return Running()
@@ -142,6 +155,8 @@ class GatewayPart(Part):
     methods: Mapping[str, Callable[[], Method]] = field(default_factory=dict)
     """Further methods of verification: `policy.verification` -> what loads it. `serve` calls each once, before the API
     opens, and gives the results to the engine and the API."""
+    parameters: Parameters = no_parameters
+    """Parameters of requests which bring sources of candidates."""
     page: TracePage | None = None
     """A recorded trace as a page for a browser; `replay --html` writes that of the first part which has one."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)

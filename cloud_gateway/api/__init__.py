@@ -9,6 +9,7 @@ Public, by module:
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
 - `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `listen`, `Listener`, `METRICS_LIMITS`, `Times`
+- `parameters`: `Counter`, `Encode`, `Parameter`
 - `routes`: `Route`
 - `schema`: `ChatBody`, `ChatMessage`, `check_chat`, `Common`, `JsonSchema`, `Part`, `ResponseFormat`
 - `service`: `Api`, `KEY`, `Kind`, `Text`

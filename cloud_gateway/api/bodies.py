@@ -12,14 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cloud_gateway.api.generation import Limits, ServedModel, check_items, check_size, check_structure
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, as_completion, chat_messages, decode, wanted_of
+from cloud_gateway.api.parameters import Prepared
+from cloud_gateway.api.schema import (
+    ChatBody,
+    Common,
+    CompletionBody,
+    as_completion,
+    chat_messages,
+    decode,
+    values_of,
+    wanted_of,
+)
 from cloud_gateway.api.tools import Wanted
 from cloud_gateway.core.requests.request import Extension
 from edgespec.core.errors import ClientError, refusal
 
 SMALL_BYTES = 16 * 1024
-"""Of a body that is decoded on the event loop, in at most some 3 ms. Most chats are shorter, and a turn of the thread
-would take longer than their decoding."""
+"""The longest body that is decoded on the event loop, in at most some 3 ms. Most chats are shorter, and a turn of the
+thread would take longer than their decoding."""
 
 
 class Encoder(Protocol):
@@ -29,6 +39,7 @@ class Encoder(Protocol):
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]: ...
     def encode(self, text: str) -> list[int]: ...
+    def continuation(self, text: str) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +47,25 @@ class Asked:
     """A body of one of the endpoints that complete, decoded and checked."""
 
     received: Common
-    """As it came; responses repeat some of its fields."""
+    """The body as it came; responses repeat some of its fields."""
     body: Common
     """The same as a chat or a text completion."""
     completions: int
     wanted: Wanted | None
     """What every completion has to satisfy; None: anything."""
+    brought: Mapping[str, Any]
+    """Values of parameters that parts serve, by name, as `Parameter.read` returned them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """The texts of a body as tokens."""
+
+    prompts: Sequence[list[int]]
+    tools: Sequence[str]
+    """Names of the tools that the model may call."""
+    prepared: Sequence[Prepared]
+    """One for each parameter that a part serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +80,9 @@ class Served:
 def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     """The body of a request for completions. Raises ClientError 400 and 404."""
     check_structure(data, served.model.context)
-    received = decode(data, kind)
+    parameters = served.limits.parameters
+    received = decode(data, kind, parameters)
+    brought = {name: parameters[name].read(value) for name, value in values_of(data, parameters).items()}
 
     _check_items(received, served.model)
     body = received.as_served()
@@ -64,7 +90,7 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     _check_options(body, served.limits)
     check_name(body.model, served.names)
     completions = check_size(body, served.model, served.limits)
-    return Asked(received, body, completions, wanted_of(body))
+    return Asked(received, body, completions, wanted_of(body), brought)
 
 
 def to_tokenise(data: bytes, served: Served) -> Common:
@@ -76,15 +102,25 @@ def to_tokenise(data: bytes, served: Served) -> Common:
     return body
 
 
-def tokenised(body: Common, text: Encoder, vocab_size: int) -> tuple[list[list[int]], list[str]]:
-    """The prompts as tokens, and the names of the tools that the model may call. Raises ClientError 400."""
+def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
+    """The prompts as tokens, and what the parameters of parts prepare. Raises ClientError 400."""
+    parameters = served.limits.parameters
+    prepared = [
+        parameters[name].prepare(value, text.continuation, served.model.context)
+        for name, value in asked.brought.items()
+    ]
+    prompts = prompts_of(asked.body, text, served.model.vocab_size)
+    tools = [function.name for function in asked.body.offer.callable] if isinstance(asked.body, ChatBody) else []
+    return Tokenised(prompts, tools, prepared)
+
+
+def prompts_of(body: Common, text: Encoder, vocab_size: int) -> list[list[int]]:
+    """The prompts as tokens. Raises ClientError 400."""
     if isinstance(body, CompletionBody):
-        return _prompts(body, text, vocab_size), []
+        return _prompts(body, text, vocab_size)
 
     assert isinstance(body, ChatBody)
-    offer = body.offer
-    prompt = text.render_chat(chat_messages(body.messages), offer.rendered)
-    return [prompt], [function.name for function in offer.callable]
+    return [text.render_chat(chat_messages(body.messages), body.offer.rendered)]
 
 
 def check_name(model: str, names: Collection[str]) -> None:

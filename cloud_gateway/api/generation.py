@@ -17,10 +17,12 @@ import msgspec
 from msgspec.structs import replace
 
 from cloud_gateway.api.errors import shutting_down
+from cloud_gateway.api.parameters import Parameter
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
 from cloud_gateway.core.limits.quota import ClientBounds, KeyLimits
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
+from cloud_gateway.core.sources.interface import RequestSource
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.core.verify.verification import BUILT_IN, Method
 from edgespec.core.errors import ClientError, refusal
@@ -58,11 +60,20 @@ class Limits:
     """After which a client that does not read its stream is disconnected."""
     methods: Mapping[str, Method] = field(default_factory=lambda: BUILT_IN)
     """Methods of verification that a request may choose, by name."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """Parameters that parts serve, by name."""
 
     @staticmethod
-    def of(api: RequestBounds, clients: ClientBounds, slots: int, methods: Mapping[str, Method] = BUILT_IN) -> Limits:
+    def of(
+        api: RequestBounds,
+        clients: ClientBounds,
+        slots: int,
+        methods: Mapping[str, Method] = BUILT_IN,
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> Limits:
         """The configured limits. One key may hold all slots but one."""
-        return Limits(api, KeyLimits.of(clients, slots), max(1, slots - 1), methods=methods)
+        key_running = max(1, slots - 1)
+        return Limits(api, KeyLimits.of(clients, slots), key_running, methods=methods, parameters=parameters or {})
 
 
 SEED_SPAN = 2**63
@@ -147,6 +158,7 @@ def generations(
     may_offload: bool,
     cache_scope: bytes = b"",
     constraint: Callable[[], Constraint] | None = None,
+    sources: Sequence[RequestSource] = (),
 ) -> list[GenerationRequest]:
     """The completions to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
 
@@ -176,6 +188,7 @@ def generations(
             ignore_eos=body.endless,
             min_tokens=body.min_tokens or 0,
             speculation=speculation,
+            sources=sources,
             constraint=constraint() if constraint else None,
             cache_scope=cache_scope,
             top_logprobs=_top_logprobs(body),

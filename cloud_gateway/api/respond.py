@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from msgspec import UNSET, Struct, UnsetType
 from cloud_gateway.api.completions import End, Entry, Finish, Form, Piece, Spell
 from cloud_gateway.api.errors import COMPLETED, ID, internal, lines, named, requests_log, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits
+from cloud_gateway.api.parameters import Counter
 from cloud_gateway.api.sse import FRAME_BYTES, LOGPROBS_FRAMES, EvenStream, EventStream, event, merged
 from cloud_gateway.api.tools import Call, CallText, beginning
 from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
@@ -97,10 +98,12 @@ class Answer:
         *,
         spell: Spell | None = None,
         call_text: CallText | None = None,
+        counters: Sequence[Counter] = (),
     ) -> None:
         """`key_reason`: why this API key is not offloaded, for the usage.
 
-        `spell` where log-probabilities were requested, `call_text` where the model may call tools.
+        `spell` where log-probabilities were requested, `call_text` where the model may call tools, `counters`: of the
+        request's parameters.
         """
         self.finish: Finish | None = None
         self.calls: Sequence[Call] = ()
@@ -115,6 +118,7 @@ class Answer:
         self._key_reason = key_reason
         self._tokens = 0
         self._spell, self._call_text = spell, call_text
+        self._counters = counters
         self._waiting: deque[Entry] = deque()
         """Tokens whose text has not been returned yet."""
         self._decoded = self._passed = 0
@@ -157,6 +161,14 @@ class Answer:
         """Tokens of the prompt and of the completion so far, for the API key's limits."""
         return self.prompt_tokens + self.tokens
 
+    @property
+    def details(self) -> Mapping[str, int]:
+        """What the request's parameters count of the completion so far."""
+        counted: dict[str, int] = {}
+        for counter in self._counters:
+            counted.update(counter.details())
+        return counted
+
     def cancel(self) -> None:
         """The client left, or the response is over; idempotent."""
         self._stream.cancel()
@@ -177,6 +189,8 @@ class Answer:
         infos: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(event.tokens)
         for token, info in zip(event.tokens, infos):
             self._tokens += 1
+            for counter in self._counters:
+                counter.emitted(token)
             if self._spell is not None and info is not None:
                 top = [(self._spell(other), logprob) for other, logprob in info.top]
                 self._waiting.append(Entry(self._spell(token), info.logprob, top, self._decoded))
@@ -251,9 +265,20 @@ class Job:
         """`usage` and `timings`, after all pieces."""
         found = combined([await answer.settle() for answer in self.answers])
         counts = usage_object(self.prompt_tokens, found.completion_tokens)
+        details = self._details()
+        if details:
+            counts.completion_tokens_details = details
         if self.extension:
             counts.edgespec = usage_extension(found if self.named else unnamed(found))
         return counts, timings(found)
+
+    def _details(self) -> dict[str, int]:
+        """What the request's parameters count, of all choices together."""
+        total: dict[str, int] = {}
+        for answer in self.answers:
+            for name, count in answer.details.items():
+                total[name] = total.get(name, 0) + count
+        return total
 
     async def usages(self) -> AsyncIterator[tuple[Counts, Timings]]:
         """The same as a source of one item."""

@@ -200,12 +200,15 @@ _TYPE = re.compile(r"\b(?:str|int|float|bool)\b")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 
 
-def decode(data: bytes, kind: type[Body]) -> Body:
-    """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
+def decode(data: bytes, kind: type[Body], elsewhere: Collection[str] = ()) -> Body:
+    """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault.
+
+    `elsewhere`: parameters that are served, and not by the body itself.
+    """
     fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
     served = _names(kind)
     for name, value in fields.items():
-        if name not in served and name not in IGNORED:
+        if name not in served and name not in IGNORED and name not in elsewhere:
             _check_unserved(name, value, served)
     body = _decoded(data, kind)
     policy = body.edgespec.policy if body.edgespec else None
@@ -216,6 +219,14 @@ def decode(data: bytes, kind: type[Body]) -> Body:
     if isinstance(body, ChatBody):
         check_chat(body)
     return body
+
+
+def values_of(data: bytes, names: Collection[str]) -> Mapping[str, Raw]:
+    """The values of these parameters in a body that was decoded before, null left out."""
+    if not any(name.encode() in data for name in names):
+        return {}
+    fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
+    return {name: fields[name] for name in names if _present(fields.get(name))}
 
 
 @functools.cache  # reading the annotations takes longer than decoding a body

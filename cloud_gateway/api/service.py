@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from cloud_gateway.api import bodies
-from cloud_gateway.api.bodies import SMALL_BYTES, Encoder, Served
+from cloud_gateway.api.bodies import SMALL_BYTES, Encoder, Served, Tokenised
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
@@ -163,7 +163,8 @@ class Api:
             visit.reserve_tokens(1, time.monotonic())
             data = await self._read(request, visit)
             body = await self._checked(data, key, bodies.to_tokenise)
-            (tokens,), _ = await self._encoding.run(key.id, partial(_tokenised, body, backend))
+            encode = partial(bodies.prompts_of, body, backend.text, backend.model.vocab_size)
+            (tokens,) = await self._encoding.run(key.id, encode)
             spent = math.ceil(len(tokens) / TOKENISED_PER_TOKEN)
         finally:
             visit.end(spent)
@@ -194,12 +195,13 @@ class Api:
             backend = self._ready()
             body = asked.body
             constraints = await self._constraints(key, asked.wanted, backend)
-            prompts, tools = await self._encoding.run(key.id, partial(_tokenised, body, backend))
+            served = Served(backend.model, self._names(backend), self.limits)
+            tokenised = await self._encoding.run(key.id, partial(bodies.tokenised, asked, backend.text, served))
             visit.release_bytes()
 
-            answers += self._submit(body, backend, prompts, tools, constraints, request, visit)
+            answers += self._submit(body, backend, tokenised, constraints, request, visit)
             form = kind.form(backend.model, asked.received)
-            return await self._respond(request, body, form, sum(map(len, prompts)), answers)
+            return await self._respond(request, body, form, sum(map(len, tokenised.prompts)), answers)
         finally:
             visit.end(sum(answer.used_tokens for answer in answers))
 
@@ -248,8 +250,7 @@ class Api:
         self,
         body: Common,
         backend: Backend,
-        prompts: Sequence[list[int]],
-        tools: Sequence[str],
+        tokenised: Tokenised,
         constraints: Constraints | None,
         request: web.Request,
         visit: Visit,
@@ -261,12 +262,13 @@ class Api:
         check_served(body, backend.refuses, drafted=asked and bool(workers))
         requests = generations(
             body,
-            prompts,
+            tokenised.prompts,
             backend.model,
             self.limits,
             may_offload=bool(workers),
             cache_scope=self._scopes.of(key) if self.limits.api.prefix_cache else b"",
             constraint=constraints,
+            sources=[prepared.source for prepared in tokenised.prepared],
         )
         max_running = self.limits.key_running if self.several_keys() else None
         requests = [
@@ -280,9 +282,15 @@ class Api:
             for one in requests:
                 stream = backend.engine.submit(one)
                 spell = text.spell if one.top_logprobs is not None else None
-                call_text = CallText(tools) if tools else None
-                stops = StopStrings(one.stop)
-                answer = Answer(stream, text.detokeniser(), stops, reason, spell=spell, call_text=call_text)
+                answer = Answer(
+                    stream,
+                    text.detokeniser(),
+                    StopStrings(one.stop),
+                    reason,
+                    spell=spell,
+                    call_text=CallText(tokenised.tools) if tokenised.tools else None,
+                    counters=[prepared.counter() for prepared in tokenised.prepared],
+                )
                 answer.prompt_tokens = len(one.tokens)
                 answers.append(answer)
         except ClientError:
@@ -336,7 +344,3 @@ class Api:
 
 def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
-
-
-def _tokenised(body: Common, backend: Backend) -> tuple[list[list[int]], list[str]]:
-    return bodies.tokenised(body, backend.text, backend.model.vocab_size)

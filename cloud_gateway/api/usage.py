@@ -70,6 +70,8 @@ class Counts(Struct, forbid_unknown_fields=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: Mapping[str, int] | UnsetType = UNSET
+    """The counts of the request's parameters, if it has one that counts."""
     edgespec: Speculated | UnsetType = UNSET
 
 

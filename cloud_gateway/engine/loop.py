@@ -20,7 +20,7 @@ import numpy as np
 
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
-from cloud_gateway.core.policies.policy import Draft, Learnt, Memory, Policy, Verify, kind_of
+from cloud_gateway.core.policies.policy import Draft, Kind, Learnt, Memory, Policy, Verify, kind_of
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats, Submission
 from cloud_gateway.core.requests.events import Ended, FrameArrived, Listener, Spent
@@ -235,7 +235,7 @@ class Engine:
         """What the policy of an earlier request of this kind learnt, with a worker that may draft for this one."""
         workers = self.pool.linked().values()
         allowed = [worker.label for worker in workers if worker.groups & request.groups]
-        return self._memory.recall(allowed, kind_of(request.sampling.temperature, settings.sources))
+        return self._memory.recall(allowed, _kind(request, settings))
 
     def _listen(self, generation: Generation, settings: PolicySettings) -> Listener | None:
         """What records the request besides its account; None if nothing does."""
@@ -275,7 +275,7 @@ class Engine:
             submission,
             offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
-            sources=make_sources(settings, request.tokens, learnt),
+            sources=make_sources(settings, request.tokens, learnt, request.sources),
             listen=partial(self._listen, settings=settings),
         )
 
@@ -412,7 +412,7 @@ class Engine:
             learnt |= generation.sources.state() if generation.sources is not None else {}
             worker = next(reversed(generation.usage.by_worker), "")
             settings = generation.request.speculation.over(self.settings.policy)
-            self._memory.keep(worker, kind_of(generation.request.sampling.temperature, settings.sources), learnt)
+            self._memory.keep(worker, _kind(generation.request, settings), learnt)
 
     def _wait(self, until: float) -> None:
         began = self.clock()
@@ -425,3 +425,9 @@ class Engine:
         the time to write them."""
         wait = handover and threading.current_thread() is self._thread
         self._outbox.flush(self.pool.outgoing(), HANDOVER_S if wait else 0.0)
+
+
+def _kind(request: GenerationRequest, settings: PolicySettings) -> Kind:
+    """What a request has in common with those that its policy learns from."""
+    brought = [source.name for source in request.sources]
+    return kind_of(request.sampling.temperature, [*settings.sources, *brought])

@@ -273,6 +273,10 @@ class Text:
         """The tokens of a raw prompt, with a leading one where the model was trained with it."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=True)]
 
+    def continuation(self, text: str) -> list[int]:
+        """The tokens of a text that continues a prompt, such as a completion."""
+        return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False)]
+
     def spell(self, token: int) -> bytes:
         """The bytes of one token; of a special one its name."""
         piece = self._pieces[token] if self._pieces is not None and token < len(self._pieces) else b""

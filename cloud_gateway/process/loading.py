@@ -35,6 +35,7 @@ from edgespec.shared.models import resolve_model
 from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
+    from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.models.drafts import HeadsModel, IdlingDraft
     from cloud_gateway.models.drafts.gguf import LocalDraft
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
@@ -155,6 +156,14 @@ def methods_of(parts: Sequence[GatewayPart]) -> Mapping[str, Method]:
         for name, load in part.methods.items():
             methods[name] = load()
     return methods
+
+
+def parameters_of(parts: Sequence[GatewayPart]) -> Mapping[str, Parameter]:
+    """All parameters of requests that these parts serve, by name."""
+    parameters: dict[str, Parameter] = {}
+    for part in parts:
+        parameters.update(part.parameters())
+    return parameters
 
 
 def engine_settings(settings: GatewaySettings, methods: Mapping[str, Method] = BUILT_IN) -> EngineSettings:

@@ -26,7 +26,16 @@ from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
-from cloud_gateway.process.loading import Models, engine_settings, load_models, measure, methods_of, spare_rounds, sweep
+from cloud_gateway.process.loading import (
+    Models,
+    engine_settings,
+    load_models,
+    measure,
+    methods_of,
+    parameters_of,
+    spare_rounds,
+    sweep,
+)
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
 from edgespec.core.admission import share_descriptors
@@ -82,7 +91,8 @@ class Gateway:
         self.keys = KeyRing(store.folder)
         self.metrics = Metrics()
         self._methods = methods_of(parts)
-        limits = Limits.of(settings.api, settings.limits, settings.target.slots, self._methods)
+        parameters = parameters_of(parts)
+        limits = Limits.of(settings.api, settings.limits, settings.target.slots, self._methods, parameters)
         self.api = Api(limits, self.metrics)
         self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
         foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)

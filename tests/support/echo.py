@@ -95,6 +95,9 @@ class ByteText:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def continuation(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def detokeniser(self) -> ByteDetokeniser:
         return ByteDetokeniser()
 

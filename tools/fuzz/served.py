@@ -125,6 +125,10 @@ class Characters:
         """At least one token."""
         return [max(CHARACTERS.find(character), 1) for character in text or " "]
 
+    def continuation(self, text: str) -> list[int]:
+        """The same."""
+        return self.encode(text)
+
     def spell(self, token: int) -> bytes:
         return CHARACTERS[token].encode()
 

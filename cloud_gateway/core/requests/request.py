@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
+from cloud_gateway.core.sources.interface import RequestSource
 from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
 from edgespec.core.errors import ClientError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
@@ -54,6 +55,8 @@ class GenerationRequest:
     min_tokens: int = 0
     """Of so many tokens none is one that ends a completion; `stop` ends it all the same."""
     speculation: Speculation = field(default_factory=Speculation)
+    sources: Sequence[RequestSource] = ()
+    """Sources of candidates that its parameters bring."""
     constraint: Constraint | None = None
     cache_scope: bytes = b""
     """Requests of equal scope may continue each other's prefixes in every model's cache; empty: this one none."""
@@ -99,7 +102,8 @@ class Usage:
     undrafted_rounds: int = 0
     """Those of them that verified candidates, and none that a draft model proposed."""
     drafted: dict[str, int] = field(default_factory=dict)
-    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, or of `SOURCES`), a draft first."""
+    """Candidate tokens verified, by source (`worker`, `local`, `grammar`, or of `SOURCES`, or one that
+    the request brought), a draft first."""
     accepted: dict[str, int] = field(default_factory=dict)
     """Candidate tokens that the target emitted too, by source."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

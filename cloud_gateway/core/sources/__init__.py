@@ -5,5 +5,7 @@ Public, by module:
 - `answers`: `Answers`, `Archive`
 - `asking`: `HEADS`, `make`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
-- `interface`: `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `SourceSettings`, `Suggestion`
+- `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceSettings`,
+  `Suggestion`
+- `lookup`: `MIN_SURVIVAL`, `Rates`
 """

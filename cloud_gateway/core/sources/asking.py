@@ -8,7 +8,7 @@ from cloud_gateway.core.policies.policy import Learnt
 from cloud_gateway.core.policies.settings import SOURCES, PolicySettings, SourceName
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.heads import HeadSource
-from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
+from cloud_gateway.core.sources.interface import ROOT, DraftSource, RequestSource, Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
@@ -79,14 +79,26 @@ def put(tree: CandidateTree, source: str, suggestions: Sequence[Suggestion]) -> 
     return len(nodes) - nodes.count(None)
 
 
-def make(settings: PolicySettings, prompt: Sequence[int], learnt: Learnt | None = None) -> Sources | None:
-    """The sources that the settings name, for policy `adaptive`, with what earlier completions of its kind taught them.
+def make(
+    settings: PolicySettings,
+    prompt: Sequence[int],
+    learnt: Learnt | None = None,
+    brought: Sequence[RequestSource] = (),
+) -> Sources | None:
+    """The sources for policy `adaptive`: those that the settings name, with what earlier completions of its kind taught
+    them, and those that the request has brought.
 
     The other policies are as their papers have them.
     """
-    if settings.name != "adaptive" or not settings.sources:
+    if settings.name != "adaptive" or not (settings.sources or brought):
         return None
-    made = [MAKERS[name](prompt) if name in MAKERS else HeadSource(name) for name in dict.fromkeys(settings.sources)]
+
+    made: list[DraftSource] = []
+    for name in dict.fromkeys(settings.sources):
+        made.append(MAKERS[name](prompt) if name in MAKERS else HeadSource(name))
+    for source in brought:
+        made.append(source.begin(prompt))
+
     sources = Sources(made, settings.verify_nodes)
     sources.resume(learnt or {})
     return sources

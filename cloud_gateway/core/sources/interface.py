@@ -54,3 +54,14 @@ class DraftSource(Protocol):
 
     def propose(self, room: int) -> Sequence[Suggestion]:
         """At most `room` candidates after the committed tokens, parents first; none where they would not pay."""
+
+
+class RequestSource(Protocol):
+    """A source that a request brings itself, by one of its parameters. Policy `adaptive` asks it beside the others."""
+
+    @property
+    def name(self) -> str:
+        """Of the source, in `usage.edgespec.sources`."""
+
+    def begin(self, prompt: Sequence[int]) -> DraftSource:
+        """What one completion asks; called once for each, on the engine's thread or the event loop. No model work."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, asked, to_tokenise, tokenised
+from cloud_gateway.api.bodies import SMALL_BYTES, asked, prompts_of, to_tokenise
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
@@ -122,7 +122,7 @@ def test_four_times_the_items_are_tokenised_in_about_four_times_the_time(name: s
             checked(path, data_of(body(400)))
         return
     short, long = (checked(path, data_of(body(n))) for n in (100, 400))
-    assert_in_proportion(lambda: tokenised(short, text, 10**6), lambda: tokenised(long, text, 10**6))
+    assert_in_proportion(lambda: prompts_of(short, text, 10**6), lambda: prompts_of(long, text, 10**6))
 
 
 # --- the event loop -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, asked, tokenised
+from cloud_gateway.api.bodies import SMALL_BYTES, asked, prompts_of
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.responses_api.bodies import ResponsesBody
 from cloud_gateway.parts.responses_api.endpoint import ROUTE
@@ -74,7 +74,7 @@ def test_four_times_the_items_are_checked_in_about_four_times_the_time(name: str
 @pytest.mark.parametrize("name", sorted(LISTS.keys() - BOUNDED))
 def test_four_times_the_items_are_tokenised_in_about_four_times_the_time(name: str, text: Text) -> None:
     short, long = (checked(LISTS[name](n)) for n in (100, 400))
-    assert_in_proportion(lambda: tokenised(short, text, 10**6), lambda: tokenised(long, text, 10**6))
+    assert_in_proportion(lambda: prompts_of(short, text, 10**6), lambda: prompts_of(long, text, 10**6))
 
 
 @pytest.mark.parametrize("name", sorted(BOUNDED))
