@@ -34,6 +34,7 @@ EPILOG = "`edgespec config` prints every setting with its reason; exit codes are
 LAB = {
     "compare": "try other policies on a gateway's traces, in the simulator",
     "demo": "show gateway and worker together on this machine",
+    "plan": "say what a worker would bring, from the times of target, draft and link",
     "tune": "measure every source of drafts here, and recommend a gateway's settings",
 }
 """Verbs of the distribution edgespec-lab, which are listed also if it is not installed."""

@@ -158,7 +158,7 @@ def generations(
     may_offload: bool,
     cache_scope: bytes = b"",
     constraint: Callable[[], Constraint] | None = None,
-    sources: Sequence[RequestSource] = (),
+    brought: Sequence[RequestSource] = (),
 ) -> list[GenerationRequest]:
     """The completions to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
 
@@ -188,7 +188,7 @@ def generations(
             ignore_eos=body.endless,
             min_tokens=body.min_tokens or 0,
             speculation=speculation,
-            sources=sources,
+            brought=brought,
             constraint=constraint() if constraint else None,
             cache_scope=cache_scope,
             top_logprobs=_top_logprobs(body),

@@ -268,7 +268,7 @@ class Api:
             may_offload=bool(workers),
             cache_scope=self._scopes.of(key) if self.limits.api.prefix_cache else b"",
             constraint=constraints,
-            sources=[prepared.source for prepared in tokenised.prepared],
+            brought=[prepared.source for prepared in tokenised.prepared],
         )
         max_running = self.limits.key_running if self.several_keys() else None
         requests = [

@@ -275,7 +275,7 @@ class Engine:
             submission,
             offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
-            sources=make_sources(settings, request.tokens, learnt, request.sources),
+            sources=make_sources(settings, request.tokens, learnt, request.brought),
             listen=partial(self._listen, settings=settings),
         )
 
@@ -429,5 +429,5 @@ class Engine:
 
 def _kind(request: GenerationRequest, settings: PolicySettings) -> Kind:
     """What a request has in common with those that its policy learns from."""
-    brought = [source.name for source in request.sources]
+    brought = [source.name for source in request.brought]
     return kind_of(request.sampling.temperature, [*settings.sources, *brought])

@@ -1,8 +1,8 @@
 """Demo, rig, simulator, measurements and training around edgespec: a distribution of its own, which no program needs.
 
 It may import everything; edgespec and cloud_gateway import nothing of it. Its verbs reach the command `edgespec` by
-the entry point `lab` of the group `edgespec.parts`. The verbs' arguments are described by the modules `demo`, `tune`
-and `compare`, which load models and the gateway only when they run.
+the entry point `lab` of the group `edgespec.parts`. The verbs' arguments are described by the modules `demo`, `plan`,
+`tune` and `compare`, which load models and the gateway only when they run.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ PART = WorkerPart(
     verbs=(
         LabVerb("compare", "try other policies on a gateway's traces, in the simulator"),
         LabVerb("demo", "show gateway and worker together on this machine"),
+        LabVerb("plan", "say what a worker would bring, from the times of target, draft and link"),
         LabVerb("tune", "measure every source of drafts here, and recommend a gateway's settings"),
     ),
 )

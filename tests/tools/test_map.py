@@ -10,8 +10,9 @@ import pytest
 
 from cloud_gateway.engine.decisions import Hold
 from edgespec_lab import verbs
+from edgespec_lab.sim import virtual
 from tools.bench import map as mapped
-from tools.bench.map import cells, theory, virtual
+from tools.bench.map import cells, theory
 from tools.bench.map.cells import live
 from tools.bench.map.machine import TARGET_MS, Place
 from tools.bench.map.report import draw

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from edgespec_lab import verbs
 
 NAMES = ("rounds", "target")
-LONG = ("live", "map", "worst")
+LONG = ("live", "map", "plan", "worst")
 """Only when asked for by name."""
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
-from cloud_gateway.api.generation import ServedModel, check_size, check_structure
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
+from cloud_gateway.api.bodies import Served, asked
+from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages
 from cloud_gateway.api.tools import CallText
+from cloud_gateway.core.requests.request import OPTIONS
 from cloud_gateway.models.grammar import check_size as check_schema
+from cloud_gateway.parts import all_parts
+from cloud_gateway.process.loading import parameters_of
 from edgespec.core.errors import ClientError, LocalProtocolError
 from edgespec.shared.control import _decode_request
 from edgespec_lab.survey.answer import Answer, NotAStreamError
 from tools.doubles.limits import request_limits
 from tools.fuzz.decoder import JSON, Decoder
+from tools.parts import PARAMETERS
 
 MODEL = ServedModel("fuzz", created=0, context=512, vocab_size=300, fingerprint="f")
-LIMITS = request_limits()
+LIMITS = request_limits(client_options=OPTIONS, parameters=parameters_of(all_parts()))
 PIECE = 40
 """Bytes or characters that arrive at once, so that nothing lies whole in one piece."""
-
-Body = TypeVar("Body", bound=Common)
 
 
 def table() -> dict[str, Decoder]:
@@ -38,20 +40,20 @@ def table() -> dict[str, Decoder]:
     }  # fmt: skip
 
 
-def _body(data: bytes, kind: type[Body]) -> object:
+def _body(data: bytes, kind: type[Common]) -> object:
     """All that is done with a body up to its prompt."""
     try:
-        check_structure(data, MODEL.context)
-        body = decode(data, kind)
-        check_size(body, MODEL, LIMITS)
-        if (wanted := wanted_of(body)) is not None:
-            check_schema(wanted.schema)
-        if isinstance(body, ChatBody):
-            chat_messages(body.messages)
+        found = asked(data, kind, Served(MODEL, (MODEL.id,), LIMITS))
+        if found.wanted is not None:
+            check_schema(found.wanted.schema)
+        if isinstance(found.body, ChatBody):
+            chat_messages(found.body.messages)
+        for name, value in found.brought.items():
+            LIMITS.parameters[name].prepare(value, lambda text: list(text.encode()), MODEL.context)
     except ClientError as error:
-        assert error.status == 400, f"{error.status} for a body"
+        assert error.status == (404 if error.code == "model_not_found" else 400), f"{error.status} for a body"
         raise
-    return body
+    return found.body
 
 
 def _schema(data: bytes) -> object:
@@ -97,6 +99,7 @@ _CHATS = [
         b'"modalities":["text"],"user":"u","suffix":"","response_format":{"type":"json_schema","json_schema":{"name":"s",'
         b'"schema":{"$defs":{"x":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/x"}]}},"$ref":"#/$defs/x/anyOf/1"}}}}'
     ),
+    *PARAMETERS,
 ]
 _COMPLETIONS = [
     b'{"model":"fuzz","prompt":"once","max_tokens":3,"top_p":0.5,"top_k":-1,"logprobs":2,"echo":false,"best_of":1}',

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tools.fuzz.decoder import Stored
 from tools.lossless.cases import Method
-from tools.parts import audit, rejection
+from tools.parts import audit, predicted_outputs, rejection
 
 METHODS: tuple[Method, ...] = (rejection.METHOD,)
 """Methods of verification that parts bring, for `python -m tools.lossless`."""
 STORED: tuple[Mapping[str, Stored], ...] = (audit.STORED,)
 """Files that parts read, for `python -m tools.fuzz`."""
+PARAMETERS: Sequence[bytes] = (predicted_outputs.CHAT,)
+"""Chats with parameters that parts serve, for the same."""

@@ -288,8 +288,8 @@ class TreeModel:
     def _gains(self, nodes: Iterable[Node], local_nats: float, worker_nats: float) -> Mapping[Node, float]:
         """Nats by which a path is likelier than the costs in the tree say.
 
-        More if sources without a model propose its nodes as well, as if each were right or wrong independently of the
-        others; less by the doubt in the drafter of each node. Parents come before their children.
+        More if a source without a model proposes its nodes as well, as if it were right or wrong independently of the
+        draft; less by the doubt in the drafter of each node. Parents come before their children.
         """
         gains: dict[Node, float] = {}
         for node in nodes:
@@ -370,11 +370,12 @@ def _by_worker(node: Node) -> bool:
 
 
 def _evidence(node: Node) -> float:
-    """Nats by which a node is likelier than its draft says, since sources without a model propose it as well."""
+    """Nats by which a node is likelier than its draft says, since sources without a model propose it as well.
+
+    Such sources find one text again, often in the same place, so that the surest of them says all that they know.
+    """
     assert node.parent is not None
     by_draft = max(exp(min(node.parent.cost - node.cost, 0.0)), 1e-30)
-    all_wrong = 1.0
-    for chance in (node.evidence or {}).values():
-        all_wrong *= 1 - chance
-    any_right = 1 - all_wrong * (1 - by_draft) if node.drafted else 1 - all_wrong
+    surest = max((node.evidence or {}).values(), default=0.0)
+    any_right = 1 - (1 - surest) * (1 - by_draft) if node.drafted else surest
     return log(max(any_right, by_draft) / by_draft)  # 1 - (1 - 1e-30) is 0

@@ -55,7 +55,7 @@ class GenerationRequest:
     min_tokens: int = 0
     """Of so many tokens none is one that ends a completion; `stop` ends it all the same."""
     speculation: Speculation = field(default_factory=Speculation)
-    sources: Sequence[RequestSource] = ()
+    brought: Sequence[RequestSource] = ()
     """Sources of candidates that its parameters bring."""
     constraint: Constraint | None = None
     cache_scope: bytes = b""

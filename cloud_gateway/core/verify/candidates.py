@@ -147,7 +147,7 @@ class CandidateTree:
     def suggest(self, parent: Node, token: int, chance: float, source: str) -> Node | None:
         """A candidate of a source without a draft model, its probability given `parent`; None where the tree is full.
 
-        One that is there already is shared: the evidence of all who proposed it adds.
+        One that is there already is shared, with the evidence of each source that proposed it.
         """
         node, cost = parent.children.get(token), -math.log(chance)
         if node is None:

@@ -51,7 +51,7 @@ class Prediction:
     def read(self, value: Raw) -> str:
         try:
             return msgspec.json.decode(value, type=Content).text
-        except msgspec.ValidationError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise refusal(
                 NAME, 'expected {"type": "content", "content": TEXT}, the text also as a list of parts of type text'
             ) from None

@@ -60,7 +60,7 @@ async def test_the_usage_says_how_much_of_it_came_true(
         "rejected_prediction_tokens": rejected,
     }
     assert body["usage"]["completion_tokens"] == len(ECHOED.encode()), "as without it: what is rejected is not billed"
-    assert [source.name for source in echo.engine.requests[0].sources] == ["prediction"]
+    assert [source.name for source in echo.engine.requests[0].brought] == ["prediction"]
 
 
 async def test_choices_are_added_up(tmp_path: Path) -> None:
@@ -89,13 +89,20 @@ async def test_what_is_no_prediction_is_one_sentence(tmp_path: Path, value: Any)
     assert '{"type": "content", "content": TEXT}' in body["error"]["message"]
 
 
+async def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    body = json.dumps(predicting("§"), ensure_ascii=False).encode().replace("§".encode(), b"\xc2")
+    async with echo_gateway(tmp_path, LIMITS) as echo:
+        status, answer, _ = await post(echo, body)
+    assert (status, answer["error"]["param"]) == (400, "prediction")
+
+
 async def test_null_and_its_name_in_a_text_are_no_prediction(tmp_path: Path) -> None:
     bodies = ({**CHAT, "prediction": None}, {**CHAT, "messages": [{"role": "user", "content": "prediction"}]})
     async with echo_gateway(tmp_path, LIMITS) as echo:
         for body in bodies:
             status, answer, _ = await post(echo, body)
             assert status == 200 and "completion_tokens_details" not in answer["usage"]
-    assert all(request.sources == [] for request in echo.engine.requests)
+    assert all(request.brought == [] for request in echo.engine.requests)
 
 
 def test_checking_a_long_one_takes_time_in_proportion_to_its_length() -> None:
@@ -181,7 +188,7 @@ async def answer(
         PROMPT, COUNT, ignore_eos=True, speculation=Speculation(policy="adaptive", sources=sources)
     )
     if prediction is not None:
-        wanted = replace(wanted, sources=[prepared(prediction).source])
+        wanted = replace(wanted, brought=[prepared(prediction).source])
     with engines() as started:
         local = TableDraft(model=ShortMemory(right=0.7)) if draft else None
         engine = started(LoopWorker(0.002, 0.8) if worker else None, local, TableTarget(pass_s=0, model=ShortMemory()))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings
+from edgespec_lab.sim import virtual
 from edgespec_lab.sim.live.gateway import Load
 from edgespec_lab.sim.live.setting import Setting
 from edgespec_lab.sim.live.stage import Stage
-from tools.bench.map import theory, virtual
+from tools.bench.map import theory
 from tools.bench.map.machine import ACCEPTANCE, LOADS, RATIOS, TARGET_MS, Place
 
 TOKENS = {1: (48, 400), 4: (32, 120), 16: (12, 24), 32: (16, 24), 64: (12, 16)}

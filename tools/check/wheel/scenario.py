@@ -55,6 +55,7 @@ def play(worker: Place, gateway: Place, *, long: bool) -> None:
     worker.run("cloud-gateway", "replay", "wanspec-20ms.trace")
     shutil.copy(ROOT / "tests/traces/wanspec-20ms.trace", gateway.folder)
     gateway.run("edgespec", "compare", "wanspec-20ms.trace", "--policy", "adaptive", "--policy", "plain")
+    gateway.run("edgespec", "plan", "--target-ms", "35", "--draft-ms", "6", "--rtt-ms", "8", "--right", ".75")
     if long:
         gateway.run("edgespec", "demo", "--limit", "1", "--max-tokens", "16", "--no-identity")
         gateway.run("edgespec", "tune", "--limit", "1", "--max-tokens", "16")
@@ -75,6 +76,7 @@ def alone(worker: Place) -> None:
         ["cloud-gateway", "models", "check", "auto:quantised", "auto:quantised"],
         ["edgespec", "compare", "one.trace"],
         ["edgespec", "demo"],
+        ["edgespec", "plan"],
         ["edgespec", "tune"],
         ["cloud-gateway", "serve"],
     ):

@@ -158,7 +158,7 @@ class SleepingDraft:
     leaves, together = 16, CONTEXT
 
     def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
-        self._curve: Curve = setting.steps.worker
+        self._curve = Curve({rows: ms / 1000 for rows, ms in setting.draft_ms.items()})
         self._setting = setting
         self._open: dict[Hashable, Answer] = {}
         self.sleeper = sleeper or Sleeper()

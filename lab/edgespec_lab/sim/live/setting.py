@@ -40,6 +40,8 @@ class Setting(msgspec.Struct, frozen=True):
     sequences: int = 1
     workers: int = 1
     """Workers that share each answer."""
+    worker_ms: dict[int, float] = {}
+    """A worker's step; empty: as `draft_ms`."""
     prefill_ms: float = 0.0
     """What reading a prompt takes, however long it is."""
 
@@ -51,10 +53,11 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def steps(self) -> Steps:
         """Seconds by rows."""
-        verify, draft = (
-            Curve({rows: ms / 1000 for rows, ms in curve.items()}) for curve in (self.verify_ms, self.draft_ms)
+        verify, draft, worker = (
+            Curve({rows: ms / 1000 for rows, ms in curve.items()})
+            for curve in (self.verify_ms, self.draft_ms, self.worker_ms or self.draft_ms)
         )
-        return Steps(verify, draft, draft, catch_up_s=0.0)  # engines that sleep read for nothing
+        return Steps(verify, draft, worker, catch_up_s=0.0)  # engines that sleep read for nothing
 
     @property
     def digest(self) -> bytes:

@@ -133,9 +133,8 @@ class SlowTreeModel:
         """The node's probability given its parent."""
         assert node.parent is not None
         wrong = 1 - math.exp(node.parent.cost - node.cost) if node.drafted else 1.0
-        for chance in (node.evidence or {}).values():
-            wrong *= 1 - chance
-        return 1 - wrong
+        surest = max((node.evidence or {}).values(), default=0.0)
+        return 1 - wrong * (1 - surest)
 
     def survival(self, node: Node, root: Node) -> float:
         if node is root:
@@ -196,7 +195,7 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
             parent, token = rng.choice([tree.root, *tree.tree.nodes.values()]), rng.randrange(6)
             if sources and rng.random() < 0.3:
                 tree.suggest(tree.root, rng.randrange(6), rng.choice((0.2, 0.7)), "lookup")
-                tree.suggest(parent, token, rng.choice((0.1, 0.5, 0.9)), "lookup")
+                tree.suggest(parent, token, rng.choice((0.1, 0.5, 0.9)), rng.choice(("lookup", "answers")))
             else:
                 owner = "w" if fast.workers_help and rng.random() < 0.5 else LOCAL
                 node = tree.add_local(parent, token, rng.choice((0.01, 0.3, 1.1, 3.0, 8.0)), 1.0, owner)

@@ -1,7 +1,7 @@
-"""A cell of the map in virtual time: the shipped engine, policies and drafting rule, modelled passes and links.
+"""The shipped engine, policies and drafting rule in virtual time, with modelled passes and links.
 
 The engine's own loop runs here turn by turn; a pass moves the clock on, and what workers send meanwhile arrives in the
-middle of it. Hosts take no time, which is what a live cell adds.
+middle of it. Hosts take no time.
 """
 
 from __future__ import annotations
@@ -118,12 +118,18 @@ class _AtOnce:
         call(*given)
 
 
-def measure(setting: Setting, workers: int, clients: int, skipped: int, counted: int) -> dict[str, float]:
+def measure(
+    setting: Setting, workers: int, clients: int, skipped: int, counted: int, *, drafts_here: bool = True
+) -> dict[str, float]:
     """Tokens a second of a client, of `clients` that begin together: between `skipped` and `counted` more tokens of
-    each in the mean. Further: passes of the target, the gateway's draft passes, rows and bytes a token."""
+    each in the mean. Further: passes of the target, the gateway's draft passes, rows and bytes a token.
+
+    `drafts_here`: whether the gateway has a draft of its own.
+    """
     clock = Clock()
     jumps = Jumps(clock)
-    target, draft = SleepingTarget(setting, jumps), SleepingDraft(setting, jumps)
+    target = SleepingTarget(setting, jumps)
+    draft = SleepingDraft(setting, jumps) if drafts_here else None
     links = VirtualWorkers(clock, setting, workers)
     settings = replace(engine_settings(GatewaySettings(policy=setting.policy)), queue_limit=clients)
     engine = Engine(
@@ -152,7 +158,7 @@ def measure(setting: Setting, workers: int, clients: int, skipped: int, counted:
 
 
 def rates(before: Mapping[str, float], after: Mapping[str, float], clients: int) -> dict[str, float]:
-    """What happened between two readings."""
+    """Rates and shares between two readings."""
     more = {name: after[name] - before[name] for name in after}
     tokens = more["tokens"]
     return {
