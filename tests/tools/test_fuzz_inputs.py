@@ -50,7 +50,7 @@ def toml_as_python_reads_it(patch: pytest.MonkeyPatch) -> None:
     [
         (narrow(messages), "handshake", 60),
         (narrow(messages), "pairing message", 60),
-        (narrow(api_tools), "chat body", 100),
+        (narrow(api_tools), "chat body", 400),
         (narrow(keystore), "rotations.json", 20),
         (toml_as_python_reads_it, "--set", 20),
     ],
