@@ -27,7 +27,7 @@ from edgespec.shared import folders
 from edgespec.shared.hf_vocabulary import hf_vocabulary, json_object
 from edgespec.shared.models import resolve_model
 from edgespec_vllm.gateway.bodies import REFUSES, SentGrammars
-from edgespec_vllm.gateway.engine import VllmEngine
+from edgespec_vllm.gateway.remote import RemoteEngine
 from edgespec_vllm.gateway.same import check_same
 from edgespec_vllm.gateway.server import Server
 from edgespec_vllm.hook import BOARD
@@ -94,12 +94,13 @@ class VllmGateway(Gateway):
         folder = folders.socket_file("gateway", self.settings.daemon.state_dir).parent
         server = self._server(folder)
         books = [book for running in self.running if (book := running.book()) is not None]
-        engine = VllmEngine(
+        engine = RemoteEngine(
             server, models.served, self._eos, slots=self.settings.target.slots, queue_limit=QUEUE_LIMIT,
             drafts=self.drafts, books=books,
         )  # fmt: skip
-        streams = engine.offloading = links.inbox = Streams(links, asyncio.get_running_loop().time, engine)
+        streams = links.inbox = Streams(links, asyncio.get_running_loop().time, engine)
         board = BoardServer(folder / BOARD_FILE, streams, models.served.vocab_size)
+        engine.use(streams, hooked=lambda: server.is_child or board.engines > 0)
         await board.start()
         closing.push_async_callback(board.close)
         self.starting("starting vLLM")

@@ -91,6 +91,11 @@ class Streams:
         """Requests that a worker drafts for."""
         return sum(stream.assignment is not None for stream in self._streams.values())
 
+    def tree(self, engine: Engine, request: int) -> CandidateTree | None:
+        """The candidates for a request of this engine; None before its tokens have come."""
+        stream = self._of.get((engine, request))
+        return None if stream is None else stream.tree
+
     # --- from the engines ------------------------------------------------------------------------------------------
 
     def opened(self, engine: Engine, message: Opened) -> None:
