@@ -38,6 +38,8 @@ class PlainVllm:
         self.call_s = call_s
         self.ends_at = ends_at
         self.call_status = 200
+        self.busy_from = 0
+        """The number of the first of two streams that are refused with 429; 0: none is."""
         self.cut_after: int | None = None
         """Tokens after which a stream's connection is cut."""
         self.calls: list[int] = []
@@ -67,6 +69,8 @@ class PlainVllm:
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         tokens = list(body["prompt"])
         self.streams.append(len(tokens))
+        if self.busy_from and self.busy_from <= len(self.streams) < self.busy_from + 2:
+            return web.json_response({"error": {"message": "busy", "code": 429}}, status=429)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         reason = None

@@ -282,6 +282,23 @@ async def test_a_cut_stream_goes_on_where_it_was_cut(monkeypatch: pytest.MonkeyP
     assert len(vllm.streams) >= COUNT / 7
 
 
+async def test_a_server_that_is_busy_in_the_middle_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec_vllm.gateway.remote.RESUME_S", (0.01, 0.01))
+    vllm = PlainVllm(token_s=0.002, call_s=0.5)
+    vllm.cut_after, vllm.busy_from = 20, 2
+    async with running(vllm, DraftingWorkers(sometimes(0.0))) as made:
+        tokens, done = await made.complete()
+    assert tokens == expected_text() and done.finish == "length"
+
+
+async def test_a_server_that_is_busy_at_the_beginning_says_so_to_the_client() -> None:
+    vllm = PlainVllm()
+    vllm.busy_from = 1
+    async with running(vllm, DraftingWorkers(chosen)) as made:
+        tokens, done = await made.complete()
+    assert (tokens, done.finish) == ([], "error") and done.refusal is not None and done.refusal.status == 429
+
+
 async def test_a_vllm_that_stays_away_is_an_error_after_the_last_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec_vllm.gateway.remote.RESUME_S", (0.01, 0.02))
     vllm = PlainVllm(token_s=0.002)

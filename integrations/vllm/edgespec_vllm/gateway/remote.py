@@ -33,6 +33,9 @@ RESUME_S = (0.2, 1.0, 3.0, 9.0, 20.0)
 """Pauses after a connection that was cut, before another one is made. The first one comes again after each token; after
 the last one the completion ends with an error."""
 
+BUSY = (429, 503)
+"""Statuses of a server that may take the request later."""
+
 
 @dataclass(eq=False)
 class Progress:
@@ -178,16 +181,25 @@ class RemoteEngine(VllmEngine):
         return self.prices.choose(tree, progress.worker, progress.room, streaming=streaming)
 
     async def _stream_again(self, progress: Progress) -> Finish | None:
-        """`_stream`; a cut one is left as if a call were worth more, after a pause. Raises as that does."""
+        """`_stream`; one that is cut, or refused for now behind the first token, is left as if a call were worth more,
+        after a pause. Raises as that does.
+        """
         try:
             return await self._stream(progress)
+        except RefusedError as problem:
+            busy = problem.error.status in BUSY and len(progress.committed) > len(progress.completion.request.tokens)
+            if not busy or progress.cuts >= len(RESUME_S):
+                raise
+            why = str(problem)
         except (aiohttp.ClientError, OSError) as problem:
             if progress.cuts >= len(RESUME_S):
                 raise
-            log.warning("a completion goes on in another stream, since one was cut: %s", type(problem).__name__)
-            await asyncio.sleep(RESUME_S[progress.cuts])
-            progress.cuts += 1
-            return None
+            why = type(problem).__name__
+
+        log.warning("a completion goes on in another stream, since one ended early: %s", why)
+        await asyncio.sleep(RESUME_S[progress.cuts])
+        progress.cuts += 1
+        return None
 
     async def _stream(self, progress: Progress) -> Finish | None:
         """vLLM's own stream, until it ends or a call is worth more. Raises RefusedError, UpstreamError, ClientError."""
