@@ -23,7 +23,9 @@ from edgespec.core.pairing.groups import DEFAULT_GROUPS, Groups, parse_groups
 from edgespec.shared.files import RecordFile
 
 ALPHABET = string.digits + string.ascii_letters
-ID_LENGTH, SECRET_LENGTH, NAME_LENGTH = 8, 43, 100
+ID_LENGTH = 8
+SECRET_LENGTH = 43
+NAME_LENGTH = 100
 FILE_NAME = "api-keys.json"
 SCOPE_BYTES = 16
 """Two keys of one gateway get the same cache scope with a probability of 2^-128."""
@@ -125,7 +127,8 @@ class KeyRing:
             allowed = parse_groups(groups)
         except ValueError as error:
             raise KeyStoreError(str(error)) from None
-        secret, salt = _random(SECRET_LENGTH), secrets.token_hex(16)
+        secret = _random(SECRET_LENGTH)
+        salt = secrets.token_hex(16)
         created = int(time.time() if now is None else now)
 
         def add(keys: dict[str, Key]) -> Key:

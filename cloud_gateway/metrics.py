@@ -110,7 +110,8 @@ class Totals(Collector):
         return ()  # without it, registering calls `collect`, and the engine may not run yet
 
     def collect(self) -> Iterator[Metric]:
-        stats, ended = self._engine.stats, self._engine.stats.ended
+        stats = self._engine.stats
+        ended = self._engine.stats.ended
         yield _total("rounds", "Verify passes of the target.", stats.rounds)
         yield _total("tokens", "Tokens emitted by the target.", stats.tokens)
         yield _total("target_seconds", "Time in the target model.", stats.target_s)

@@ -81,7 +81,8 @@ SEED_SPAN = 2**63
 MAX_BYTES_PER_TOKEN = 8
 """Of a whole prompt, on average. English has about 4 bytes a token and source code 3; a text with more than 8 is white
 space or one word over and over, and tokenising it takes as long as tokenising a text that fits."""
-MAX_CONTAINERS, MAX_COMMAS = 16_384, 65_536
+MAX_CONTAINERS = 16_384
+MAX_COMMAS = 65_536
 """Objects and lists of a body, and its commas, beside one container and eight commas for each token of the context:
 prompts may be lists of tokens, and text may hold brackets and commas too. Decoding a list takes about a microsecond,
 on the event loop."""
@@ -217,11 +218,13 @@ def _top_logprobs(body: Common) -> int | None:
 
 
 def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Limits) -> int:
-    name, asked = "max_tokens", body.max_tokens
+    name = "max_tokens"
+    asked = body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         if asked not in (None, body.max_completion_tokens):
             raise refusal("max_tokens", "it differs from 'max_completion_tokens', which means the same")
-        name, asked = "max_completion_tokens", body.max_completion_tokens
+        name = "max_completion_tokens"
+        asked = body.max_completion_tokens
     found = min(model.context - prompt_tokens, limits.api.max_tokens, limits.api.max_tokens_limit)
     if asked is not None:
         if asked > limits.api.max_tokens_limit:
@@ -275,7 +278,8 @@ class TurnedThread:
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._free, self._closed = True, False
+        self._free = True
+        self._closed = False
         self._turns: Turns[asyncio.Future[None]] = Turns()
 
     async def run(self, key: str, work: Callable[[], T]) -> T:

@@ -134,7 +134,9 @@ class Connection(RequestHandler):
             max_line_size=MAX_HEAD_LINE,
             max_field_size=MAX_HEAD_LINE,
         )
-        self._admitted, self._times, self._idle = admitted, times, idle
+        self._admitted = admitted
+        self._times = times
+        self._idle = idle
         self._key: str | None = None
         """The API key of the last request, while the connection waits for the next one."""
         self._head_late: asyncio.TimerHandle | None = None
@@ -318,7 +320,8 @@ API_BURST_S = 4.0
 
 def api_admission(total: int) -> AdmissionLimits:
     """Bounds of the API port, whose share of the descriptors are `total`."""
-    unproven, burst = max(1, min(UNPROVEN, total // 2)), int(API_BURST_S * CONNECTIONS_PER_S) + 1
+    unproven = max(1, min(UNPROVEN, total // 2))
+    burst = int(API_BURST_S * CONNECTIONS_PER_S) + 1
     return AdmissionLimits(total, unproven, unproven, CONNECTIONS_PER_S, burst)
 
 

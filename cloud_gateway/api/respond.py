@@ -74,7 +74,8 @@ class StopStrings:
         text = self._held + text
         found = [(at + len(string), at) for string in self._strings if (at := text.find(string)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
+            self.stopped = True
+            self._held = ""
             return text[: min(found)[1]]
         keep = beginning(text, self._strings)
         self._held = text[len(text) - keep :]
@@ -82,7 +83,8 @@ class StopStrings:
 
     def flush(self) -> str:
         """The held text, at the end of a completion without a stop string."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
 
@@ -113,11 +115,14 @@ class Answer:
         self.usage: Usage | None = None
         """Set when the engine has ended the completion."""
         self.prompt_tokens = 0
-        self._stream, self._events = stream, aiter(stream)
-        self._detokeniser, self._stops = detokeniser, stops
+        self._stream = stream
+        self._events = aiter(stream)
+        self._detokeniser = detokeniser
+        self._stops = stops
         self._key_reason = key_reason
         self._tokens = 0
-        self._spell, self._call_text = spell, call_text
+        self._spell = spell
+        self._call_text = call_text
         self._counters = counters
         self._waiting: deque[Entry] = deque()
         """Tokens whose text has not been returned yet."""
@@ -238,7 +243,8 @@ class Answer:
         return tail
 
     def _take_usage(self, usage: Usage) -> None:
-        stopped, barred = self._stops.stopped, self._key_reason is not None and usage.policy not in ALONE
+        stopped = self._stops.stopped
+        barred = self._key_reason is not None and usage.policy not in ALONE
         self.usage = replace(
             usage,
             completion_tokens=self._tokens if stopped else usage.completion_tokens,
@@ -335,7 +341,8 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
 
 async def _chunks(job: Job, idle_s: Callable[[], float]) -> AsyncGenerator[Struct | None, None]:
     """All events but the end mark; None after `idle_s()` without one."""
-    form, begun = job.form, set[int]()
+    form = job.form
+    begun = set[int]()
     async with aclosing(merged([answer.pieces() for answer in job.answers], idle_s)) as items:
         async for item in items:
             if item is None:

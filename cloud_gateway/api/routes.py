@@ -108,7 +108,8 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[ID] = new_id()
         TRACE_PARENT.set(request.headers.get("traceparent", ""))
-        origins, origin = api.limits.api.cors, request.headers.get("Origin")
+        origins = api.limits.api.cors
+        origin = request.headers.get("Origin")
         if request.method == "OPTIONS" and allowed_origin(origins, origin):
             return web.Response(status=204)
         route = table.get(request.match_info.route)

@@ -258,7 +258,8 @@ def wanted_of(body: Common) -> Wanted | None:
     """The schema or grammar that the completion must satisfy, or None. Raises ClientError 400."""
     if not isinstance(body, ChatBody):
         return None
-    wanted, schema = body.response_format, None
+    wanted = body.response_format
+    schema = None
     if wanted is not None and wanted.type != "text":
         schema = {"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema
     return body.offer.grammar(schema)

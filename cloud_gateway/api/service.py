@@ -90,7 +90,8 @@ class Api:
     """The endpoints. Before `serve` and after `drain` they answer 503."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self.limits, self.metrics = limits, metrics
+        self.limits = limits
+        self.metrics = metrics
         self.state: State = "loading"
         self._backend: Backend | None = None
         self._scopes = CacheScopes()
@@ -107,7 +108,8 @@ class Api:
 
     def serve(self, backend: Backend) -> None:
         """The models are loaded: requests are accepted from now on."""
-        self._backend, self.state = backend, "serving"
+        self._backend = backend
+        self.state = "serving"
 
     async def drain(self, grace_s: float) -> None:
         """Refuses new requests; those running may end within `grace_s` seconds, then they are cancelled."""
@@ -225,7 +227,8 @@ class Api:
         self, request: web.Request, body: Common, form: Form, prompt_tokens: int, answers: Sequence[Answer]
     ) -> web.StreamResponse:
         began = time.monotonic()
-        options, extension = body.stream_options or StreamOptions(), body.edgespec or Extension()
+        options = body.stream_options or StreamOptions()
+        extension = body.edgespec or Extension()
         job = Job(
             form,
             answers,
@@ -276,7 +279,8 @@ class Api:
             for one in requests
         ]
         visit.reserve_tokens(sum(len(one.tokens) + one.max_tokens for one in requests), time.monotonic())
-        reason, text = KEY_FORBIDS if asked and not workers else None, backend.text
+        reason = KEY_FORBIDS if asked and not workers else None
+        text = backend.text
         answers: list[Answer] = []
         try:
             for one in requests:
@@ -314,7 +318,8 @@ class Api:
                 raise web.HTTPExpectationFailed
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # so that aiohttp does not count it as the beginning of the response
-        data, most = bytearray(), self.limits.max_body_bytes
+        data = bytearray()
+        most = self.limits.max_body_bytes
         try:
             async with asyncio.timeout(self.limits.read_timeout_s):
                 async for chunk in request.content.iter_any():

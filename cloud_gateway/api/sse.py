@@ -45,7 +45,8 @@ class EventStream:
     """
 
     def __init__(self, request: web.Request, write_timeout_s: float) -> None:
-        self._request, self._write_timeout_s = request, write_timeout_s
+        self._request = request
+        self._write_timeout_s = write_timeout_s
         self.response = web.StreamResponse(headers=HEADERS)
 
     @property
@@ -133,7 +134,8 @@ async def merged(
             if not ready:
                 yield None
             for task in sorted(ready, key=waiting.__getitem__):
-                index, piece = waiting.pop(task), task.result()
+                index = waiting.pop(task)
+                piece = task.result()
                 if piece is not None:
                     waiting[asyncio.ensure_future(anext(sources[index], None))] = index
                 yield index, piece
@@ -156,7 +158,9 @@ class Frames:
 
     def __init__(self, size: int, now: float) -> None:
         """`size` in bytes; it must not depend on prompt or completion."""
-        self.size, self._began, self._place = size, now, 0
+        self.size = size
+        self._began = now
+        self._place = 0
         self._waiting = bytearray()
         self._last: bytes | None = None
         self.ended = False
@@ -182,7 +186,8 @@ class Frames:
 
     def frame(self, now: float) -> bytes:
         """The frame that is due. Places that have passed meanwhile are left out."""
-        before, self._place = self._place, max(self._place + 1, int((now - self._began) / TICK_S))
+        before = self._place
+        self._place = max(self._place + 1, int((now - self._began) / TICK_S))
         last = self._last or b""
         if self._last is None or len(self._waiting) + len(last) > self.size or not _ends_between(before, self._place):
             last = b""

@@ -18,7 +18,8 @@ from msgspec import Meta, Raw, Struct
 
 from edgespec.core.errors import UNDECODABLE, ClientError, refusal
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
+OPENING = "<tool_call>"
+CLOSING = "</tool_call>"
 MAX_CALLS = 128
 """Calls of one completion; a request may offer as many tools."""
 MAX_DEPTH = 64
@@ -141,7 +142,8 @@ class Offer:
         more = '("\\n" call)*' if self.several else ""
         rules = [f'call: "{OPENING}" body', "body: " + " | ".join(f"body{n}" for n in range(len(self.callable)))]
         for n, function in enumerate(self.callable):
-            begin, end = f'\n{{"name": "{function.name}", "arguments": ', f"}}\n{CLOSING}"
+            begin = f'\n{{"name": "{function.name}", "arguments": '
+            end = f"}}\n{CLOSING}"
             rules.append(f"body{n}: {json.dumps(begin)} @a{n} {json.dumps(end)}")
         if self.must:
             start = f"start: call {more}"
@@ -170,13 +172,17 @@ def offered(tools: Sequence[Tool] | None, choice: Choice | None, *, several: boo
         if tool.function.name in functions:
             raise _unsupported(f"tools[{index}].function.name", "another tool has this name too")
         functions[tool.function.name] = tool.function
-    names, must = list(functions), choice == "required"
+    names = list(functions)
+    must = choice == "required"
     if isinstance(choice, ToolChoice):
         chosen = (choice.function, choice.allowed_tools)[choice.type == "allowed_tools"]
         if isinstance(chosen, AllowedTools):
-            names, must = list(dict.fromkeys(tool.function.name for tool in chosen.tools)), chosen.mode == "required"
+            names = list(dict.fromkeys(tool.function.name for tool in chosen.tools))
+            must = chosen.mode == "required"
         elif chosen is not None:
-            names, must, several = [chosen.name], True, False
+            names = [chosen.name]
+            must = True
+            several = False
         else:
             raise refusal("tool_choice", f"its field '{choice.type}' is missing")
         if unknown := [name for name in names if name not in functions]:
@@ -211,7 +217,8 @@ def _closed(schema: Any, nested: int = 0) -> Any:
             found[name] = [_closed(one, nested + 1) for one in found[name]]
     if "items" in found:
         found["items"] = _closed(found["items"], nested + 1)
-    named, required = found.get("properties"), found.get("required", [])
+    named = found.get("properties")
+    required = found.get("required", [])
     listed = isinstance(named, dict) and isinstance(required, list) and all(one in named for one in required)
     if listed and not found.keys() & OPEN:
         found["additionalProperties"] = False
@@ -244,7 +251,9 @@ class CallText:
     """Returns the text before the first call at once and holds the rest until the completion ends."""
 
     def __init__(self, names: Collection[str]) -> None:
-        self._names, self._held, self._calling = names, "", False
+        self._names = names
+        self._held = ""
+        self._calling = False
         self._kept: list[str] = []
         """Text from the first call on, in pieces, since joining them each time would take quadratic time."""
 
@@ -259,7 +268,8 @@ class CallText:
             self._calling = True
         else:
             at = len(self._held) - beginning(self._held, (OPENING,))
-        passed, self._held = self._held[:at], self._held[at:]
+        passed = self._held[:at]
+        self._held = self._held[at:]
         return passed
 
     def end(self, *, cut: bool = False) -> tuple[str, list[Call]]:
@@ -301,7 +311,8 @@ def _after_space(text: str, at: int) -> int:
 def _call(value: Any, names: Collection[str]) -> Call | None:
     if not isinstance(value, dict):
         return None
-    name, arguments = value.get("name"), value.get("arguments", {})
+    name = value.get("name")
+    arguments = value.get("arguments", {})
     if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
         return None
     return Call(name, json.dumps(arguments, ensure_ascii=False))

@@ -97,7 +97,9 @@ def usage_object(prompt_tokens: int, completion_tokens: int) -> Counts:
 
 def timings(usage: Usage) -> Timings:
     """The figures of a whole response: its choices' times are sums."""
-    read, made, drafted = usage.times.prefill_s, usage.times.decode_s, sum(usage.drafted.values())
+    read = usage.times.prefill_s
+    made = usage.times.decode_s
+    drafted = sum(usage.drafted.values())
     processed = usage.prompt_tokens - usage.cached_tokens
     return Timings(
         *(usage.cached_tokens, processed, _ms(read), _rate(processed, read)),

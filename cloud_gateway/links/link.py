@@ -82,11 +82,13 @@ class WorkerInfo(LinkedWorker):
     def sampled(self, rtt_s: float) -> None:
         """Takes in one measured round trip."""
         self.rtt.sample(rtt_s)
-        self.rtt_s, self.rtt_high_s = self.rtt.srtt_s or 0.0, self.rtt.high_s
+        self.rtt_s = self.rtt.srtt_s or 0.0
+        self.rtt_high_s = self.rtt.high_s
 
     def pause(self, because: str | None) -> None:
         """It has sent `Pause`, for this reason, or `Resume`, or its probation has begun or ended."""
-        self.paused_because, self.paused = because, self.probation or because is not None
+        self.paused_because = because
+        self.paused = self.probation or because is not None
 
     def __str__(self) -> str:
         return f"worker {self.name} ({self.id})"
@@ -131,9 +133,14 @@ class Link:
         self.worker: WorkerInfo | None = None
         self.fetched: int | None = None
         """Bytes of the tokenizer that it has fetched, in place of a worker's link."""
-        self.ws, self.session, self.first_rtt_s = ws, session, 0.0
-        self._offer, self._inbox, self._vocab_size = offer, inbox, vocab_size
-        self._linked, self._recheck = linked, recheck
+        self.ws = ws
+        self.session = session
+        self.first_rtt_s = 0.0
+        self._offer = offer
+        self._inbox = inbox
+        self._vocab_size = vocab_size
+        self._linked = linked
+        self._recheck = recheck
 
     @property
     def who(self) -> str:
@@ -142,7 +149,8 @@ class Link:
 
     def take(self, event: Event) -> None:
         """Handles one event of the session."""
-        worker, inbox = self.worker, self._inbox
+        worker = self.worker
+        inbox = self._inbox
         match event:
             case RttSample(rtt_s):
                 self._sample(rtt_s)

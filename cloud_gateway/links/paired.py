@@ -52,7 +52,8 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class PairedWorkers(PairedMachines[PairedWorker]):
     """The gateway's list. Revoked workers stay in it, so that they get a signed `revoked`."""
 
-    FILE, RECORD = "workers.json", PairedWorker
+    FILE = "workers.json"
+    RECORD = PairedWorker
 
     def add(self, key: bytes, name: str, min_version: int = 1, groups: tuple[str, ...] | None = None) -> PairedWorker:
         """Stores a newly paired worker; replaces the former record of its key, and so ends a revocation.

@@ -63,7 +63,8 @@ TOTAL_RATE = 5.0
 take a third of a core; the rest is left to linked workers and clients of the API."""
 WORKER_FRAMES_PER_S = 200.0
 """Of one worker, which sends at most `TREES_PER_S` frames of trees."""
-WORKER_BYTES_PER_S, WORKER_BYTES_BURST = 5e5, 1 << 18
+WORKER_BYTES_PER_S = 5e5
+WORKER_BYTES_BURST = 1 << 18
 """180 frames a second with trees for eight requests are 370 KB. A node of 8 bytes costs 1.7 µs until it is
 merged, so that a flood of full frames takes a tenth of one core."""
 BURST_S = 5.0
@@ -79,7 +80,8 @@ def link_admission(total: int) -> AdmissionLimits:
     A source may hold any number of proven connections: the machines of a campus often share one address.
     """
     unproven = max(1, min(UNPROVEN, total // 2))
-    mine, burst = min(UNPROVEN_OF_SOURCE, unproven), round(BURST_S * CONNECTIONS_PER_S)
+    mine = min(UNPROVEN_OF_SOURCE, unproven)
+    burst = round(BURST_S * CONNECTIONS_PER_S)
     return AdmissionLimits(total, unproven, mine, CONNECTIONS_PER_S, burst, TOTAL_RATE * CONNECTIONS_PER_S)
 
 
@@ -102,21 +104,27 @@ class Links(Workers):
 
         `quarantined` is called with id, name and reason of each worker that `conduct` finds to be quarantined.
         """
-        self._me, self.vocab_size, self.paired, self._refused = me, vocab_size, paired, refused
+        self._me = me
+        self.vocab_size = vocab_size
+        self.paired = paired
+        self._refused = refused
         self.inbox: Inbox
         """Where events go; set before `start`, since the engine is made with these links."""
-        self._pair, self._timers = pair, timers
+        self._pair = pair
+        self._timers = timers
         self.offer = Offer(me.tokenizer_file)
         self.start_s = 0.0
         """How long this gateway took to start, and so how long a restart of it takes."""
-        self.rejected, self.traffic = Counter[str](), Counter[str]()
+        self.rejected = Counter[str]()
+        self.traffic = Counter[str]()
         """How often each reason for a refusal occurred, and bytes `sent` and `received` on all links."""
         self._lines = LimitedLog(log)
         self._workers: dict[str, WorkerInfo] = {}
         """By id; changed on the event loop."""
         self._probation = Probation()
         self._contest = Contest()
-        self.conduct, self._quarantined = conduct or Conduct(), quarantined
+        self.conduct = conduct or Conduct()
+        self._quarantined = quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LimitedPort(
             "link port", self._serve, paths, admission, inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
@@ -161,12 +169,14 @@ class Links(Workers):
         link = Link(ws, session, self.offer, self.inbox, self.vocab_size, self._linked, self._recheck)
         wire = link.wire = Wire(ws, session, link.take)
         wire.traffic = self.traffic
-        code, why = int(CloseCode.OURS), "internal"
+        code = int(CloseCode.OURS)
+        why = "internal"
         try:
             why = await wire.run()
             code = CloseCode.NORMAL
         except RemoteProtocolError as error:
-            code, why = error.close_code, error.reason
+            code = error.close_code
+            why = error.reason
             self._reject(link.who, error.reason, str(error), is_worker=link.worker is not None)
         finally:
             self._down(link.worker, why)
@@ -316,7 +326,8 @@ class Links(Workers):
     def _rotate(self, old: bytes, new: bytes) -> None:
         """Stores a worker's new key, on the event loop, so that no handshake comes between; ends the old one's link."""
         self.paired.rotate(old, new)
-        former, to = key_id(old), key_id(new)
+        former = key_id(old)
+        to = key_id(new)
         self.conduct.renamed(former, to)
         log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, to)
         info = self._workers.get(former)

@@ -36,7 +36,8 @@ ROLES = frozenset({"system", "user", "assistant", "tool"})
 """The only values of a request that may be part of a control token: templates write `'<|' + role + '|>'`."""
 _WRITES_ITS_INPUT = frozenset({"default", "d", "indent", "join", "replace", "safe", "string", "trim"})
 """Filters whose result contains the characters of their input."""
-_SHOWN, _OWN = "__shown", "__own"
+_SHOWN = "__shown"
+_OWN = "__own"
 Span = tuple[int, int, str]
 """Start and end of a control token in a rendered chat, and the token."""
 
@@ -152,7 +153,8 @@ class _Marking(NodeTransformer):
     """
 
     def __init__(self, parts: _Parts, environment: SandboxedEnvironment) -> None:
-        self._parts, self._environment = parts, environment
+        self._parts = parts
+        self._environment = environment
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
         node.nodes = [self._text(one) for one in node.nodes]
@@ -338,7 +340,8 @@ def _renamed(state: dict[str, Any], names: Mapping[str, str]) -> Any:
 
 def _unknown(model: Mapping[str, Any]) -> str:
     """The token for text that the vocabulary lacks, or an empty string."""
-    vocabulary, at = model.get("vocab"), model.get("unk_id")
+    vocabulary = model.get("vocab")
+    at = model.get("unk_id")
     if isinstance(vocabulary, list):
         return str(vocabulary[at][0]) if isinstance(at, int) else ""
     return model.get("unk_token") or ""

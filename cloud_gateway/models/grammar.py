@@ -123,7 +123,8 @@ class Trial:
         raise TrialError("The process that compiles JSON schemas does not start; reinstall the package llguidance.")
 
     def _kill(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             process.kill()
             process.communicate()
@@ -154,7 +155,8 @@ MAX_DEPTH = 64
 
 def check_size(schema: Any) -> str | None:
     """The bound that a schema exceeds, as the end of a sentence; None where it exceeds none."""
-    nodes, level = 0, [schema]
+    nodes = 0
+    level = [schema]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for node in level:
@@ -163,7 +165,8 @@ def check_size(schema: Any) -> str | None:
                 return f"the schema has more than {MAX_NODES} objects and lists; ask for less at once"
         if not inner:
             return None
-        nodes, level = nodes + len(inner), inner
+        nodes = nodes + len(inner)
+        level = inner
     return f"the schema is nested more than {MAX_DEPTH} levels deep; move inner parts to '$defs'"
 
 
@@ -206,7 +209,8 @@ class Grammars:
 
         Takes ~1 s for 50,000 tokens.
         """
-        self._vocab_size, self._eos = vocab_size, eos
+        self._vocab_size = vocab_size
+        self._eos = eos
         self._tokens = _ll_tokenizer(tokenizer, vocab_size, eos)
         self._trial = Trial()
         self._judged: dict[tuple[bytes, bytes], tuple[int, Schema | str]] = {}
@@ -320,7 +324,10 @@ class GrammarConstraint(Constraint):
 
     def __init__(self, matcher: LLMatcher, make: Callable[[], LLMatcher], vocab_size: int, eos: frozenset[int]) -> None:
         """`make` compiles the grammar again."""
-        self._matcher, self._make, self._vocab_size, self._eos = matcher, make, vocab_size, eos
+        self._matcher = matcher
+        self._make = make
+        self._vocab_size = vocab_size
+        self._eos = eos
         self._tokens: list[int] = []
         """Committed, without an end of sequence."""
         self._ahead: list[int] = []
@@ -365,7 +372,8 @@ class GrammarConstraint(Constraint):
 
     def _go_to(self, path: Sequence[int]) -> None:
         if self._matcher.is_error():
-            self._matcher, self._ahead = self._make(), []
+            self._matcher = self._make()
+            self._ahead = []
             self._matcher.try_consume_tokens(self._tokens)
         common = common_prefix(self._ahead, list(path))
         back = len(self._ahead) - common

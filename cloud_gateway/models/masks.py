@@ -37,7 +37,8 @@ class Allowance:
     """How long the engine may still wait for one scope; pure, seconds in and out."""
 
     def __init__(self) -> None:
-        self._left_s, self._then = BURST_S, 0.0
+        self._left_s = BURST_S
+        self._then = 0.0
 
     def left_s(self, now: float) -> float:
         """What may be waited now."""

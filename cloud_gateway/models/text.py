@@ -83,9 +83,11 @@ class ChatEncoder:
         """
         try:
             refuse_reserved([messages, tools])
-            text, marked = self._rendered(messages, tools), self._marked(messages, tools)
+            text = self._rendered(messages, tools)
+            marked = self._marked(messages, tools)
             if plain(marked) != text:  # again, for a template that writes the time, which may have changed
-                text, marked = self._rendered(messages, tools), self._marked(messages, tools)
+                text = self._rendered(messages, tools)
+                marked = self._marked(messages, tools)
             neutral = Neutral(self._template.constants, self._looked_for)
             without = self._marked(neutral.of(messages), neutral.of(tools))
         except _REFUSALS as error:
@@ -142,7 +144,8 @@ class Neutral:
     """
 
     def __init__(self, constants: frozenset[str], looked_for: re.Pattern[str]) -> None:
-        self._constants, self._looked_for = constants, looked_for
+        self._constants = constants
+        self._looked_for = looked_for
         self._seen: dict[str, str] = {}
 
     def of(self, value: Any) -> Any:
@@ -166,7 +169,9 @@ class Neutral:
 
     def _covered(self, text: str, number: int = 0) -> str:
         core = text.strip()
-        start, at, pieces = text.index(core), 0, []
+        start = text.index(core)
+        at = 0
+        pieces = []
         for found in self._looked_for.finditer(core):
             pieces += ["x" * (found.start() - at), found[0]]
             at = found.end()
@@ -253,7 +258,8 @@ class Text:
             raise ClientError(f"{self._chats} Use /v1/completions.", code="unsupported_model")
         called = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
         if "tools" not in self._template and (tools or called):
-            messages, tools = in_words(messages, tools), None
+            messages = in_words(messages, tools)
+            tools = None
         return self._chats.encode(messages, tools)
 
     @property
@@ -296,13 +302,15 @@ class _Bytes:
     """For tokenizers whose tokens are bytes, as in nearly all language models; an unfinished character is held."""
 
     def __init__(self, pieces: Sequence[bytes], *, strip: bool) -> None:
-        self._pieces, self._strip = pieces, strip
+        self._pieces = pieces
+        self._strip = strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         piece = self._pieces[token] if 0 <= token < len(self._pieces) else b""
         if self._strip and piece:
-            piece, self._strip = piece.removeprefix(b" "), False
+            piece = piece.removeprefix(b" ")
+            self._strip = False
         return self._decoder.decode(piece)
 
     def flush(self) -> str:
@@ -313,7 +321,9 @@ class _Whole:
     """For any tokenizer: the text of all tokens, less the text returned before. Takes quadratic time."""
 
     def __init__(self, decode: Any) -> None:
-        self._decode, self._tokens, self._given = decode, [0][:0], 0
+        self._decode = decode
+        self._tokens = [0][:0]
+        self._given = 0
 
     def feed(self, token: int) -> str:
         self._tokens.append(token)

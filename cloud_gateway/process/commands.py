@@ -205,7 +205,8 @@ def rotate_identity(args: argparse.Namespace) -> int:
     from edgespec.shared.server_keys import ServerKeyStore
 
     made = ServerKeyStore(_key_folder(args).parent).rotate_gateway()
-    old, new = key_id(made.old_key), key_id(made.new_key)
+    old = key_id(made.old_key)
+    new = key_id(made.new_key)
     if args.json:
         return print_json({"old": old, "new": new})
     print(

@@ -39,7 +39,8 @@ class Commands:
         """`port`: of the running gateway; `lifted`: called with the key id and name of a worker whose quarantine was
         ended by command.
         """
-        self._paired, self._ring = paired, ring
+        self._paired = paired
+        self._ring = ring
         self._port = port
         self._lifted = lifted
         self.engine: Engine | None = None
@@ -100,7 +101,8 @@ class Commands:
         A link that has expired ends within a second, and a worker that was released is linked at its next attempt.
         """
         worker = await asyncio.to_thread(getattr(self._paired, change), id, *values)
-        links, link = self._links, None
+        links = self._links
+        link = None
         if change == "release":
             self._lifted(key_id(worker.key), worker.name)
         if change == "revoke" and links is not None:

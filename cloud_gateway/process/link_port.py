@@ -47,7 +47,8 @@ class LinkPort:
     def __init__(self, settings: LinkSection, store: ServerKeyStore) -> None:
         """Raises KeyStoreError."""
         self._settings = settings
-        self.key, self.tls = store.identity(), store.tls_identity()
+        self.key = store.identity()
+        self.tls = store.tls_identity()
         self.name = machine_name(settings.name)
         self.paired = PairedWorkers(store.folder)
         self.pairing = PairingListener(self.key, self.name, self.tls.spki_hash, self.paired.add)
@@ -150,8 +151,11 @@ class OwnWorker:
 
         Raises KeyStoreError.
         """
-        self._draft, self._folder = draft, folder
-        self._gateway, self._name, self._spki = gateway, name, spki
+        self._draft = draft
+        self._folder = folder
+        self._gateway = gateway
+        self._name = name
+        self._spki = spki
         self._store = KeyStore(folder)
         self._task: asyncio.Task[None] | None = None
 
@@ -174,7 +178,8 @@ class OwnWorker:
                 await self._task
 
     async def _keep_running(self) -> None:
-        loop, wait_s = asyncio.get_running_loop(), RETRY_S[0]
+        loop = asyncio.get_running_loop()
+        wait_s = RETRY_S[0]
         while True:
             began = loop.time()
             try:

@@ -101,7 +101,8 @@ class Gateway:
         self.models: Models | None = None
         self._listeners: dict[str, Listener] = {}
         self._shares = connection_shares()
-        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._failed = False
 
     async def run(self) -> None:
@@ -148,8 +149,10 @@ class Gateway:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
         check_free(settings.link.host, settings.link.port, "link")
-        api, metrics = settings.api, settings.metrics
-        admission, times = api_admission(self._shares["api"]), Times()
+        api = settings.api
+        metrics = settings.metrics
+        admission = api_admission(self._shares["api"])
+        times = Times()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
         routes = [route for running in self.running for route in running.routes()]
@@ -243,7 +246,8 @@ class Gateway:
     def _announce(self) -> None:
         """Reports readiness on standard output, in the ready file and to systemd."""
         assert self.models is not None
-        model, found = self.models.served.id, self.addresses()
+        model = self.models.served.id
+        found = self.addresses()
         log.info("ready after %.1f s", self.starting.seconds)
         api = Address(reachable_host(self.settings.api.host), self._listeners["api"].port)
         print(f"API      http://{api}/v1 serves {model}")
@@ -257,7 +261,8 @@ class Gateway:
 
     async def status(self) -> dict[str, object]:
         """The state and totals that `cloud-gateway status` shows."""
-        engine, links = self.commands.engine, self.port.links
+        engine = self.commands.engine
+        links = self.port.links
         found: dict[str, object] = {
             "version": __version__,
             "pid": os.getpid(),
@@ -267,7 +272,8 @@ class Gateway:
         }
         if self.models is None or engine is None or links is None:
             return found | self.starting.status()
-        linked, stats = links.workers(), engine.stats
+        linked = links.workers()
+        stats = engine.stats
         return found | {
             "model": self.models.served.id,
             "policy": self.settings.policy.name,

@@ -63,7 +63,8 @@ def check_models(settings: GatewaySettings) -> Plan:
     Raises ModelError for a model that cannot be served, TokenizerMismatch if the local draft does not fit,
     ConfigError if there are too many slots.
     """
-    options, path = settings.target, resolve_model(settings.target.model)
+    options = settings.target
+    path = resolve_model(settings.target.model)
     engine = engine_for(options, path)
     require("transformers", "torch" if engine == "torch" else "llama_cpp")
     if engine == "llamacpp":
@@ -113,15 +114,19 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
 
     Raises ModelError if weights and `target.kv_tokens`, or one slot, do not fit.
     """
-    options, rows = settings.target, 1 + settings.policy.verify_nodes
+    options = settings.target
+    rows = 1 + settings.policy.verify_nodes
     full = options.kv_tokens or options.slots * (options.context + rows)
     if engine == "llamacpp" and options.n_gpu_layers:
         return full  # how much of it is on the GPU is known to llama.cpp only
-    need, available, where = need_of(options, engine, path, settings.sources.heads), available_memory(), "memory"
+    need = need_of(options, engine, path, settings.sources.heads)
+    available = available_memory()
+    where = "memory"
     if engine == "torch" and _on_cuda(options.device):
         import torch
 
-        available, where = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0], "the GPU"
+        available = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0]
+        where = "the GPU"
     on_gpu = settings.local_draft.n_gpu_layers > 0
     drafted = _draft_bytes(settings, draft) if draft is not None and on_gpu == (where == "the GPU") else 0
     weights = need.weights + drafted
@@ -227,7 +232,8 @@ def _with_torch(settings: GatewaySettings, plan: Plan) -> tuple[TorchTarget, Voc
     from cloud_gateway.models.target_model.linear import BLOCK_ROWS
     from cloud_gateway.models.target_model.torch import MAX_LONE_ROWS, TorchTarget
 
-    options, path = settings.target, plan.path
+    options = settings.target
+    path = plan.path
     dtype = dtype_for(options)
     loaded = load.load(path, dtype, options.device)
     log.info("target %s loaded in %s by torch", path.name, dtype)
@@ -252,7 +258,8 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> tuple[LlamaCppTarge
     from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
     from cloud_gateway.models.target_model.load import load_vocabulary
 
-    options, path = settings.target, plan.path
+    options = settings.target
+    path = plan.path
     require_known_answer(path, options.n_gpu_layers)
     vocabulary, ends = load_vocabulary(path)
     target = LlamaCppTarget(

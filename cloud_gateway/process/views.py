@@ -87,12 +87,14 @@ def show_live(read: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, 
     """The state, its rates and the workers, in place, until `read` raises, as it does when the gateway ends."""
     from rich.live import Live
 
-    before, began = None, time.monotonic()
+    before = None
+    began = time.monotonic()
     with Live(auto_refresh=False, screen=False) as shown:
         while True:
             (status, workers), now = read(), time.monotonic()
             shown.update(screen(before, status, now - began, workers), refresh=True)
-            before, began = status, now
+            before = status
+            began = now
             time.sleep(period_s)
 
 
@@ -104,7 +106,8 @@ def screen(
     from rich.table import Table
     from rich.text import Text
 
-    linked, table = [row for row in workers if row["linked"]], Table(box=None, padding=(0, 2, 0, 0))
+    linked = [row for row in workers if row["linked"]]
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("worker", "state", "round trip", "step", "requests", "frames", "accepted"):
         table.add_column(name)
     for row in linked:

@@ -67,7 +67,9 @@ class Looked:
 
     def show(self, console: Console) -> None:
         """Prints a few lines. No text of the trace is read as markup."""
-        header, differences, policy = self.trace.header, self.check.differences, self.trace.header.settings
+        header = self.trace.header
+        differences = self.check.differences
+        policy = self.trace.header.settings
         console.print(
             Text.assemble((clean(str(self.path)), "bold"), f": signed by {self._who()}, unaltered\n"),
             f" request {header.request}, edgespec {header.edgespec}, policy {policy.name} (k = {policy.k}, "
@@ -121,7 +123,8 @@ def _name_of(signer: bytes) -> str | None:
 
 def describe(difference: replay.Difference) -> str:
     """One line: what was decided, and what would be now."""
-    then, now = spell(difference.then_act), spell(difference.now_act)
+    then = spell(difference.then_act)
+    now = spell(difference.now_act)
     return f"decision {difference.number} at {difference.now:.6f} s: was {then}, is {now}"
 
 
@@ -187,7 +190,8 @@ class _Teller:
     """Gathers events into turns."""
 
     def __init__(self, player: replay.Player, header: trace.Header) -> None:
-        self.player, self._k = player, header.settings.k
+        self.player = player
+        self._k = header.settings.k
         phi = header.settings.phi
         self._phi = float("inf") if phi == "learnt" or header.settings.name not in USES_PHI else phi
         self._above = 0
@@ -207,7 +211,8 @@ class _Teller:
                 turn.frames.append(moment.taken.kind if moment.taken else "")
                 turn.fresh += moment.fresh
             case trace.Verified(tokens, entropies):
-                turn.tokens, turn.entropy = len(tokens), entropies[-1]
+                turn.tokens = len(tokens)
+                turn.entropy = entropies[-1]
                 turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
                 left = any(isinstance(effect, Send) and effect.diverged for effect in moment.effects)
                 self._doubt = "off the path" if left else "entropy > phi" if turn.entropy > self._phi else ""
@@ -235,7 +240,8 @@ class _Teller:
 
     def _why(self, act: trace.Act) -> str:
         """The state of affairs that the decision answers."""
-        link, depth = self.player.link, self.player.tree.depth()
+        link = self.player.link
+        depth = self.player.tree.depth()
         if act.kind == "verify" and act.nodes:
             return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
         if act.kind == "catch-up":
@@ -288,7 +294,8 @@ def _quiet(turn: ShownTurn) -> bool:
 
 def _frames(turn: ShownTurn) -> str:
     """How many frames came, how many candidates they brought, and how many of them brought none."""
-    count, stale = len(turn.frames), turn.frames.count("stale")
+    count = len(turn.frames)
+    stale = turn.frames.count("stale")
     parts = [
         f"{count} ({turn.fresh}, {stale})" if count else "",
         "refused" if "rejected" in turn.frames else "",

@@ -112,7 +112,10 @@ class ClientError(EdgespecError):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.param, self.code, self.retry_after_s = status, param, code, retry_after_s
+        self.status = status
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
 
 
 def refusal(param: str, why: str, code: str = "invalid_value") -> ClientError:
@@ -135,4 +138,5 @@ class RemoteProtocolError(EdgespecError):
 
     def __init__(self, reason: str, message: str, *, close_code: int = 4400) -> None:
         super().__init__(message)
-        self.reason, self.close_code = reason, close_code
+        self.reason = reason
+        self.close_code = close_code

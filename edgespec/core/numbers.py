@@ -17,13 +17,15 @@ def between(points: Mapping[int, float], xs: Sequence[int], x: int) -> float:
     i = bisect_left(xs, x)
     if i == 0 or i == len(xs):
         return points[xs[0 if i == 0 else -1]]
-    low, high = xs[i - 1], xs[i]
+    low = xs[i - 1]
+    high = xs[i]
     return points[low] + (points[high] - points[low]) * (x - low) / (high - low)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common beginning; both of one type, so that slices compare at C speed."""
-    low, high = 0, min(len(a), len(b))
+    low = 0
+    high = min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:

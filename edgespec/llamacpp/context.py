@@ -94,7 +94,8 @@ class Context:
         model = self._model
         per_head = llama.llama_model_n_embd(model) // max(llama.llama_model_n_head(model), 1)
         per_layer = 2 * 2 * per_head * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
-        needed, available = cells * per_layer * llama.llama_model_n_layer(model), available_memory()
+        needed = cells * per_layer * llama.llama_model_n_layer(model)
+        available = available_memory()
         if needed > available:
             self.close()
             raise ModelError(
@@ -104,8 +105,10 @@ class Context:
 
     def _make_batch(self, sequences: int) -> None:
         rows = self.cells
-        self._tokens, self._positions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
-        self._wanted, self._counts = np.zeros(rows, np.int8), np.zeros(rows, np.int32)
+        self._tokens = np.zeros(rows, np.int32)
+        self._positions = np.zeros(rows, np.int32)
+        self._wanted = np.zeros(rows, np.int8)
+        self._counts = np.zeros(rows, np.int32)
         self._ids = np.zeros((rows, sequences), np.int32)
         # llama_batch has a pointer per row; they point into the table of ids and never change.
         self._id_rows = self._ids.ctypes.data + np.arange(rows, dtype=np.uintp) * self._ids.strides[0]

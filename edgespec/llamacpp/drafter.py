@@ -78,8 +78,10 @@ class Drafter:
             if not least <= value <= most:
                 raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose {least} to {most}")
         vocabulary = gguf_vocabulary(path)
-        self.tokenizer_digest, entries = vocabulary.digest, len(vocabulary.entries)
-        self.name, self.model_digest = path.name, model_digest(path)
+        self.tokenizer_digest = vocabulary.digest
+        entries = len(vocabulary.entries)
+        self.name = path.name
+        self.model_digest = model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         cores = len(os.sched_getaffinity(0))
         self._llama = Context(
@@ -89,7 +91,9 @@ class Drafter:
         """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
         self.context = min(context, self._llama.trained_context)
         """Maximum tokens of one request: limited by the cells and by the model's trained positions."""
-        self.sequences, self.prefill_batch, self.requests = sequences, prefill_batch, requests
+        self.sequences = sequences
+        self.prefill_batch = prefill_batch
+        self.requests = requests
         self.together = (ids - requests) // 2
         """Maximum leaves of all requests in one step: each may take a sequence beside that which it is forked from."""
         self.passes = 0
@@ -148,15 +152,18 @@ class Drafter:
         Returns how many of the tokens were evaluated before. Raises ValueError: a token outside the vocabulary.
         """
         self._check(tokens)
-        r, path = self._open[request], tuple(tokens)
-        base, matched = len(r.tokens), 0
+        r = self._open[request]
+        path = tuple(tokens)
+        base = len(r.tokens)
+        matched = 0
         for tip in r.tips:
             if (common := common_prefix(tip.path, path)) > matched:
                 self._llama.copy(tip.id, r.trunk, base + matched, base + common)
                 matched = common
         r.tokens.extend(path)
         r.evaluated += matched
-        tips, r.tips = r.tips, []
+        tips = r.tips
+        r.tips = []
         for tip in tips:
             if len(tip.path) > len(path) and tip.path[: len(path)] == path:
                 tip.path = tip.path[len(path) :]
@@ -178,7 +185,8 @@ class Drafter:
         """
         r = self._open[request]
         self._share(r)
-        start, end = r.evaluated, min(len(r.tokens) - 1, r.evaluated + limit)
+        start = r.evaluated
+        end = min(len(r.tokens) - 1, r.evaluated + limit)
         if start < end:
             self._now += 1
             self._require_room(end)
@@ -236,7 +244,9 @@ class Drafter:
             raise ValueError(f"a step takes at most {self.together} leaves of all requests")
         self._now += 1
         located = [(one, r, [self._locate(r, path) for path in unique]) for one, r, unique in parts]
-        forks, rows, row_of = list[int](), list[Row](), list[dict[TokenPath, int]]()
+        forks = list[int]()
+        rows = list[Row]()
+        row_of = list[dict[TokenPath, int]]()
         for _, r, leaves in located:
             forks += self._place(r, leaves)
             more, indices = batch_rows(r, leaves)
@@ -262,13 +272,16 @@ class Drafter:
 
     def _locate(self, r: Request, path: TokenPath) -> Leaf:
         """Finds the sequence that holds most of a path, and protects it from being dropped during this step."""
-        source, common = None, 0
+        source = None
+        common = 0
         for tip in r.tips:
             if (shared := common_prefix(tip.path, path)) > common:
-                source, common = tip, shared
+                source = tip
+                common = shared
         if source is not None:
             source.used = self._now
-        held, length = r.evaluated + common, len(r.tokens) + len(path)
+        held = r.evaluated + common
+        length = len(r.tokens) + len(path)
         return Leaf(path, min(held, length - 1), source, repeated=held == length)
 
     def _place(self, r: Request, leaves: Sequence[Leaf]) -> list[int]:
@@ -342,7 +355,8 @@ class Drafter:
         that is the asker, or several ask."""
         if asker is None:
             return False
-        open_, needs = list(self._open.values()), max(asker.size + rows, len(asker.tokens))
+        open_ = list(self._open.values())
+        needs = max(asker.size + rows, len(asker.tokens))
         held = [Holding(r.owner, needs if r is asker else r.size, order) for order, r in enumerate(open_)]
         loser = gives_way(held, held[open_.index(asker)])
         if loser is None or (r := open_[loser.order]) is asker:
@@ -350,7 +364,8 @@ class Drafter:
         for tip in r.tips:
             self._drop(tip.id)
         self._llama.trim(r.trunk, 0)
-        r.tips, r.evaluated = [], 0
+        r.tips = []
+        r.evaluated = 0
         return True
 
     def _drop_cached(self, spared: Request | None = None) -> bool:

@@ -24,7 +24,8 @@ _REPEATS = 3
 def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
     """Seconds of one step by the number of its leaves, up to what one request may have and up to what all may have
     together; runs some hundred draft steps."""
-    vocabulary, own = drafter.vocab_size, drafter.sequences
+    vocabulary = drafter.vocab_size
+    own = drafter.sequences
     most = min(drafter.together, own * drafter.requests)
     names = [f"calibration {number}" for number in range(math.ceil(most / own))]
     for name in names:

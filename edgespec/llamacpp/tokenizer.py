@@ -60,7 +60,8 @@ class GgufTokenizer:
         """
         metadata = gguf_metadata(path) if metadata is None else metadata
         found = vocabulary_in(metadata, path)
-        self.tokenizer_digest, self.vocab_size = found.digest, len(found.entries)
+        self.tokenizer_digest = found.digest
+        self.vocab_size = len(found.entries)
         kind = metadata.get("tokenizer.ggml.model")
         if kind not in _KINDS:
             raise ModelError(f"{path} has a tokenizer of the kind {kind!r}, which is not translated: choose another")
@@ -142,7 +143,8 @@ class _Merges:
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        entries, kinds = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type", ())
+        entries = metadata["tokenizer.ggml.tokens"]
+        kinds = metadata.get("tokenizer.ggml.token_type", ())
         ids = {entry.decode(errors="replace"): token for token, entry in enumerate(entries)}
         scores: Sequence[float] = metadata["tokenizer.ggml.scores"]
         defined = {entry: token for token, (entry, kind) in enumerate(zip(entries, kinds)) if kind == _USER_DEFINED}
@@ -156,7 +158,8 @@ class _Merges:
         """The tokens; None if they cannot be found here."""
         if self._other.search(text):
             return None
-        found, begin = list[int](), 0
+        found = list[int]()
+        begin = 0
         for run in self._run.finditer(text):
             found += [*self._merged(text[begin : run.start()]), self._runs[run[0]]]
             begin = run.end()

@@ -102,7 +102,8 @@ def _copy_metadata(reader: Any, writer: Any, architecture: str, kept: Sequence[i
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name == gguf.Keys.General.ARCHITECTURE:
             continue  # the writer writes these itself
-        kind, item_kind = field.types[0], None
+        kind = field.types[0]
+        item_kind = None
         value = field.contents()
         if field.name == count_key:
             value = len(kept)
@@ -138,12 +139,14 @@ def make_draft(source: Path, out: Path, layers: Collection[int] = (), fmt: str |
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".draft-", dir=out.parent) as scratch:
-            made, expected = source, block_count(source)
+            made = source
+            expected = block_count(source)
             if layers:
                 made = Path(scratch) / out.name
                 expected = drop_layers(source, made, layers)
             if fmt is not None:
-                whole, made = made, Path(scratch) / f"{out.name}.{fmt}"
+                whole = made
+                made = Path(scratch) / f"{out.name}.{fmt}"
                 requantise(whole, made, fmt)
             loaded = count_loaded_layers(made)
             if loaded != expected:

@@ -148,7 +148,8 @@ def fetch_from_hub(name: str, folder: Path, endpoint: str | None = None, revisio
     where = endpoint or hub.constants.ENDPOINT
     _check_endpoint(where)
     owner, repository, *file = name.split("/")
-    repository, beside = f"{owner}/{repository}", place.parent if file else place
+    repository = f"{owner}/{repository}"
+    beside = place.parent if file else place
     known = recorded(beside)
     revision = revision or next((known[one].commit for one in (*file, "config.json") if one in known), None)
     try:
@@ -202,7 +203,8 @@ def _stated_digests(found: Any) -> dict[str, str]:
 
 def _record(name: str, place: Path, commit: str, stated: dict[str, str]) -> None:
     """Records the files of `place`. Raises ModelError where one is not the one that the hub states."""
-    folder, files = (place.parent if place.suffix == ".gguf" else place), fetched_files(place)
+    folder = place.parent if place.suffix == ".gguf" else place
+    files = fetched_files(place)
     record = {file: one for file, one in recorded(folder).items() if (folder / file).is_file()}
     for file in files:
         record[file] = Fetched(commit, model_digest(folder / file).hex())

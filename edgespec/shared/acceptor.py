@@ -46,7 +46,8 @@ ENCRYPTED_AT_ONCE = 8192
 
 MAX_UNPROVEN_RECORDS = 128
 """Before the proof: the handshake takes about six, and each WebSocket frame of the budget may take one."""
-RECORDS_PER_S, RECORDS_BURST = 2000.0, 5000
+RECORDS_PER_S = 2000.0
+RECORDS_BURST = 5000
 """After it: twice the frames that are read in a second, and as many at once as wait in buffers after a pause."""
 _HEADER_BYTES = 5
 
@@ -100,7 +101,9 @@ class CountedSocket(socket.socket):
 
     def count(self, is_proven: Callable[[], bool], on_flood: Callable[[int], None]) -> None:
         """Begins to count, before the first byte is read; `on_flood` is called once, with the number of records."""
-        self._records, self._is_proven, self._on_flood = Records(), is_proven, on_flood
+        self._records = Records()
+        self._is_proven = is_proven
+        self._on_flood = on_flood
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """Called by asyncio; returns 0, as at the end of the stream, for a peer that floods."""
@@ -125,8 +128,10 @@ class AdmittedConnection(CountedSocket):
     _acceptor: Acceptor | None = None
 
     def admit(self, acceptor: Acceptor, ticket: int, address: str, source: str) -> None:
-        self._acceptor, self.ticket = acceptor, ticket
-        self.address, self.source = address, source
+        self._acceptor = acceptor
+        self.ticket = ticket
+        self.address = address
+        self.source = source
         """The peer's address, for logs, and the source that limits count it under (`source_of`)."""
 
     def proven(self) -> bool:
@@ -144,7 +149,8 @@ class AdmittedConnection(CountedSocket):
 
     def close(self) -> None:
         super().close()
-        acceptor, self._acceptor = self._acceptor, None
+        acceptor = self._acceptor
+        self._acceptor = None
         if acceptor is not None:
             acceptor.left(self)
 
@@ -164,7 +170,9 @@ class Acceptor:
     ) -> None:
         """`name` of the port, for logs; `on_refused` is called with a closed label for each connection turned away."""
         self.admission = Admission(limits)
-        self._name, self._on_refused, self._lines = name, on_refused, LimitedLog(log)
+        self._name = name
+        self._on_refused = on_refused
+        self._lines = LimitedLog(log)
         self._loop = asyncio.get_running_loop()
         self._connections: dict[int, AdmittedConnection] = {}
         self._listening: list[socket.socket] = []

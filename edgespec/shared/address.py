@@ -14,9 +14,12 @@ DEFAULT_PORT = 7443
 """Default of `link.port`, on which a gateway listens for workers."""
 DEFAULT_PEER_PORT = 7444
 """Default of `peers.port`, on which a daemon listens for its peers."""
-FEATURES, REQUESTS = "edgespec-features", "requests="
+FEATURES = "edgespec-features"
+REQUESTS = "requests="
 """A header of a worker's upgrade to WebSocket, and its value: the number of requests that it takes at once."""
-LINK_PATH, PAIR_PATH, PEER_PATH = "/link", "/pair", "/peer"
+LINK_PATH = "/link"
+PAIR_PATH = "/pair"
+PEER_PATH = "/peer"
 PEER_PROTOCOL = "edgespec-peer/2"
 """Name in TLS's ALPN (RFC 7301) by which daemons speak to their peers; version 1 used a WebSocket at `PEER_PATH`."""
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
@@ -85,9 +88,11 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
         raise AddressError(f"`{text}` has the path /{path}, which no gateway serves: {_FORM}.")
     bracketed = re.fullmatch(r"\[([^\]]*)\](?::(.*))?", rest)
     if bracketed:
-        host, port = bracketed[1], bracketed[2]
+        host = bracketed[1]
+        port = bracketed[2]
     elif rest.count(":") > 1:
-        host, port = rest, None
+        host = rest
+        port = None
     else:
         host, _, port = rest.partition(":")
         port = port if ":" in rest else None

@@ -38,8 +38,13 @@ class Advertiser:
         kind: Kind = mdns.GATEWAY,
     ) -> None:
         """`key`: Ed25519; `spki_hash`: of the TLS key; `host`, `port`: of the links; `only`: interfaces, for tests."""
-        self._key_id, self._spki_hash = key_id(key), spki_hash
-        self._name, self._host, self._port, self._only, self._kind = name, host, port, only, kind
+        self._key_id = key_id(key)
+        self._spki_hash = spki_hash
+        self._name = name
+        self._host = host
+        self._port = port
+        self._only = only
+        self._kind = kind
         self._zeroconf: AsyncZeroconf | None = None
         self._info: ServiceInfo | None = None
         self._announced: list[Interface] = []
@@ -99,7 +104,8 @@ class Advertiser:
             info.name = self._info.name  # zeroconf may have changed it at registration
             await self._zeroconf.async_update_service(info)  # first, so that no old address is sent on a new interface
             await self._zeroconf.async_update_interfaces(choice)
-        self._info, self._warned = info, ""
+        self._info = info
+        self._warned = ""
         names = ", ".join(one.name for one in interfaces)
         log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{self._kind.service}"))
 

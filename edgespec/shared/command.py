@@ -163,7 +163,8 @@ def add_shell_verbs(parser: ArgumentParser, verbs: _SubParsersAction[ArgumentPar
         from argparse_manpage.manpage import Manpage
 
         made = Manpage(parser)
-        made.manual, made.description = "edgespec", parser.description
+        made.manual = "edgespec"
+        made.description = parser.description
         print(made)
         return 0
 

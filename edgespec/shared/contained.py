@@ -16,7 +16,8 @@ class Contained:
 
     def __init__(self, handle: Callable[..., None] | None = None, *arguments: Any) -> None:
         """`handle` is called with the arguments and the exception, after the block."""
-        self._handle, self._arguments = handle, arguments
+        self._handle = handle
+        self._arguments = arguments
         self.error: Exception | None = None
 
     def __enter__(self) -> Contained:

@@ -49,7 +49,8 @@ class ControlServer:
 
     def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
         """`path` ends in ROLE.sock (folders.socket_file)."""
-        self._path, self.handlers = path, handlers
+        self._path = path
+        self.handlers = handlers
         self._lock = -1
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()

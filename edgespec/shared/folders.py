@@ -44,7 +44,8 @@ def socket_file(role: Role, configured: str = "") -> Path:
 
 def find_socket(role: Role, configured: str = "") -> Path:
     """The control socket that a command connects to: the daemon's own, else that of the systemd unit."""
-    usual, system = socket_file(role, configured), SYSTEM_RUNTIME / role / f"{role}.sock"
+    usual = socket_file(role, configured)
+    system = SYSTEM_RUNTIME / role / f"{role}.sock"
     return system if not exists(usual) and exists(system) else usual
 
 

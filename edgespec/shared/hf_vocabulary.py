@@ -30,7 +30,8 @@ def hf_vocabulary(path: Path) -> Vocabulary:
     file = path / "tokenizer.json" if path.is_dir() else path
     description = json_object(file)
     try:
-        vocab, added = description["model"]["vocab"], description.get("added_tokens", [])
+        vocab = description["model"]["vocab"]
+        added = description.get("added_tokens", [])
         # A Unigram model lists [text, score] pairs in id order, a BPE or WordPiece model maps text to id.
         pairs = vocab.items() if isinstance(vocab, dict) else ((text, i) for i, (text, _) in enumerate(vocab))
         entries = {int(i): str(text).encode() for text, i in pairs}

@@ -104,13 +104,17 @@ def _read(child: subprocess.Popen[bytes], hang_s: float) -> bytes | None:
     assert child.stdout is not None
     output = select.poll()  # not select(), which is limited to 1024 descriptors
     output.register(child.stdout)
-    said, since, waited = b"", time.monotonic(), waited_s(child.pid)
+    said = b""
+    since = time.monotonic()
+    waited = waited_s(child.pid)
     while True:
         if output.poll(min(1.0, hang_s) * 1e3):
             data = os.read(child.stdout.fileno(), 65536)
             if not data:
                 return said
-            said, since, waited = said + data, time.monotonic(), waited_s(child.pid)
+            said = said + data
+            since = time.monotonic()
+            waited = waited_s(child.pid)
         elif time.monotonic() - since - (waited_s(child.pid) - waited) > hang_s:
             child.kill()
             return None

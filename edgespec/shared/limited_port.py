@@ -39,7 +39,8 @@ class LimitedConnection(FlowLimited, ServerConnection):
     ) -> None:
         self.inflow_limits = limits
         super().__init__(protocol, server, **options)
-        self._admitted, self._streams = admitted, streams
+        self._admitted = admitted
+        self._streams = streams
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio after the TLS handshake."""
@@ -83,8 +84,14 @@ class LimitedPort:
         """`name` of the port, for `log`; `options` of `websockets`; `handshake_s` bounds TLS and the upgrade, each;
         `on_refused` gets a closed label for each refusal here.
         """
-        self._name, self._handle, self._paths, self._handshake_s = name, handle, paths, handshake_s
-        self._admission, self._inflow, self._log, self._on_refused = admission, inflow, log, on_refused
+        self._name = name
+        self._handle = handle
+        self._paths = paths
+        self._handshake_s = handshake_s
+        self._admission = admission
+        self._inflow = inflow
+        self._log = log
+        self._on_refused = on_refused
         self._streams = streams
         self._quiet = log.getChild("websockets")
         self._quiet.setLevel(logging.CRITICAL)  # `websockets` logs tracebacks; the handler logs failures in a line each

@@ -86,7 +86,8 @@ class Throttle:
     """Decides for each event whether its line may be printed. Thread-safe."""
 
     def __init__(self, every_s: float = EVERY_S, kinds: int = MAX_KINDS) -> None:
-        self._every_s, self._kinds = every_s, kinds
+        self._every_s = every_s
+        self._kinds = kinds
         self._last: dict[Hashable, float] = {}
         self._held: dict[Hashable, int] = {}
         self._lock = threading.Lock()
@@ -117,7 +118,8 @@ class LimitedLog:
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds, monotonic."""
-        self._log, self._clock = log, clock
+        self._log = log
+        self._clock = clock
         self._throttle = Throttle()
 
     def warning(self, kind: Hashable, text: str) -> None:

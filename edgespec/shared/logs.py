@@ -66,7 +66,8 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
         finally:
             outer.end()  # the command may print to standard error why it ends
         return
-    handler, before = PolicyHandler(stream or sys.stderr), root.level
+    handler = PolicyHandler(stream or sys.stderr)
+    before = root.level
     hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
     root.addHandler(handler)
     root.setLevel(level.upper())
@@ -105,7 +106,8 @@ def failure(error: BaseException) -> str:
 
 def loop_failed(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """The event loop's exception handler: a type and places, each at most once a minute."""
-    error, message = context.get("exception"), context.get("message")
+    error = context.get("exception")
+    message = context.get("message")
     what = f"asyncio: {message if message in _KNOWN else 'a callback failed'}"
     _emit(logging.ERROR, what if error is None else f"{what} ({described(error)}; {places(error)})")
 
@@ -150,7 +152,8 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
                 return
             name = identifier(record.name)
             shown = logging.LogRecord(name, record.levelno, "", 0, clean(text), None, None)  # no arguments, no exc_info
-            shown.created, shown.msecs = record.created, record.msecs
+            shown.created = record.created
+            shown.msecs = record.msecs
             shown.__dict__["figures"] = getattr(record, "figures", {}) if is_ours(record) else {}
             if record.levelno >= logging.WARNING:
                 self.warnings.append((record.created, f"{name}: {shown.getMessage()}"))
@@ -184,7 +187,8 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
             self._withheld = None
 
     def _ours(self, record: logging.LogRecord) -> str:
-        text, error = _text(record), _error_of(record)
+        text = _text(record)
+        error = _error_of(record)
         if error is None:
             return text
         more = self._throttle.admit((record.pathname, record.lineno, type(error)), time.monotonic())
@@ -229,7 +233,9 @@ def _emit(level: int, text: str) -> None:
 
 
 def _set_hooks() -> None:
-    sys.excepthook, sys.unraisablehook, threading.excepthook = _uncaught, _unraisable, _thread_failed
+    sys.excepthook = _uncaught
+    sys.unraisablehook = _unraisable
+    threading.excepthook = _thread_failed
     warnings.showwarning = _warned
 
 
@@ -272,7 +278,9 @@ class Withheld:
 
     def __init__(self, stream: TextIO, reader: threading.Thread, crashes: bool) -> None:
         """`crashes`: whether crashes were printed before, to descriptor 2."""
-        self.stream, self._reader, self._crashes = stream, reader, crashes
+        self.stream = stream
+        self._reader = reader
+        self._crashes = crashes
 
     @classmethod
     def begin(cls, wrote: Callable[[int], None]) -> Withheld | None:

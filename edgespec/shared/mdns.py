@@ -75,7 +75,8 @@ class Wakes:
         self._before_s = suspended_s()
 
     def happened(self) -> bool:
-        before_s, self._before_s = self._before_s, suspended_s()
+        before_s = self._before_s
+        self._before_s = suspended_s()
         return self._before_s - before_s > MIN_SUSPEND_S
 
 
@@ -112,7 +113,8 @@ def _is_usable(name: str) -> bool:
         return False
     flags = int((device / "flags").read_text(), 16)
     kind = int((device / "type").read_text())
-    wanted, unwanted = _UP | _MULTICAST, _LOOPBACK | _POINT_TO_POINT
+    wanted = _UP | _MULTICAST
+    unwanted = _LOOPBACK | _POINT_TO_POINT
     return flags & wanted == wanted and not flags & unwanted and kind != _NO_HARDWARE_HEADER
 
 

@@ -160,7 +160,8 @@ def resolve_model(configured: str) -> Path:
     """
     if configured in AUTO:
         return AUTO[configured]()
-    path, fetched = expand(configured), hub_place(configured, model_dir())
+    path = expand(configured)
+    fetched = hub_place(configured, model_dir())
     if fetched is None or path.exists():
         return path
     if not fetched.exists():
@@ -198,7 +199,8 @@ def check_fetched(name: str, place: Path) -> None:
     Hashes of large files are remembered (`edgespec/shared/models.py`).
     """
     folder = place.parent if place.suffix == ".gguf" else place
-    record, files = recorded(folder), fetched_files(place)
+    record = recorded(folder)
+    files = fetched_files(place)
     fetched = {file for file in record if file == place.name or (place == folder and not file.endswith(".gguf"))}
     if not files or files != fetched:
         raise ModelError(

@@ -178,7 +178,8 @@ class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PairedGateways(PairedMachines[PairedGateway]):
-    FILE, RECORD = "gateways.json", PairedGateway
+    FILE = "gateways.json"
+    RECORD = PairedGateway
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedGateway:
         """Stores a newly paired gateway; replaces the former record of its key."""
@@ -187,7 +188,8 @@ class PairedGateways(PairedMachines[PairedGateway]):
 
     def reached(self, key: bytes, address: str) -> None:
         """Stores that a paired gateway is linked now, and its address unless that is empty; writes once a day."""
-        known, now = self.get(key), int(time.time())
+        known = self.get(key)
+        now = int(time.time())
         if known is None:
             return
         address = address or known.address
@@ -206,7 +208,8 @@ class PairedGateways(PairedMachines[PairedGateway]):
 
 
 class PairedPeers(PairedMachines[PairedPeer]):
-    FILE, RECORD = "peers.json", PairedPeer
+    FILE = "peers.json"
+    RECORD = PairedPeer
 
     def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedPeer:
         """Stores a newly paired peer under a unique name; replaces the former record of its key."""

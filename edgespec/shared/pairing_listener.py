@@ -180,7 +180,8 @@ class PairingListener:
                 self._operator.put_nowait(event)
         if self._timer is not None:
             self._timer.cancel()
-        wake_at, loop = self._window.wake_at, asyncio.get_running_loop()
+        wake_at = self._window.wake_at
+        loop = asyncio.get_running_loop()
         self._timer = loop.call_at(wake_at, self._wake) if wake_at is not None else None
 
     def _wake(self) -> None:

@@ -109,7 +109,8 @@ class ServerKeyStore(KeyStore):
                 raise KeyStoreError(
                     f"{self.folder / name} does not exist, so there is nothing to rotate: start the gateway once."
                 )
-        old, former = self.identity(), self.tls_identity().pem
+        old = self.identity()
+        former = self.tls_identity().pem
         with locked(self.folder):
             pem, new = new_key()
             key = new_tls_key()

@@ -127,7 +127,8 @@ def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[st
 
 def _replaced(table: Table, names: Sequence[str], above: tuple[str, ...], value: object, complain: Complain) -> Table:
     """A copy of the table with the key `names` inside of it replaced; `above` is the table's own."""
-    name, path = names[0], (*above, names[0])
+    name = names[0]
+    path = (*above, names[0])
     kind = _field_types(type(table)).get(name)
     if kind is None:
         complain(path, _unknown_sentence(_dotted((*above, *names)), name, list(_field_types(type(table)))))

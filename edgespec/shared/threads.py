@@ -52,8 +52,12 @@ class ThreadCount:
 
     def __init__(self, counts: Sequence[int], cores: int, now: float) -> None:
         """`counts`: to choose from, ascending; the largest one is the first choice."""
-        self._counts, self._cores, self._at = counts, cores, len(counts) - 1
-        self._since, self._quiet_from, self._retry_s = now, now, RETRY_S
+        self._counts = counts
+        self._cores = cores
+        self._at = len(counts) - 1
+        self._since = now
+        self._quiet_from = now
+        self._retry_s = RETRY_S
 
     @property
     def count(self) -> int:
@@ -70,7 +74,8 @@ class ThreadCount:
 
     def choose(self, count: int, now: float) -> None:
         """Takes this one of the numbers."""
-        self._at, self._since = self._counts.index(count), now
+        self._at = self._counts.index(count)
+        self._since = now
 
     def passed(self, seconds: float, cpu_s: float, now: float) -> bool:
         """A pass took so long, with so much time on processors; whether that leads to fewer threads."""
@@ -79,7 +84,8 @@ class ThreadCount:
             return False
         if now - self._since > MAX_RETRY_S:
             self._retry_s = RETRY_S
-        self._at, self._since = self._at - 1, now
+        self._at = self._at - 1
+        self._since = now
         return True
 
     def loaded(self, others: float, now: float) -> bool:
@@ -91,7 +97,9 @@ class ThreadCount:
             fewer -= 1
         if fewer == self._at:
             return False
-        self._at, self._since, self._quiet_from = fewer, now, now
+        self._at = fewer
+        self._since = now
+        self._quiet_from = now
         return True
 
     def retry(self, now: float) -> int | None:
@@ -119,8 +127,10 @@ class OtherLoad:
     """Cores of this process that others keep busy; without those of a lower priority, which make way at once."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._stat, self._self = root / "proc/stat", root / "proc/self"
-        self._rate, self._cores = Rate(), os.sched_getaffinity(0)
+        self._stat = root / "proc/stat"
+        self._self = root / "proc/self"
+        self._rate = Rate()
+        self._cores = os.sched_getaffinity(0)
 
     def __call__(self, now: float) -> float | None:
         """None if this machine does not say."""
@@ -146,8 +156,12 @@ class Threads:
     ) -> None:
         """`counts`: to choose from, ascending; a single one is never changed. `use` sets a number; `model`: what the
         log calls it; `cores`: that this process may use, 0 for those of its affinity."""
-        self._counts, self._set, self._model = counts, use, model
-        self._clock, self._cpu_clock, self._load = clock, cpu_clock, load or OtherLoad()
+        self._counts = counts
+        self._set = use
+        self._model = model
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._load = load or OtherLoad()
         self._choice = ThreadCount(counts, cores or len(os.sched_getaffinity(0)), clock())
         self._load_at = -math.inf
 
@@ -161,7 +175,8 @@ class Threads:
             return
         self._set(self._counts[0])
         step()  # the first pass reads the weights
-        began, medians = self._clock(), dict[int, float]()
+        began = self._clock()
+        medians = dict[int, float]()
         self._load(began)
         for count in self._counts:
             if not self._choice.free_for(count, self._load(self._clock()) or 0.0):
@@ -175,7 +190,8 @@ class Threads:
     def _trials(self, step: Callable[[], object], count: int, enough: float) -> list[float]:
         """Seconds of some passes; no more after one that took at least `enough`. With one thread until the load is
         known."""
-        began, taken = self._clock(), list[float]()
+        began = self._clock()
+        taken = list[float]()
         while len(taken) < _TRIALS or (count == 1 and self._clock() - began < LOAD_PERIOD_S):
             taken.append(self._timed(step, count))
             if taken[-1] >= enough:
@@ -188,7 +204,9 @@ class Threads:
     @contextmanager
     def watched(self, rows: int) -> Iterator[None]:
         """Around each pass, over so many rows; at the level debug it is logged (record 102)."""
-        began, cpu_began, count = self._clock(), self._cpu_clock(), self.count
+        began = self._clock()
+        cpu_began = self._cpu_clock()
+        count = self.count
         yield
         now = self._clock()
         log.debug("pass of the %s: %d rows, %.3f ms, threads: %d", self._model, rows, 1000 * (now - began), count)
@@ -206,7 +224,8 @@ class Threads:
             return
         more = self._choice.retry(self._clock())
         if more is not None:
-            before, times = self.count, [self._timed(step, count) for count in (self.count, more)]
+            before = self.count
+            times = [self._timed(step, count) for count in (self.count, more)]
             self._choice.compared(times[0], times[1], self._clock())
             self._go_on(f"{1000 * times[0]:.1f} ms with {before}, {1000 * times[1]:.1f} ms with {more}")
 

@@ -64,7 +64,8 @@ class Unit:
         `models`: as configured. Raises ConfigError.
         """
         config = config.resolve() if config else None
-        unit, content = self.place(user=user), self.text(config, user=user)
+        unit = self.place(user=user)
+        content = self.text(config, user=user)
         if not user:
             for warning in _warnings(
                 [self.program, Path(sys.executable).resolve(), _PACKAGE, *([config] if config else [])]
@@ -95,7 +96,8 @@ class Unit:
 
         Prints each step. `state_dir`: as configured. Raises ConfigError.
         """
-        unit, name = self.place(user=user), self.name.removesuffix(".service")
+        unit = self.place(user=user)
+        name = self.name.removesuffix(".service")
         if not unit.exists():
             raise ConfigError(
                 f"{unit} does not exist, so there is nothing to uninstall. Of a program without a "

@@ -21,7 +21,8 @@ from edgespec.core.protocol.digests import canonical, tokenizer_digest
 _MAGIC = b"GGUF"
 _MAX_DIMENSIONS = 4  # ggml's GGML_MAX_DIMS
 _VERSIONS = (2, 3)
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 """GGUF value type -> struct format (specification: ggml-org/ggml, docs/gguf.md)."""
 
@@ -110,7 +111,9 @@ class _Reader:
     """A cursor over a GGUF file. Raises struct.error or ValueError past the end, KeyError for an unknown type."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at, self.tensors = data, 0, 0
+        self.data = data
+        self.at = 0
+        self.tensors = 0
 
     def metadata(self) -> dict[str, Any]:
         if self._bytes(4) != _MAGIC:
@@ -128,7 +131,8 @@ class _Reader:
 
     def tensor(self) -> tuple[str, int, int]:
         """Name, number of weights, and place (bytes from the first tensor) of the next tensor, behind the metadata."""
-        name, dimensions = self._string().decode(), self._number("<I")
+        name = self._string().decode()
+        dimensions = self._number("<I")
         if dimensions > _MAX_DIMENSIONS:
             raise ValueError(f"a tensor has {dimensions} dimensions")
         sizes = [self._number("<Q") for _ in range(dimensions)]
@@ -149,7 +153,8 @@ class _Reader:
             return self._string().decode(errors="replace")
         if kind != _ARRAY:
             return self._number(_SCALARS[kind])
-        kind, count = self._number("<I"), self._number("<Q")
+        kind = self._number("<I")
+        count = self._number("<Q")
         if kind == _STRING:
             return [self._string() for _ in range(count)]
         if kind == _ARRAY:
@@ -165,7 +170,8 @@ class _Reader:
         end = self.at + count
         if end > len(self.data):
             raise ValueError("it is cut short")
-        raw, self.at = self.data[self.at : end], end
+        raw = self.data[self.at : end]
+        self.at = end
         return raw
 
     def _number(self, kind: str) -> Any:

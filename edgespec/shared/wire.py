@@ -54,7 +54,8 @@ class FlowLimited(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio after TCP and TLS handshakes."""
         super().connection_made(transport)
-        self.recv_messages.pause, self.recv_messages.resume = self._pause_for_queue, self._resume_for_queue
+        self.recv_messages.pause = self._pause_for_queue
+        self.recv_messages.resume = self._resume_for_queue
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio with decrypted bytes."""
@@ -194,7 +195,8 @@ class Wire:
 
     def __init__(self, ws: FlowLimited, session: Session, handle: Callable[[Event], None]) -> None:
         """`handle` gets every event, in order; an exception in it ends the wire."""
-        self.ws, self.session = ws, session
+        self.ws = ws
+        self.session = session
         self._handle = handle
         self.traffic = Counter[str]()
         """Bytes of messages `sent` and `received`."""
@@ -232,7 +234,8 @@ class Wire:
     def end(self, error: RemoteProtocolError | None = None, why: str = "") -> None:
         """Makes `run` raise the error, or return `why`. Only the first call counts."""
         if not self._ended.done():
-            self._error, self._why = error, why
+            self._error = error
+            self._why = why
             self._ended.set_result(None)
 
     async def close(self, code: int, reason: str) -> None:

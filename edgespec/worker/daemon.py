@@ -163,7 +163,8 @@ class Daemon:
     def run(self) -> None:  # main loop
         """Drafts until `stop`. Raises the model's error after MAX_MODEL_FAILURES consecutive failed checks."""
         while not self._stopping:
-            began, modelled = self.clock(), self.stats.drafting_s
+            began = self.clock()
+            modelled = self.stats.drafting_s
             self._take_in()
             self._free_or_load()
             work = () if self.paused else self._next()
@@ -186,15 +187,18 @@ class Daemon:
             self.drafter.shutdown()
             self.loaded = False
         elif self.load is not None:
-            before, self.drafter = self.drafter, self.load()
-            self.drafter.passes, self.drafter.rows = before.passes, before.rows
+            before = self.drafter
+            self.drafter = self.load()
+            self.drafter.passes = before.passes
+            self.drafter.rows = before.rows
             self.loaded = True
             self.outlet.loaded()
 
     def _next(self) -> Work:
         """What the model does next: a batch of a prompt, or the best leaves of the requests that can draft."""
         batch = room = self.reading.batch
-        parts, behind = list[tuple[Drafting, Sequence[Node]]](), list[Drafting]()
+        parts = list[tuple[Drafting, Sequence[Node]]]()
+        behind = list[Drafting]()
         for number, drafting in list(self._requests.items()):
             if not drafting.ready:
                 continue
@@ -219,13 +223,15 @@ class Daemon:
 
     def _draft(self, work: Work) -> None:
         """One batch of a prompt, or one step over the most probable leaves (Algorithm 2)."""
-        began, before = self.clock(), self.drafter.rows
+        began = self.clock()
+        before = self.drafter.rows
         if not work[0][1]:
             self._isolated(work[0][0], self._read)
             self.stats.drafting_s += self.clock() - began
             return
         found = self._evaluate(work)
-        took, leaves = self.clock() - began, sum(len(proposals) for *_, proposals in found)
+        took = self.clock() - began
+        leaves = sum(len(proposals) for *_, proposals in found)
         self.stats.drafting_s += took
         self.reading.drafted(took)
         if not found:
@@ -240,7 +246,8 @@ class Daemon:
             self._isolated(drafting, methodcaller("record", *results))
 
     def _read(self, drafting: Drafting) -> None:
-        began, before = self.clock(), self.drafter.rows
+        began = self.clock()
+        before = self.drafter.rows
         self.drafter.catch_up(drafting.request, self.reading.batch)
         self.reading.read(self.drafter.rows - before, self.clock() - began)
         self._model_failures = 0
@@ -267,7 +274,9 @@ class Daemon:
 
     def _send_due(self, end: float) -> None:
         """Sends the deltas that should not wait until `end`, in one frame, those that waited longest first."""
-        now, nodes, trees = self.clock(), 0, list[Tree]()
+        now = self.clock()
+        nodes = 0
+        trees = list[Tree]()
         if not self.outlet.writable or self.outlet.wait_s(now):
             return
         for number in [number for number, one in self._requests.items() if one.due(now, end, self.outlet.rtt_s)]:

@@ -101,7 +101,8 @@ async def dialled(
     Raises what `connect` of websockets does; TimeoutError after `DIAL_S` or `UPGRADE_S`, not counting the wait for
     the turn.
     """
-    loop, held = asyncio.get_running_loop(), False
+    loop = asyncio.get_running_loop()
+    held = False
 
     async def turn() -> None:
         nonlocal held

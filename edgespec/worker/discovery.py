@@ -139,8 +139,10 @@ class Browser:
         """
         self.problem: str | None = None
         """Why mDNS does not work at present; None while it does."""
-        self._only, self._kind = only, kind
-        self.wanted, self._networks = wanted, tuple(ipaddress.ip_network(network) for network in networks)
+        self._only = only
+        self._kind = kind
+        self.wanted = wanted
+        self._networks = tuple(ipaddress.ip_network(network) for network in networks)
         self._found: Announcements[Found] = Announcements()
         self._dialled: tuple[Network, ...] = ()
         self._changed = asyncio.Event()
@@ -213,7 +215,8 @@ class Browser:
                 await self._zeroconf.async_update_interfaces(choice)
             if self._wakes.happened() or choice != self._choice:
                 await self._query(self._zeroconf.zeroconf)
-            self._choice, self.problem = choice, None
+            self._choice = choice
+            self.problem = None
         except (OSError, Error) as error:  # the port is taken, or multicast is off
             self._complain(cause(error))
 
@@ -287,7 +290,8 @@ def read_announcement(
     `networks`: those that an address must be in.
     """
     txt = info.decoded_properties
-    key_hash, tls_hash = txt.get("kh") or "", txt.get("th") or ""
+    key_hash = txt.get("kh") or ""
+    tls_hash = txt.get("th") or ""
     if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != kind.path:
         return None
     if not re.fullmatch(r"[0-9a-f]{16}", key_hash) or not re.fullmatch(r"[0-9a-f]{64}", tls_hash):

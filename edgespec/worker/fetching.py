@@ -42,7 +42,8 @@ class _Fetching(Handler):
 
     def __init__(self, store: TokenizerStore, followed: Callable[[Link], None]) -> None:
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._store, self._followed = store, followed
+        self._store = store
+        self._followed = followed
         self._link: Link
         self._first: Piece | None
         self._data: bytearray

@@ -88,8 +88,11 @@ class Link:
         """`address`: where the gateway was reached; `pin`: what it proved; `branching`: children of a node that it
         takes at most.
         """
-        self.address, self.pin, self.branching = address, pin, branching
-        self._wire, self._handler = wire, handler
+        self.address = address
+        self.pin = pin
+        self.branching = branching
+        self._wire = wire
+        self._handler = handler
         self._looking = False
 
     @property
@@ -138,14 +141,18 @@ class _Attempt:
         """For how long the gateway is expected back, where the link ended because it went away."""
         self.why = ""
         """Why it ended, as text for the log; empty if another address won."""
-        self._race, self._handler, self._clock = race, handler, clock
+        self._race = race
+        self._handler = handler
+        self._clock = clock
         self._final: EdgespecError | None = None
         """Set by a signed `Refuse` or `Bye` after which reconnecting is useless."""
         self._linked_at = 0.0
 
     async def run(self, me: WorkerIdentity, pin: Pin, timers: Timers) -> None:
         """Runs the attempt; raises only final errors."""
-        self._me, self._pin, self._task = me, pin, asyncio.current_task()
+        self._me = me
+        self._pin = pin
+        self._task = asyncio.current_task()
         self.why = await self._try(timers)
         log.warning("link to %s: %s", self.address, self.notice.text if self.notice is not None else self.why)
         if self._final is not None:
@@ -174,13 +181,15 @@ class _Attempt:
 
     async def _drive(self, wire: Wire) -> str:
         self._wire = wire
-        code, why = int(CloseCode.GOING_AWAY), "stopping"
+        code = int(CloseCode.GOING_AWAY)
+        why = "stopping"
         try:
             why = await wire.run()
             code = CloseCode.NORMAL
             return why
         except RemoteProtocolError as error:
-            code, why = error.close_code, error.reason
+            code = error.close_code
+            why = error.reason
             raise
         except asyncio.CancelledError:
             if self.link is not None:
@@ -241,7 +250,8 @@ async def keep_linked(
     PairingError (revoked, expired), TokenizerMismatch, RemoteProtocolError (`version`), and whatever `addresses`
     raises.
     """
-    redial, clock = Redial(rng.uniform), clock or asyncio.get_running_loop().time
+    redial = Redial(rng.uniform)
+    clock = clock or asyncio.get_running_loop().time
     tried: set[Address] = set()
     while True:
         found = await addresses()

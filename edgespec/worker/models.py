@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 def load_drafter(settings: WorkerSettings) -> Drafter:
     """The draft model that the configuration names. Raises ModelError, ConfigError and LibraryError."""
-    draft, path = settings.draft, resolve_model(settings.draft.model)
+    draft = settings.draft
+    path = resolve_model(settings.draft.model)
     require_known_answer(path, draft.n_gpu_layers)
     return Drafter(
         path,
@@ -64,7 +65,8 @@ def identity(
     settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translator | None, leaves: int
 ) -> WorkerIdentity:
     """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
-    digests, name = (drafter.tokenizer_digest, drafter.model_digest), worker_name(settings)
+    digests = (drafter.tokenizer_digest, drafter.model_digest)
+    name = worker_name(settings)
     own = store.identity(), name, *digests, drafter.vocab_size, leaves, store.rotations()
     me = WorkerIdentity(*own, requests=settings.draft.requests)
     return translated(me, drafter, translation)

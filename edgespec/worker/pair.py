@@ -98,7 +98,9 @@ class Pairing(Generic[Record]):
 
     def __init__(self, code: Code, me: Party, store: Store[Record]) -> None:
         self._who = "gateway" if me.purpose == "link" else "peer"
-        self._code, self._me, self._store = code, me, store
+        self._code = code
+        self._me = me
+        self._store = store
         self._tried: dict[Address, EdgespecError | None] = {}
         """Every address so far, with its error; None: another gateway is there."""
         self._answered: dict[bytes, PairingFailed] = {}

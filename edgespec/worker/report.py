@@ -99,7 +99,8 @@ def _drafting(status: Mapping[str, Any]) -> str:
 
 
 def _acceptance(status: Mapping[str, Any]) -> str:
-    matched, committed = status["tokens_matched"], status["tokens_committed"]
+    matched = status["tokens_matched"]
+    committed = status["tokens_committed"]
     return f"{matched} of {committed} tokens were drafted{f' ({matched / committed:.0%})' if committed else ''}"
 
 

@@ -67,7 +67,8 @@ class Service(Handler):
 
         Raises PairingError without a paired gateway, KeyStoreError, ModelError.
         """
-        self.settings, self._began = settings, time.monotonic()
+        self.settings = settings
+        self._began = time.monotonic()
         state = folders.state_dir("worker", settings.daemon.state_dir)
         self._gateways = PairedGateways(state / "keys")  # before a folder is made: it may only be away
         self.gateway = paired_gateway(self._gateways)
@@ -112,9 +113,15 @@ class Service(Handler):
 
         self._gateways.all()  # raises if the key folder is gone: a new one would be made, with another identity
         store = ServerKeyStore(state)
-        of, linked = self.settings, lambda: self._link is not None and not isinstance(self._link.address, Relayed)
-        gateway = lambda: self.gateway.key  # noqa: E731  it may be rotated
-        return PeerService(store, worker_name(of), of.peers, of.relay, gateway, of.gateway.address, linked)
+        of = self.settings
+
+        def gateway_key() -> bytes:
+            return self.gateway.key  # it may be rotated
+
+        def linked() -> bool:
+            return self._link is not None and not isinstance(self._link.address, Relayed)
+
+        return PeerService(store, worker_name(of), of.peers, of.relay, gateway_key, of.gateway.address, linked)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Drafts until `stop` is set. Raises final errors (revoked, expired, another tokenizer)."""
@@ -165,7 +172,8 @@ class Service(Handler):
         Raises TokenizerMismatch if this worker is not to translate, or the gateway has no tokenizer to send."""
         from edgespec.worker import fetching  # most workers translate nothing
 
-        draft, drafter = self.settings.draft, self.daemon.drafter
+        draft = self.settings.draft
+        drafter = self.daemon.drafter
         if draft.target or draft.order != "best-first":
             raise TokenizerMismatch(f'{refused} Set `draft.order` to "best-first", and no `draft.target`.')
         log.info("the target has another tokenizer; fetching it")
@@ -304,7 +312,8 @@ class Service(Handler):
 
     def _announce(self) -> None:
         """Passes a pause, or its end, to the drafting thread and to the gateway."""
-        because, before = self.paused_because, self._announced
+        because = self.paused_because
+        before = self._announced
         self._announced = because
         if (because is None) == (before is None):
             return

@@ -40,7 +40,8 @@ async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make 
 
     Raises final errors (revoked, expired, another tokenizer), and what `make` raises, which runs in a thread.
     """
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     loop.set_exception_handler(logs.loop_failed)
     starting = Starting(f"edgespec {__version__}")
 

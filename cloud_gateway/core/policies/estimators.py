@@ -29,7 +29,8 @@ def measured(seconds: float, least_s: float = 0.0) -> float | None:
 PROBE_EVERY = 128
 """Passes between two probes of a step curve, and those for which a point counts as known. More often they cost more,
 less often a wrong point stands for longer: until it is its turn among the old points."""
-RELIEF_EVERY, RELIEF = 32, 0.8
+RELIEF_EVERY = 32
+RELIEF = 0.8
 """Passes after which points seen under more load are scaled, and the ratio of times below which that is so."""
 
 
@@ -47,7 +48,8 @@ class RttEstimator:
             return
         rtt_s = cut
         if self.srtt_s is None:
-            self.srtt_s, self.var_s = rtt_s, rtt_s / 2
+            self.srtt_s = rtt_s
+            self.var_s = rtt_s / 2
         else:
             self.var_s += (abs(rtt_s - self.srtt_s) - self.var_s) / 4
             self.srtt_s += (rtt_s - self.srtt_s) / 8
@@ -62,7 +64,8 @@ class Ewma:
     """Exponentially weighted mean whose first samples count fully."""
 
     def __init__(self, weight: float = NEWEST, start: float | None = None) -> None:
-        self.weight, self._count = weight, 0
+        self.weight = weight
+        self._count = 0
         self.value = start
         """The mean, or None before the first sample without a start."""
 
@@ -93,7 +96,8 @@ class Pace:
     """Seconds per token over the latest rounds, as the ratio of the means of both."""
 
     def __init__(self) -> None:
-        self._seconds, self._tokens = Ewma(), Ewma()
+        self._seconds = Ewma()
+        self._tokens = Ewma()
 
     def sample(self, seconds: float, tokens: int) -> None:
         """Takes in one round."""
@@ -103,7 +107,8 @@ class Pace:
     @property
     def value(self) -> float | None:
         """None before there was a round that took time and gave a token."""
-        seconds, tokens = self._seconds.value, self._tokens.value
+        seconds = self._seconds.value
+        tokens = self._tokens.value
         return seconds / tokens if seconds and tokens else None
 
 
@@ -125,9 +130,12 @@ class StepCurve:
         is replaced as a whole by the first pass, whatever its rows."""
         self._provisional = provisional
         self._points = {rows: Ewma(start=seconds) for rows, seconds in prior.items()}
-        self._prior, self._prior_rows, self._unseen = dict(prior), sorted(prior), dict(prior)
+        self._prior = dict(prior)
+        self._prior_rows = sorted(prior)
+        self._unseen = dict(prior)
         self._scale = Ewma()
-        self._values, self._rows = dict(prior), sorted(prior)
+        self._values = dict(prior)
+        self._rows = sorted(prior)
         self._known = dict(prior)
         """What was asked for since the last sample: a decision asks for every number of rows that it may verify."""
         self.samples = 0
@@ -219,7 +227,8 @@ class StepClock:
         self._last: float | None = None
         self.step_s = start_s
         """Td in seconds."""
-        self._gap, self._levels = 0.0, 0
+        self._gap = 0.0
+        self._levels = 0
         """Of the latest frame; without a gap it says nothing."""
 
     def frame(self, now: float, levels: int = 1) -> None:
@@ -230,7 +239,8 @@ class StepClock:
                 self._gaps[-1] = self._gap / self._levels
         else:
             gap = 0.0 if self._last is None else min(now - self._last, MAX_S)
-            self._gap, self._levels = gap if gap >= self.TOGETHER_S else 0.0, levels
+            self._gap = gap if gap >= self.TOGETHER_S else 0.0
+            self._levels = levels
             if self._gap:
                 self._gaps.append(self._gap / levels)
         if len(self._gaps) > 2:

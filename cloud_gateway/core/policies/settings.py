@@ -20,7 +20,8 @@ Prefer = Literal["latency", "balanced", "offload"]
 
 MAX_K = 16
 """Greatest run depth: a chain that deep is hardly ever right to its end."""
-K, PHI = Range(1, MAX_K), Range(0, 100)
+K = Range(1, MAX_K)
+PHI = Range(0, 100)
 """Tokens, and nats; requests may choose them within the same ranges."""
 Phi = Literal["learnt"] | Annotated[float, PHI.meta]
 MAX_VERIFY_NODES = 512

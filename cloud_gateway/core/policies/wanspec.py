@@ -124,7 +124,8 @@ class WanSpec(Policy):
             sent = (time for position, time in self._commits if position > merged.diverged_at)
             self._t_update = max(self._t_update, next(sent, self._t_update))
         elif merged.useful:
-            self._last_useful, self._waits_since = now, None
+            self._last_useful = now
+            self._waits_since = None
             self._late = self._drafting = False
 
     def verified(self, outcome: Outcome, now: float) -> None:
@@ -154,7 +155,9 @@ class RollingK:
     WARM_UP = 10
 
     def __init__(self, least: int = 1, most: int = 10, window: int = 100, start: int = 5) -> None:
-        self.least, self.most, self.k = least, most, start
+        self.least = least
+        self.most = most
+        self.k = start
         self._rates: deque[float] = deque(maxlen=window)
 
     def update(self, accepted: int, proposed: int) -> None:

@@ -76,7 +76,8 @@ class Answers:
 
     def following(self, end: int, distance: int) -> int | None:
         """The token so far behind position `end` in the same answer; None beyond its end."""
-        at, text = end + 1 + distance, self._suffixes.text
+        at = end + 1 + distance
+        text = self._suffixes.text
         return text[at] if at < len(text) and text[at] >= 0 else None
 
 
@@ -135,7 +136,8 @@ class Archive:
         """Completions of prompts that begin as this one does for half of its length or more, latest first."""
         if not scope:
             return []
-        half, found = prompt[: (len(prompt) + 1) // 2], list[Sequence[int]]()
+        half = prompt[: (len(prompt) + 1) // 2]
+        found = list[Sequence[int]]()
         for entry in reversed(self._entries):
             if entry.scope == scope and list(entry.prompt[: len(half)]) == list(half):
                 found.append(entry.completion)

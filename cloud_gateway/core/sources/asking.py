@@ -31,7 +31,9 @@ Asked = tuple[str, Sequence[Suggestion], int, str | None]
 class Sources:
     def __init__(self, sources: Sequence[DraftSource], room: int) -> None:
         """`room`: candidates of one source after one commit."""
-        self._sources, self._room, self._taken = sources, room, 0
+        self._sources = sources
+        self._room = room
+        self._taken = 0
 
     @property
     def answers(self) -> Answers | None:

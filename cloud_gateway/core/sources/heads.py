@@ -16,7 +16,8 @@ from cloud_gateway.core.sources.interface import ROOT, Suggestion
 from cloud_gateway.core.sources.lookup import MAX_WEIGHT, MIN_SURVIVAL, PRIOR_WEIGHT
 
 MAX_CHANCE = 0.99
-TRIAL, AGAIN = 4, 16
+TRIAL = 4
+AGAIN = 16
 """Times that heads are asked before it is judged whether they pay, and rounds after which they are asked again."""
 WEIGHT = 1 / AGAIN
 """Weight of the newest round in what they save and cost."""
@@ -49,8 +50,10 @@ class HeadSource:
     def resume(self, learnt: Sequence[float]) -> None:
         """Starts with what earlier completions taught (`state`); before the first pass."""
         asked, rounds, self._saved, self._cost, *sums = learnt
-        self._asked, self._rounds = int(asked), int(rounds)
-        self._right, self._expected = sums[: len(sums) // 2], sums[len(sums) // 2 :]
+        self._asked = int(asked)
+        self._rounds = int(rounds)
+        self._right = sums[: len(sums) // 2]
+        self._expected = sums[len(sums) // 2 :]
 
     def state(self) -> list[float]:
         """What the next completion starts with, empty before heads were asked; its own rounds soon count for more."""
@@ -77,7 +80,8 @@ class HeadSource:
         self._rounds += 1
         if self._levels:
             self._learn(tokens)
-        self._levels, self._coming = self._coming, ()
+        self._levels = self._coming
+        self._coming = ()
 
     def _learn(self, tokens: Sequence[int]) -> None:
         right = number = 0

@@ -135,7 +135,8 @@ class Suffixes:
 
     def ends(self, state: int) -> Iterator[int]:
         """Where the substrings of a state end: positions of the last token, at most MAX_VISITS."""
-        stack, visits = [state], 0
+        stack = [state]
+        visits = 0
         while stack and visits < MAX_VISITS:
             state = stack.pop()
             visits += 1
@@ -167,8 +168,11 @@ class Suffixes:
         self._linked[to][state] = None
 
     def _append(self, token: int) -> None:
-        follow, link, length = self._next, self._link, self._length
-        new, state = self._state({}, len(self.text) + 1, len(self.text)), self._last
+        follow = self._next
+        link = self._link
+        length = self._length
+        new = self._state({}, len(self.text) + 1, len(self.text))
+        state = self._last
         self.text.append(token)
         self._last = new
         while state >= 0 and token not in follow[state]:
@@ -184,7 +188,8 @@ class Suffixes:
 
     def _split(self, found: int, state: int, token: int) -> int:
         """A state of its own for the substrings of `found` that end in more places now."""
-        follow, link = self._next, self._link
+        follow = self._next
+        link = self._link
         part = self._state(dict(follow[found]), self._length[state] + 1, -1)
         above = link[found]
         del self._linked[above][found]

@@ -55,7 +55,8 @@ def flatten(root: Node, nodes: Sequence[Node]) -> FlatTree:
 
     `nodes` is closed under parents; their order is free. Raises ValueError where a node's parent was not chosen.
     """
-    ordered, base = sorted(nodes, key=attrgetter("position")), root.position
+    ordered = sorted(nodes, key=attrgetter("position"))
+    base = root.position
     rows: list[Node | None] = [root, *ordered]
     row_of = dict(zip(rows, count()))
     parents = [-1, *[row_of.get(node.parent, len(rows)) for node in ordered]]
@@ -91,7 +92,9 @@ def walk(
     below row 0 that is not `ready` to be asked; the next pass begins there.
     """
     children = flat.children()
-    row, rows, tokens = 0, [0], []
+    row = 0
+    rows = [0]
+    tokens = []
     while True:
         token = choose(row)
         tokens.append(token)

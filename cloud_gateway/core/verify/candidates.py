@@ -90,8 +90,12 @@ class CandidateTree:
             return Merged(stale=len(frame.tokens), prefix=False)
         fresh = stale = 0
         reached = diverged_at = -1
-        base, parent_of, where = frame.prefix_len - 1, -1, state.where
-        tree, nodes, limit = self.tree, self.tree.nodes, self.max_nodes
+        base = frame.prefix_len - 1
+        parent_of = -1
+        where = state.where
+        tree = self.tree
+        nodes = self.tree.nodes
+        limit = self.max_nodes
         columns = zip(count(frame.first), frame.parents, frame.tokens, frame.costs, frame.entropies)
         for number, parent_id, token, cost, entropy in columns:
             if parent_id != parent_of:  # siblings come together
@@ -101,13 +105,16 @@ class CandidateTree:
                 at = None if isinstance(found, Node) else found
                 parent = found if isinstance(found, Node) else None
                 if parent is not None:
-                    children, above, parent.expanded = parent.children, parent.cost, True
+                    children = parent.children
+                    above = parent.cost
+                    parent.expanded = True
             place: Node | int | None
             if parent is None:
                 place = self._committed_at(at, token)
             elif (place := children.get(token)) is None:
                 if len(nodes) < limit:  # as `SpeculationTree.add`, without a call for each: half of a merge is this
-                    new, tree.next_id = tree.next_id, tree.next_id + 1
+                    new = tree.next_id
+                    tree.next_id = tree.next_id + 1
                     place = Node(new, token, parent, position, above + cost / 1000, entropy / 1000, owner)
                     children[token] = nodes[new] = place
                     fresh += 1
@@ -149,7 +156,8 @@ class CandidateTree:
 
         One that is there already is shared, with the evidence of each source that proposed it.
         """
-        node, cost = parent.children.get(token), -math.log(chance)
+        node = parent.children.get(token)
+        cost = -math.log(chance)
         if node is None:
             node = self._append(parent, token, cost, 0.0, source)
             if node is None:
@@ -222,7 +230,8 @@ class CandidateTree:
     def _adopt(self, node: Node, cost: float, entropy: float, owner: str) -> None:
         """A draft proposes what only sources without a draft model had: cost and entropy become the draft's."""
         assert node.parent is not None
-        node.owner, node.entropy = owner, entropy
+        node.owner = owner
+        node.entropy = entropy
         node.parent.revision += 1
         _reprice(node, node.parent.cost + cost)
 
@@ -251,7 +260,8 @@ def _position(place: Node | int) -> int:
 
 def _reprice(node: Node, cost: float) -> None:
     """Sets a node's cost, and moves those below it by as much."""
-    change, stack = cost - node.cost, [node]
+    change = cost - node.cost
+    stack = [node]
     while stack:
         one = stack.pop()
         one.cost += change

@@ -39,7 +39,8 @@ class Guide:
         `nodes` is closed under parents, and so is the result, which has at most `room` nodes.
         """
         chosen = self._allowed(tree.root, nodes)
-        known, end = set(chosen), tree.root
+        known = set(chosen)
+        end = tree.root
         while below := [
             child for child in end.children.values() if child in known
         ]:  # in their order: costs may be equal
@@ -54,7 +55,8 @@ class Guide:
 
     def _allowed(self, root: Node, nodes: Sequence[Node]) -> list[Node]:
         self._missing.clear()
-        reachable, chosen = {root}, []
+        reachable = {root}
+        chosen = []
         paths = {node: node.path(root) for node in sorted(nodes, key=lambda node: node.position)}
         self._constraint.ahead(list(paths.values()))
         for node, path in paths.items():

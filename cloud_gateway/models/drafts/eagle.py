@@ -87,7 +87,8 @@ class EagleHead(HeadTensors):
         x = F.linear(torch.cat([_unit(embedded), _unit(states)], -1), self.join)
         parts = F.linear(F.rms_norm(x, size, self.norm_1), self.qkv.flatten(0, 2))
         queries, keys, values = parts.view(-1, *self.qkv.shape[:3]).permute(1, 2, 0, 3).unsqueeze(1)
-        queries, keys = _rotated(queries, positions), _rotated(keys, positions)
+        queries = _rotated(queries, positions)
+        keys = _rotated(keys, positions)
         if past is not None:
             keys, values = SlotLayer(past, 0).update(keys, values)
         found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
@@ -114,7 +115,8 @@ class Line:
 
     def __init__(self, head: EagleHead, embedding: Tensor, room: int = 2**20) -> None:
         """`embedding`: the target's, of its input. `room`: tokens beyond which the buffers no longer double."""
-        self._head, self._embedding = head, embedding
+        self._head = head
+        self._embedding = embedding
         _, heads, dim, width = head.qkv.shape
         self._kv = SlotKv([LayerShape(heads, dim, dim)], torch.float32, embedding.device, room + DRAFTED)
         self._states = SlotKv([LayerShape(1, width, 0)], torch.float32, embedding.device, room)
@@ -134,7 +136,8 @@ class Line:
 
     def add(self, states: Tensor) -> None:
         """The target's states [n, d] of the next tokens of the text."""
-        first, end = self._states.length, self._states.length + len(states)
+        first = self._states.length
+        end = self._states.length + len(states)
         self._states.reserve(len(states))
         self._states.planes[0][0, first:end] = states
         self._states.length = end
@@ -144,7 +147,8 @@ class Line:
         """Reads the pairs of these tokens, which are the text from `next_place` on, as far as it has states."""
         new = tokens[: self._states.length - self._kv.length]
         for at in range(0, len(new), CHUNK):
-            some, held = new[at : at + CHUNK], self._kv.length
+            some = new[at : at + CHUNK]
+            held = self._kv.length
             n = len(some)
             states = self._states.planes[0][0, held : held + n]
             positions = torch.arange(held, held + n, device=states.device)
@@ -156,8 +160,11 @@ class Line:
         """What may follow the last pair, and then: nothing before the first one."""
         if self._last is None:
             return []
-        held, levels = self._kv.length, list[Level]()
-        states, survivals, paths = self._last, [1.0], [list[int]()]
+        held = self._kv.length
+        levels = list[Level]()
+        states = self._last
+        survivals = [1.0]
+        paths = [list[int]()]
         """Of each leaf; its path are the drafted pairs that it attends to, by their place in `_kv`."""
         for depth in range(DEPTH):
             first = len(levels)
@@ -167,7 +174,8 @@ class Line:
                 break
             for place, (_, row, rank) in enumerate(leaves, len(levels)):
                 levels[first + row].below[rank] = place
-            begin, n = self._kv.length, len(leaves)
+            begin = self._kv.length
+            n = len(leaves)
             paths = [[*paths[row], begin + number] for number, (_, row, _) in enumerate(leaves)]
             survivals = [survival for survival, _, _ in leaves]
             visible = torch.zeros(n, begin + n, dtype=torch.bool)
@@ -205,7 +213,8 @@ class EagleDrafts:
         if not fits or int(head.tokens.max()) >= target.vocab_size:
             raise ModelError(UNFIT)
         self._head = head.on(target.device)
-        self._target, self._lines = target, dict[int, Line]()
+        self._target = target
+        self._lines = dict[int, Line]()
         target.show_states(self)
 
     def open(self, slot: int, donor: int, reused: int) -> None:
@@ -270,6 +279,8 @@ def _rotated(x: Tensor, positions: Tensor) -> Tensor:
     """Rotary embedding of [..., n, dim] by the positions [n]."""
     half = x.shape[-1] // 2
     angles = positions[:, None] * ROPE_BASE ** (-torch.arange(half, device=x.device) / half)
-    cos, sin = angles.cos(), angles.sin()
-    low, high = x[..., :half], x[..., half:]
+    cos = angles.cos()
+    sin = angles.sin()
+    low = x[..., :half]
+    high = x[..., half:]
     return torch.cat([low * cos - high * sin, low * sin + high * cos], -1)

@@ -60,11 +60,14 @@ class LocalDraft(Drafter):
             prefill_batch=catch_up_batch,
             requests=requests,
         )
-        self._timer, self._target_vocab_size = clock, target_vocab_size
-        self._token_s, self._curve = Latest(), StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
+        self._timer = clock
+        self._target_vocab_size = target_vocab_size
+        self._token_s = Latest()
+        self._curve = StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
         self._calibrate()
         self._curve = StepCurve(step_curve(self, clock))
-        self.leaves, self.passes = self.sequences, 0
+        self.leaves = self.sequences
+        self.passes = 0
 
     @property
     def step_s(self) -> float:
@@ -119,7 +122,8 @@ class LocalDraft(Drafter):
         self.open(self, [0])
         for _ in range(2):
             # The first round also loads the weights into memory, so only the second one is kept.
-            self._token_s, self._curve = Latest(), StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
+            self._token_s = Latest()
+            self._curve = StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
             self.commit(self, [token % self.vocab_size for token in range(length)])
             while self.catch_up(self, length):
                 pass
@@ -128,6 +132,7 @@ class LocalDraft(Drafter):
 
     def _timed(self, work: Callable[[], Result]) -> tuple[int, float, Result]:
         """Runs passes and returns the rows evaluated, the seconds taken, and the result."""
-        rows, began = self.rows, self._timer()
+        rows = self.rows
+        began = self._timer()
         result = work()
         return self.rows - rows, self._timer() - began, result

@@ -119,7 +119,8 @@ class MedusaHeads:
         """Raises ModelError where the target's states or tokens are others."""
         if heads.output.shape[1] != target.hidden_size or int(heads.tokens.max()) >= target.vocab_size:
             raise ModelError(UNFIT)
-        self._heads, self._target = heads.on(target.device), target
+        self._heads = heads.on(target.device)
+        self._target = target
 
     def read(self, slot: int) -> None:
         """Does nothing: the state kept last is all that the heads see."""

@@ -47,7 +47,8 @@ class TranslatedDraft(LocalDraft):
 
     def __init__(self, path: Path, pair: Translator, *, target_vocab_size: int, **options: Any) -> None:
         """As `LocalDraft`."""
-        self._pair, self._size = pair, target_vocab_size
+        self._pair = pair
+        self._size = target_vocab_size
         self._own = np.flatnonzero(pair.numbers >= 0)
         self._translated: dict[Hashable, _Request] = {}
         self._translates = False
@@ -61,7 +62,9 @@ class TranslatedDraft(LocalDraft):
         text = CommittedText(self._pair)
         certain = text.commit(tokens)
         if not certain:
-            certain, text.tail, text.tail_tokens = list(text.forced()), b"", []
+            certain = list(text.forced())
+            text.tail = b""
+            text.tail_tokens = []
         if not certain:
             raise ModelError("the draft model has no token to begin with")
         self._translated[request] = _Request(text)
@@ -96,7 +99,8 @@ class TranslatedDraft(LocalDraft):
 
     def _read(self, one: Asked, found: dict[TokenPath, Proposal]) -> Asked:
         """What the draft has to read for it, and then finds; finds what follows without it."""
-        state, rank = self._translated[one.request], one.rank or best_children
+        state = self._translated[one.request]
+        rank = one.rank or best_children
         read: dict[TokenPath, TokenPath] = {}
         for path in one.paths:
             text = self._text(state, path)
@@ -128,8 +132,10 @@ class TranslatedDraft(LocalDraft):
 
     def _row(self, state: _Request, path: TokenPath, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits over the target's tokens after a path."""
-        pair, text = self._pair, self._text(state, path) or b""
-        row, missing = np.full(self._size, NEVER, np.float32), text[len(whole_characters(text)) :]
+        pair = self._pair
+        text = self._text(state, path) or b""
+        row = np.full(self._size, NEVER, np.float32)
+        missing = text[len(whole_characters(text)) :]
         if not missing:
             row[pair.numbers[self._own]] = logits[self._own]
         for token in largest(logits, CUT).tolist():

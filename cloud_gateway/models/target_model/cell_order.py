@@ -58,6 +58,7 @@ class CellOrder:
 
     def moved(self, live: int) -> None:
         """Notes that the cells are in order."""
-        self.filled, self.holes = live, 0
+        self.filled = live
+        self.holes = 0
         self.strewn.clear()
         self.shared.clear()

@@ -43,7 +43,9 @@ class SlotKv:
         """`limit`: entries beyond which the buffers no longer double, but grow to the size needed."""
         self.length = 0
         self.capacity = 0
-        self.limit, self._dtype, self._device = limit, dtype, device
+        self.limit = limit
+        self._dtype = dtype
+        self._device = device
         planes = [(s.heads, dim) for s in shapes for dim in (s.key_dim, s.value_dim)]
         self._groups = {
             shape: [i for i, plane in enumerate(planes) if plane == shape] for shape in dict.fromkeys(planes)
@@ -63,7 +65,8 @@ class SlotKv:
         while capacity < needed:
             capacity *= 2
         capacity = max(needed, min(capacity, self.limit))
-        old, self._stacks = self._stacks, []
+        old = self._stacks
+        self._stacks = []
         self.planes = [torch.empty(0)] * sum(map(len, self._groups.values()))
         for index, ((heads, dim), members) in enumerate(self._groups.items()):
             stack = torch.zeros(len(members), heads, capacity, dim, dtype=self._dtype, device=self._device)
@@ -105,7 +108,8 @@ class SlotLayer(CacheLayerMixin):
 
     def __init__(self, kv: SlotKv, index: int) -> None:
         super().__init__()
-        self._kv, self._index = kv, index
+        self._kv = kv
+        self._index = index
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -200,7 +204,10 @@ class HfForward:
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         (part,) = parts
-        kv, ids, positions, tail = part.kv, part.ids, part.positions, part.tail
+        kv = part.kv
+        ids = part.ids
+        positions = part.positions
+        tail = part.tail
         kv.reserve(len(ids))
         past = torch.arange(kv.length, device=ids.device)
         full = torch.cat([torch.ones(len(ids), kv.length, dtype=torch.bool, device=ids.device), tail], dim=1)

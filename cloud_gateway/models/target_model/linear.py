@@ -29,8 +29,10 @@ class PlainLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """`weight`: [out, in]."""
-        self.weight, self.bias = weight, bias
-        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        self.weight = weight
+        self.bias = bias
+        self.shape = (weight.shape[0], weight.shape[1])
+        self.dtype = weight.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """y."""
@@ -54,10 +56,12 @@ class PackedLinear(PlainLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         ops = torch.ops.mkldnn
-        self.shape, self.dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        self.shape = (weight.shape[0], weight.shape[1])
+        self.dtype = weight.dtype
         self._weight = ops._reorder_linear_weight(weight.detach().contiguous(), PACK_ROWS)
         self.bias = None if bias is None else bias.detach()
-        self._product, self._binary = ops._linear_pointwise, ops._linear_pointwise.binary
+        self._product = ops._linear_pointwise
+        self._binary = ops._linear_pointwise.binary
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x, self._weight, self.bias, "none", [], "")
@@ -126,13 +130,15 @@ def find_rows(products: Iterable[tuple[str, PlainLinear]], threads: Sequence[int
     different = {(kind, linear.shape, linear.bias is None): (kind, linear) for kind, linear in products}
     torch.set_num_threads(threads[0])
     probes = [_Probe(kind, linear) for kind, linear in different.values()]
-    found, usable = set(STEPS), 0
+    found = set(STEPS)
+    usable = 0
     for number in threads:
         torch.set_num_threads(number)
         passed = {count for count in found if all(probe.passes(count) for probe in probes)}
         if BLOCK_ROWS not in passed:
             break
-        found, usable = passed, number
+        found = passed
+        usable = number
     return Rows(sorted(found) if usable else (), usable)
 
 
@@ -142,7 +148,8 @@ class _Probe:
     def __init__(self, kind: str, linear: PlainLinear) -> None:
         (outside, inside), dtype = linear.shape, linear.dtype
         random = torch.Generator().manual_seed(1)
-        self._run, self._linear = KINDS[kind], linear
+        self._run = KINDS[kind]
+        self._linear = linear
         self._x = torch.randn(BLOCK_ROWS, inside, generator=random).to(dtype)
         self._others = torch.full((BLOCK_ROWS, outside), float(kind == "times"), dtype=dtype)
         if outside * inside <= MAX_PROBE:

@@ -77,7 +77,8 @@ class LlamaForward:
     prompt_states = False
 
     def __init__(self, model: Any, context: int, *, kernels: Kernels = "packed", exact: bool = True) -> None:
-        config, body = model.config, model.model
+        config = model.config
+        body = model.model
         attention = body.layers[0].self_attn
         self._dim: int = attention.head_dim
         self._kv_heads: int = config.num_key_value_heads
@@ -91,7 +92,8 @@ class LlamaForward:
         self._rows = Rows(STEPS)
         self.hidden: Sequence[Tensor] = ()
         self.shapes: Sequence[LayerShape] = [LayerShape(self._kv_heads, self._dim, self._dim)] * len(body.layers)
-        self._embedding, self._norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
+        self._embedding = body.embed_tokens.weight.detach()
+        self._norm = body.norm.weight.detach()
         self._cos, self._sin = _rotary_table(body.rotary_emb, self._embedding, context + SPARE_POSITIONS)
         with torch.inference_mode():
             self._layers = [_take_layer(layer, kernels) for layer in body.layers]
@@ -113,7 +115,8 @@ class LlamaForward:
                 "order; `python -m edgespec_lab.train layers` finds good ones."
             )
         kept = copy.copy(self)
-        kept._layers, kept.shapes = [self._layers[index] for index in layers], self.shapes[: len(layers)]
+        kept._layers = [self._layers[index] for index in layers]
+        kept.shapes = self.shapes[: len(layers)]
         kept.prompt_states = False
         kept.give_up_exact()
         return kept
@@ -126,7 +129,8 @@ class LlamaForward:
 
     def give_up_exact(self) -> None:
         """Computes as without `exact` from now on; to be called before any slot is made."""
-        self.exact, self.kv_dtype = False, self.dtype
+        self.exact = False
+        self.kv_dtype = self.dtype
 
     def __call__(self, parts: Sequence[Part], *, head: bool = True) -> list[Tensor]:
         spans = self._spans(parts)
@@ -135,7 +139,8 @@ class LlamaForward:
         ids = F.pad(torch.cat([part.ids for part in parts]), (0, spare))
         positions = F.pad(torch.cat([part.positions for part in parts]), (0, spare))
         # [n, 1, dim]: one angle per row for all heads. The lower half's sine is negated, so that rotating is a roll.
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos = self._cos[positions]
+        sin = self._sin[positions]
         x = F.embedding(ids, self._embedding)
         for index, layer in enumerate(self._layers):
             h = F.rms_norm(x, (self._width,), layer.norm_1, self._eps)
@@ -181,7 +186,10 @@ class LlamaForward:
         The queries of all heads that share a key head become rows of one matrix, so that no key is repeated. Rows
         behind the last span attend to nothing.
         """
-        n, heads, group, dim = len(qkv), self._kv_heads, self._group, self._dim
+        n = len(qkv)
+        heads = self._kv_heads
+        group = self._group
+        dim = self._dim
         parts = qkv.view(n, heads * (group + 2), dim)
         turned = parts[:, : heads * (group + 1)]
         turned.copy_(torch.addcmul(turned * cos, torch.roll(turned, dim // 2, -1), sin))
@@ -190,8 +198,10 @@ class LlamaForward:
         queries = queries.reshape(1, heads, n * group, dim)
         found = torch.zeros_like(queries)
         for span in spans:
-            kv, rows = span.part.kv, slice(span.first * group, span.end * group)
-            entries, end = kv.layers[layer], kv.length + span.end - span.first
+            kv = span.part.kv
+            rows = slice(span.first * group, span.end * group)
+            entries = kv.layers[layer]
+            end = kv.length + span.end - span.first
             entries[:, kv.length : end] = stored[:, span.first : span.end]
             found[:, :, rows] = F.scaled_dot_product_attention(
                 queries[:, :, rows],
@@ -221,7 +231,8 @@ def _rotary_table(rotary: Any, like: Tensor, length: int) -> tuple[Tensor, Tenso
 
 
 def _take_layer(layer: Any, kernels: Kernels) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
+    attention = layer.self_attn
+    mlp = layer.mlp
     return _Layer(
         norm_1=layer.input_layernorm.weight.detach(),
         qkv=_take([attention.q_proj, attention.k_proj, attention.v_proj], kernels),
@@ -235,7 +246,8 @@ def _take_layer(layer: Any, kernels: Kernels) -> _Layer:
 
 def _take(modules: list[Any], kernels: Kernels) -> PlainLinear:
     """One product for the modules' outputs side by side; their own weights become views of it, or are freed."""
-    weight, bias = modules[0].weight.detach(), modules[0].bias
+    weight = modules[0].weight.detach()
+    bias = modules[0].bias
     if len(modules) > 1:
         weight = torch.cat([module.weight.detach() for module in modules])
         bias = None if bias is None else torch.cat([module.bias.detach() for module in modules])

@@ -118,7 +118,8 @@ class LlamaCppTarget:
         self.kv_tokens = kv_tokens or slots * (context + tree_nodes + 1)
         ids = min(slots + slots * tree_nodes + spare, MAX_SEQUENCES)
         self._forks = list(range(slots, ids - spare))
-        self._company, self._retired = ids - 2, ids - 1
+        self._company = ids - 2
+        self._retired = ids - 1
         self._pass_rows = max(min(slots * (tree_nodes + 1), MAX_PASS_ROWS), tree_nodes + 1, MIN_PASS_ROWS)
         cores = len(os.sched_getaffinity(0))
         self._llama = Context(
@@ -132,7 +133,8 @@ class LlamaCppTarget:
             exact=self.exact,
         )
         self.context = min(context, self._llama.trained_context)
-        self.slots, self.eos = slots, eos
+        self.slots = slots
+        self.eos = eos
         self.vocab_size = self._llama.vocab_size
         self._entropy = HostEntropy()
         self._table = SlotTable(slots, capacity=self.kv_tokens)
@@ -252,7 +254,8 @@ class LlamaCppTarget:
             raise
 
     def _results(self, logits: NDArray[np.float32], sizes: Sequence[int]) -> list[LlamaCppVerified]:
-        decodes, copied = self._llama.decodes, logits.base is None
+        decodes = self._llama.decodes
+        copied = logits.base is None
 
         def valid() -> bool:
             return copied or self._llama.decodes == decodes
@@ -319,11 +322,14 @@ class LlamaCppTarget:
 
     def _same_in_pieces(self, counts: Sequence[int]) -> bool:
         """Whether tokens have the same logits verified at once and in pieces, with each of these numbers of threads."""
-        total, bits = min(MAX_EXACT_ROWS, self._pass_rows, self.context // 2), None
+        total = min(MAX_EXACT_ROWS, self._pass_rows, self.context // 2)
+        bits = None
         for count in counts:
             self._llama.use_threads(count)
             for sizes in ((total,), PIECES, PIECES[::-1]):
-                slot, parts, at = self.open([0])[0], [], 0
+                slot = self.open([0])[0]
+                parts = []
+                at = 0
                 for size in (*sizes, total):
                     tokens = [1 + i % (self.vocab_size - 1) for i in range(at, min(at + size, total))]
                     if tokens:

@@ -57,7 +57,9 @@ def load(path: Path, dtype: Dtype, device: str = "auto") -> Loaded:
     Raises ModelError: missing, corrupt, not a causal language model, or no such device.
     """
     if path.is_dir():
-        folder, digest, vocabulary = path, folder_digest(path), hf_vocabulary(path).digest
+        folder = path
+        digest = folder_digest(path)
+        vocabulary = hf_vocabulary(path).digest
     else:
         digest = model_digest(path)
         vocabulary = gguf_vocabulary(path).digest
@@ -97,7 +99,8 @@ def load_vocabulary(path: Path) -> tuple[Vocabulary, Sequence[int]]:
 
     Raises ModelError.
     """
-    metadata, digest = gguf_metadata(path), model_digest(path)
+    metadata = gguf_metadata(path)
+    digest = model_digest(path)
     folder = _made(digest, "tokenizer", lambda part: _gguf_tokenizer(path, metadata).save_pretrained(part))
     return Vocabulary(load_tokenizer(folder), digest, vocabulary_in(metadata, path).digest), _ends(metadata)
 

@@ -64,7 +64,8 @@ class SlotTable:
     ) -> None:
         """`capacity`: entries of all slots together."""
         self._slots = [_Slot() for _ in range(count)]
-        self._capacity, self._clock = capacity, clock
+        self._capacity = capacity
+        self._clock = clock
 
     def claim(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> Claim:
         """Claims a free slot with so much room for a prompt, 0 for an equal share of the capacity.

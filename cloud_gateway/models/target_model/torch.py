@@ -115,10 +115,12 @@ class TorchTarget:
         `kernels` and `exact` choose how the Llama family is computed on a CPU (llama_forward.py); not exactly if a row
         alone would be computed as more than `max_lone_rows`. Raises ModelError where the model cannot verify trees.
         """
-        cores, on_cpu = len(os.sched_getaffinity(0)), model.device.type == "cpu"
+        cores = len(os.sched_getaffinity(0))
+        on_cpu = model.device.type == "cpu"
         torch.set_num_threads(threads or 1)  # until it is measured: others may use the cores
         self.context = min(context, _longest(model.config.get_text_config()) or context)
-        self.slots, self.kv_tokens = slots, kv_tokens or sys.maxsize
+        self.slots = slots
+        self.kv_tokens = kv_tokens or sys.maxsize
         self.vocab_size: int
         self.hidden_size: int
         self.vocab_size, self.hidden_size = model.get_output_embeddings().weight.shape
@@ -194,7 +196,8 @@ class TorchTarget:
         passes: list[Pass] = []
         rows = MAX_PASS_ROWS if self.forward.batched else 1
         for group in groups([(len(work.tree), 0) for work in batch], rows, 0):
-            began, works = time.perf_counter(), [batch[index] for index in group]
+            began = time.perf_counter()
+            works = [batch[index] for index in group]
             with self._threads.watched(sum(len(work.tree) for work in works)):
                 logits = self._logits([(self._kv[work.slot], work.tree) for work in works])
             states = zip(works, self.forward.hidden, strict=True)
@@ -216,7 +219,8 @@ class TorchTarget:
 
     def show_states(self, reader: StateReader) -> None:
         """This reader alone is given the states of committed tokens. To be called before the first `open`."""
-        self._reader, self.forward.prompt_states = reader, True
+        self._reader = reader
+        self.forward.prompt_states = True
 
     def held(self, slot: int) -> Sequence[int]:
         """Tokens whose keys and values are in this slot."""
@@ -254,11 +258,13 @@ class TorchTarget:
 
     def _settle(self, threads: Sequence[int], max_lone_rows: int) -> Sequence[int]:
         """Tests the model, which is computed exactly only if that holds here; returns the numbers of threads to use."""
-        forward, because = self.forward, "the engine computes this model as transformers does"
+        forward = self.forward
+        because = "the engine computes this model as transformers does"
         if isinstance(forward, LlamaForward):
             because = "it was not asked for, or the model is not on a CPU"
             if forward.exact:
-                began, rows = time.perf_counter(), forward.find_rows(threads)
+                began = time.perf_counter()
+                rows = forward.find_rows(threads)
                 log.info("products tested in %.1f s, exact: %s", time.perf_counter() - began, rows)
                 because = _too_costly(rows, max_lone_rows)
                 threads = [count for count in threads if because or count <= rows.threads]
@@ -286,7 +292,8 @@ class TorchTarget:
         whole = self._logits([(self._read(prompt, prompt), tree) for prompt in prompts])
         errors: list[float] = []
         for prompt, path, logits in zip(prompts, ([0, 2, 3, 5], [0, 1, 4], [0, 17], [0, 9]), whole, strict=False):
-            kv, expected = self._read(prompt, 7), logits.float()
+            kv = self._read(prompt, 7)
+            expected = logits.float()
             for row in path:
                 alone = self._logits([(kv, FlatTree([tree.tokens[row]], [-1], [0]))])[0][0].float()
                 kv.keep([0])
@@ -296,7 +303,8 @@ class TorchTarget:
 
     def _read(self, length: int, chunk: int) -> SlotKv:
         """A slot of its own with a prompt of so many tokens, read in such pieces."""
-        kv, length = self._new_kv(), min(length, self.context // 2)
+        kv = self._new_kv()
+        length = min(length, self.context // 2)
         for start in range(0, length, max(chunk, 1)):
             tokens = [(5 + 3 * i) % self.vocab_size for i in range(start, min(start + chunk, length))]
             self.forward([Part.chain(kv, tokens, self.device)], head=False)

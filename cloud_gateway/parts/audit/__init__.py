@@ -67,7 +67,8 @@ def start_audit(gateway: Foundation) -> Running:
     """Raises KeyStoreError for the folder."""
     from cloud_gateway.parts.audit.book import AuditLog
 
-    folder, keep = gateway.state_dir / verb.FOLDER, gateway.settings.of(AuditSection).keep
+    folder = gateway.state_dir / verb.FOLDER
+    keep = gateway.settings.of(AuditSection).keep
     return Auditing(folder, AuditLog(folder, FILE_BYTES, keep) if keep else None)
 
 

@@ -71,9 +71,12 @@ class AuditLog:
     def __init__(self, folder: Path, max_bytes: int, keep: int) -> None:
         """`max_bytes`: of one file; `keep`: number of full files kept. Raises KeyStoreError for the folder."""
         private_folder(folder)
-        self._folder, self._max_bytes, self._keep = folder, max_bytes, keep
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._keep = keep
         self._pending: queue.Queue[Entry | None] = queue.Queue(MAX_PENDING)
-        self._throttle, self._lost = Throttle(), 0
+        self._throttle = Throttle()
+        self._lost = 0
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
@@ -147,7 +150,8 @@ def append(path: Path, entries: Sequence[Entry], max_bytes: int, keep: int) -> N
             os.close(descriptor)
             descriptor = -1
             _rotate(path, keep)
-            descriptor, size = _open(path), 0
+            descriptor = _open(path)
+            size = 0
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             data = b"\n" + data  # the last write was cut off by a full disk: the rest of its line is missing
         while data:

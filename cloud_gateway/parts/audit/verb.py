@@ -39,7 +39,8 @@ def show(args: argparse.Namespace) -> int:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
         who = f"{row['key_name'] or '-'} ({row['key']})"
         worker = f"{row['worker_name']} ({row['worker']})"
-        frames, reason = row.get("frames", "-"), row.get("reason", "-")
+        frames = row.get("frames", "-")
+        reason = row.get("reason", "-")
         print(LINE.format(at, row["request"], who, row["event"], worker, frames, reason).rstrip())
     return 0
 

@@ -50,12 +50,14 @@ class Feed:
     """One key's events. Lives on the event loop, besides `post`."""
 
     def __init__(self, key: Key, loop: asyncio.AbstractEventLoop) -> None:
-        self.key, self._loop = key, loop
+        self.key = key
+        self._loop = loop
         self.pages = 0
         self.left_at = CLOCK()
         """When the last page was closed."""
         self.next = 1
-        self._kept, self._bytes = deque[bytes](), 0
+        self._kept = deque[bytes]()
+        self._bytes = 0
         self._news = asyncio.Event()
         self._workers: dict[str, str] = {}
 
@@ -223,7 +225,8 @@ class Pages(Running):
         """Until the page is closed, or the key revoked."""
         await stream.open()
         epoch, _, last = request.headers.get("Last-Event-ID", "").partition("-")
-        number, kept = feed.first, epoch == self._epoch and last.isdecimal() and int(last[:15]) + 1 >= feed.first
+        number = feed.first
+        kept = epoch == self._epoch and last.isdecimal() and int(last[:15]) + 1 >= feed.first
         if kept:
             number = min(int(last[:15]) + 1, feed.next)
         await stream.send({"kind": "hello", "now": CLOCK(), "operator": feed.key.operator, "kept": kept})
@@ -233,12 +236,14 @@ class Pages(Running):
         while True:
             found = await feed.after(number, CHECK_S)
             if found:
-                number, quiet = found[-1][0] + 1, CLOCK()
+                number = found[-1][0] + 1
+                quiet = CLOCK()
                 await stream.numbered(self._epoch, found)
             with suppress(KeyStoreError):  # the list of workers is away: the page keeps the former rows
                 rows = [{name: row[name] for name in OPERATOR_SEES} for row in workers()] if feed.key.operator else []
             if rows != shown:
-                shown, quiet = rows, CLOCK()
+                shown = rows
+                quiet = CLOCK()
                 await stream.send({"kind": "workers", "rows": rows})
             if CLOCK() - quiet > KEEPALIVE_S:
                 quiet = CLOCK()
@@ -266,7 +271,8 @@ def check_origin(headers: Mapping[str, Any]) -> None:
     host = headers.get(hdrs.HOST, "")
     if not is_local(host):
         raise ClientError(FOREIGN_HOST, status=403, code="foreign_host")
-    origin, site = headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site")
+    origin = headers.get(hdrs.ORIGIN)
+    site = headers.get("Sec-Fetch-Site")
     own = site in ("same-origin", "none") if site else origin is None or origin.partition("://")[2] == host
     if not own:
         raise ClientError("Pages of other sites may not use this one.", status=403, code="foreign_origin")

@@ -46,12 +46,16 @@ class View(events.Listener):
     """Shows one request."""
 
     def __init__(self, generation: Generation, spelling: Spelling, name: Name, emit: Emit, now: float = 0.0) -> None:
-        self._generation, self._spelling, self._name, self._to = generation, spelling, name, emit
+        self._generation = generation
+        self._spelling = spelling
+        self._name = name
+        self._to = emit
         self._began = self._rtt = self._root_cost = 0.0
         self._plain = 1.0
         self._named: dict[str, str] = {}
         self._drafts = _Late()
-        request, policy = generation.request, generation.policy
+        request = generation.request
+        policy = generation.policy
         self._emit(
             "begin", now, prompt=len(request.tokens), policy=policy.name, id=request.id,
             off=generation.usage.why_off,
@@ -93,7 +97,8 @@ class View(events.Listener):
         if isinstance(action, Verify | Draft):
             self._began = now
         if isinstance(action, Verify):
-            shared, rows = costs.other_rows, len(action.nodes) + 1
+            shared = costs.other_rows
+            rows = len(action.nodes) + 1
             usual = costs.verify_s(rows + shared)
             self._plain = min(1.0, costs.verify_s(1 + shared) / usual) if usual else 1.0
             self._root_cost = self._generation.tree.root.cost
@@ -120,7 +125,8 @@ class View(events.Listener):
         chosen = next((effect for effect in effects if isinstance(effect, events.Chosen)), None)
         if chosen is None:  # its constraint failed
             return
-        accepted, nodes = set(chosen.rows), []
+        accepted = set(chosen.rows)
+        nodes = []
         for row, (node, parent) in enumerate(zip(tree.nodes, tree.parents[1:], strict=True), 1):
             fate = "accepted" if row in accepted else "refused" if parent in accepted else "below"
             before = tree.nodes[parent - 1].cost if parent else self._root_cost
@@ -147,7 +153,8 @@ class _Late:
 
     def take(self, worker: str, frame: Tree, generation: Generation) -> list[tuple[int, int, bool]]:
         """Position and token of each whose parent was committed, and whether the target chose it too."""
-        prefix, found = generation.tree.prefix, []
+        prefix = generation.tree.prefix
+        found = []
         for number, (parent, token) in enumerate(zip(frame.parents, frame.tokens), frame.first):
             above = self._nodes.get((worker, frame.epoch, parent))
             if parent != ROOT and above is None:
@@ -205,7 +212,8 @@ MODULES = ("text.js", "model.js", "net.js", "player.js", "runs.js", "strip.js", 
 
 def alone(found: Mapping[str, Any]) -> str:
     """The file that shows `view.played`'s events without a gateway and without a network."""
-    style, script = _text("style.css"), "\n".join(map(_plain, MODULES))
+    style = _text("style.css")
+    script = "\n".join(map(_plain, MODULES))
     events = msgspec.json.encode(found).decode().replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
     head = (

@@ -48,11 +48,13 @@ class Spans:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._tracer = provider.get_tracer("edgespec")
-        self._model, self._context = model, TraceContextTextMapPropagator()
+        self._model = model
+        self._context = TraceContextTextMapPropagator()
 
     def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> SpanOf:
         """A request has just come; its span's parent is that of the client's header `traceparent`."""
-        request, now = generation.request, time.perf_counter()
+        request = generation.request
+        now = time.perf_counter()
         shown = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": self._model,
@@ -75,7 +77,9 @@ class SpanOf(events.Listener):
 
     def __init__(self, generation: Generation, span: Any, epoch: int) -> None:
         """`epoch`: nanoseconds since 1970 at 0 of the engine's clock."""
-        self._generation, self._span, self._epoch = generation, span, epoch
+        self._generation = generation
+        self._span = span
+        self._epoch = epoch
 
     def handled(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
         match event:

@@ -41,7 +41,10 @@ class ResponseForm(Form):
 
     def __init__(self, model: ServedModel, body: ResponsesBody) -> None:
         super().__init__(model, body)
-        self._end, self._text, self._number, self._message_id = End(None), "", -1, f"msg_{secrets.token_hex(12)}"
+        self._end = End(None)
+        self._text = ""
+        self._number = -1
+        self._message_id = f"msg_{secrets.token_hex(12)}"
         self._said = dict[str, Any](output_index=0, item_id=self._message_id, content_index=0)
         self._response = Response(
             id=self.common["id"],
@@ -119,7 +122,8 @@ class ResponseForm(Form):
 
     def _ended(self, usage: Counts, timings: Timings) -> Response:
         cut = self._end.finish == "length"
-        read, made = usage.prompt_tokens, usage.completion_tokens
+        read = usage.prompt_tokens
+        made = usage.completion_tokens
         return msgspec.structs.replace(
             self._response,
             status="incomplete" if cut else "completed",

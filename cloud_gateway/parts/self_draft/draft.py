@@ -63,13 +63,16 @@ class SelfDraft:
                 "This target cannot be its own draft, only one of the Llama family can; name a GGUF draft."
             )
         self._forward = target.forward.keeping(layers)
-        self._target, self._batch, self._clock = target, catch_up_batch, clock
+        self._target = target
+        self._batch = catch_up_batch
+        self._clock = clock
         self._table = SlotTable(requests)
         self._kv = [self._new_kv() for _ in range(requests)]
         self._open: dict[Hashable, _Line] = {}
         self.together = requests
         self.passes = 0
-        self._step_s, self._token_s = StepCurve({1: UNKNOWN_STEP_S}, provisional=True), Latest()
+        self._step_s = StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
+        self._token_s = Latest()
         self._calibrate()
 
     @property
@@ -120,7 +123,8 @@ class SelfDraft:
         """A step over the leaf of each. Raises ModelError where a path is too long."""
         lines = [self._open[one.request] for one in asked]
         new = [self._prepared(line, path) for line, (_, (path,), *_) in zip(lines, asked, strict=True)]
-        began, rows = self._clock(), sum(map(len, new))
+        began = self._clock()
+        rows = sum(map(len, new))
         logits = self._evaluate(list(zip(lines, new, strict=True)), head=True)
         if rows == len(asked):
             self._step_s.sample(rows, self._clock() - began)
@@ -150,7 +154,8 @@ class SelfDraft:
 
     def _read(self, line: _Line, upto: Sequence[int]) -> None:
         """Evaluates what the line lacks of these tokens."""
-        new, began = upto[len(line.held) :], self._clock()
+        new = upto[len(line.held) :]
+        began = self._clock()
         if new:
             self._evaluate([(line, new)], head=False)
             if len(new) >= STEP_ROWS:
@@ -179,7 +184,8 @@ class SelfDraft:
         """Measures the times before the first request, since the controller's first decision uses them."""
         length = min(4 * STEP_ROWS, self._target.context - 1)
         for _ in range(2):  # the second time counts: the first one loads weights
-            self._step_s, self._token_s = StepCurve({1: UNKNOWN_STEP_S}, provisional=True), Latest()
+            self._step_s = StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
+            self._token_s = Latest()
             self.open(self, [token % self._target.vocab_size for token in range(length)])
             self.catch_up(self, length)
             self.draft([Asked(self, [()])])

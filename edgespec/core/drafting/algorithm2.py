@@ -109,7 +109,9 @@ class Drafting:
     """The worker's state of one request: committed prefix, speculation tree, unsent nodes."""
 
     def __init__(self, request: int, epoch: int, prompt_len: int, rule: DraftRule) -> None:
-        self.request, self.epoch, self.rule = request, epoch, rule
+        self.request = request
+        self.epoch = epoch
+        self.rule = rule
         self.prompt_len = prompt_len
         self.prefix = Prefix()
         self.tree = SpeculationTree(position=-1)
@@ -156,7 +158,8 @@ class Drafting:
         if not self.ready or len(self.tree) >= self.rule.max_nodes:
             return []
         deepest = self.tree.root.position + self.rule.max_depth
-        count, part = self.rule.sequences, self.part
+        count = self.rule.sequences
+        part = self.part
         leaves = self.tree.most_probable(count * part.count, deepest)
         return leaves if part.count == 1 else part.best(leaves, self.tree.root, count)
 
@@ -207,7 +210,8 @@ class Drafting:
         """
         if not self._unsent:
             return None
-        batch, self._unsent = self._unsent[:MAX_NODES], self._unsent[MAX_NODES:]
+        batch = self._unsent[:MAX_NODES]
+        self._unsent = self._unsent[MAX_NODES:]
         self._unsent_since, self._sent_to = None, max(self._sent_to, *(node.position for node in batch))
         first = self._next_wire
         for wire, node in enumerate(batch, first):

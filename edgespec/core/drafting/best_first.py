@@ -25,12 +25,15 @@ def paced(worths: Iterable[float], step_s: Callable[[int], float]) -> int:
     Progress is the number of levels that get ahead on the target's path, and so the sum of the probabilities of the
     leaves: those of their paths, by the calibrated match rates of each rank.
     """
-    best, count, gained = 0.0, 1, 0.0
+    best = 0.0
+    count = 1
+    gained = 0.0
     for size, worth in enumerate(worths, 1):
         gained += worth
         pace = gained / step_s(size)
         if pace > best:
-            best, count = pace, size
+            best = pace
+            count = size
     return count
 
 
@@ -149,5 +152,7 @@ class Starts:
 
     def ranker(self, message: Open, drafting: Drafting) -> Ranker:
         """Orders draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
-        ranked_by, read, noise = drafting.ranked_by(message.sampling), drafting.to_read, drafting.noise
+        ranked_by = drafting.ranked_by(message.sampling)
+        read = drafting.to_read
+        noise = drafting.noise
         return Ranker(ranked_by, read, spread=self._spread, resolved=True, noise=noise)

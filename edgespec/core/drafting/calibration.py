@@ -27,7 +27,8 @@ class Calibrator:
     """
 
     def __init__(self, rate: float = 0.2, pull: float = 0.002) -> None:
-        self._rate, self._pull = rate, pull
+        self._rate = rate
+        self._pull = pull
         self._weights = [0.0, 1.0, 0.0] + [0.0] * RANKS
         self._squares = [4.0] * len(self._weights)
 
@@ -50,14 +51,18 @@ class Calibrator:
         """
         if not (isfinite(entropy) and all(map(isfinite, costs))):
             return
-        rate, pull, excess = self._rate, self._pull, entropy - 1.0
+        rate = self._rate
+        pull = self._pull
+        excess = entropy - 1.0
         bias, slope, doubt, *ranked = self._weights
         bias2, slope2, doubt2, *ranked2 = self._squares
         for rank, cost in enumerate(costs):  # written out for each weight: this runs for every committed token
-            logit, own = _logit(cost), rank if rank < RANKS else RANKS - 1
+            logit = _logit(cost)
+            own = rank if rank < RANKS else RANKS - 1
             score = bias + slope * logit + doubt * excess + ranked[own]
             error = 1 / (1 + exp(-_clipped(score))) - (rank == chosen)
-            by_slope, by_doubt = error * logit, error * excess
+            by_slope = error * logit
+            by_doubt = error * excess
             bias2 += error * error
             slope2 += by_slope * by_slope
             doubt2 += by_doubt * by_doubt
@@ -66,7 +71,8 @@ class Calibrator:
             slope -= rate / sqrt(slope2) * (by_slope + pull * (slope - 1.0))
             doubt -= rate / sqrt(doubt2) * (by_doubt + pull * doubt)
             ranked[own] -= rate / sqrt(ranked2[own]) * (error + pull * ranked[own])
-        self._weights, self._squares = [bias, slope, doubt, *ranked], [bias2, slope2, doubt2, *ranked2]
+        self._weights = [bias, slope, doubt, *ranked]
+        self._squares = [bias2, slope2, doubt2, *ranked2]
 
     def state(self) -> list[float]:
         """Weights and their squared gradients, as plain numbers."""
@@ -80,7 +86,8 @@ class Calibrator:
         count = len(self._weights)
         if len(state) != 2 * count or not all(map(isfinite, state)):
             raise ValueError(f"a calibration has {2 * count} finite numbers, not {len(state)}")
-        self._weights, self._squares = list(state[:count]), list(state[count:])
+        self._weights = list(state[:count])
+        self._squares = list(state[count:])
         self.begin()
 
     def begin(self) -> None:

@@ -154,7 +154,9 @@ class Ranker:
         """`resolved`: report the entropy that remains given the noise, not that of the processed distribution; it
         predicts rejections better, and is far lower where the draft is good. `noise`: None if draft and target have the
         same token numbers."""
-        self.sampling, self.resolved, self.noise = sampling, resolved, noise
+        self.sampling = sampling
+        self.resolved = resolved
+        self.noise = noise
         self.spread = spread or Spread()
         # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
         self._processor = Processor(sampling)
@@ -194,7 +196,8 @@ class Ranker:
         `answer` is False for the rest of a long prompt, whose tokens count for the repetition penalty only. `chosen`:
         by the target; from other tokens nothing is learnt.
         """
-        path, learning = tuple(tokens), chosen and (self._noisy or self._processor.greedy)
+        path = tuple(tokens)
+        learning = chosen and (self._noisy or self._processor.greedy)
         for depth, token in enumerate(path if self._recent else ()):
             row = self._recent.get(path[:depth])
             if row is not None and learning:
@@ -235,7 +238,8 @@ class Ranker:
     def _renumbered(self, found: Candidates, noise: Noise, path: Sequence[int]) -> tuple[Tokens, Floats]:
         """The same with the target's noise for tokens that it has too, and the noise's mean for others."""
         near = np.flatnonzero(found.logits >= found.logits.max() - _FAR_NATS)
-        tokens, scores = near if found.tokens is None else found.tokens[near], found.logits[near] + np.euler_gamma
+        tokens = near if found.tokens is None else found.tokens[near]
+        scores = found.logits[near] + np.euler_gamma
         position = noise.position(path)
         if position is not None and self.sampling.seed is not None:
             numbers = noise.numbers[tokens]

@@ -78,7 +78,8 @@ class Reading:
     def read(self, tokens: int, seconds: float) -> None:
         """A batch has been read, unless there was nothing to evaluate."""
         if tokens:
-            self._token_s, self._drafting_s = seconds / tokens, seconds
+            self._token_s = seconds / tokens
+            self._drafting_s = seconds
 
     def drafted(self, seconds: float) -> None:
         """A draft step has ended."""
@@ -130,5 +131,6 @@ class DraftCurve:
         ratio = self._factor / self._reported
         if 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE or now < self._reported_at + REPORT_EVERY_S:
             return None
-        self._reported, self._reported_at = self._factor, now
+        self._reported = self._factor
+        self._reported_at = now
         return self.report()

@@ -57,7 +57,8 @@ class Translator:
     """A pair of tokenizers; shared by all requests of a draft model."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
-        self.target, self.draft = target, draft
+        self.target = target
+        self.draft = draft
         self.borders = Borders(target.pieces, draft.pieces)
         own = {text: token for token, text in draft.controls.items()}
         self._controls = {token: own.get(text) for token, text in target.controls.items()}
@@ -96,7 +97,8 @@ def _cut(target: Tokenizer, entries: Mapping[bytes, tuple[int]], segment: bytes)
     if segment in entries:
         return entries[segment]
 
-    whole, pieces = whole_characters(segment), target.pieces
+    whole = whole_characters(segment)
+    pieces = target.pieces
     tokens = tuple(target.encode(whole)) if whole else ()
     return tokens if b"".join(pieces[token] or b"" for token in tokens) == whole else ()
 
@@ -129,7 +131,8 @@ class CommittedText:
 
     def commit(self, tokens: Sequence[int]) -> list[int]:
         """Takes the target's tokens; returns the draft's tokens that became certain."""
-        pair, over = self.pair, b""
+        pair = self.pair
+        over = b""
         certain = [] if self.begun else list(pair.draft.begin)
         self.begun = True
         for token in tokens:
@@ -137,11 +140,14 @@ class CommittedText:
             if piece is None:
                 certain += pair.read(over + self.tail)
                 certain += [one for one in pair.control(token) if certain != [one] or one not in pair.draft.begin]
-                over, self.tail, self.tail_tokens = b"", b"", []
+                over = b""
+                self.tail = b""
+                self.tail_tokens = []
                 continue
             if (self.tail and piece and pair.borders.between(self.tail[-1], piece[0])) or len(self.tail) >= MAX_TAIL:
                 over += self.tail
-                self.tail, self.tail_tokens = b"", []
+                self.tail = b""
+                self.tail_tokens = []
             self.tail += piece
             self.tail_tokens.append(token)
         return [*certain, *pair.read(over)]
@@ -184,7 +190,9 @@ class _DraftTree(BestFirst):
 
     def continues(self, node: Node, token: int) -> bool:
         """Whether a token may follow here: none that the target lacks, and no contradiction to the tail."""
-        pair, tail, cut = self.text.pair, self.text.tail, self.cuts.get(node)
+        pair = self.text.pair
+        tail = self.text.tail
+        cut = self.cuts.get(node)
         piece = pair.draft.pieces[token] if token < len(pair.draft.pieces) else b""
         if not piece or cut is None or cut.anchor is not None or len(cut.rest) >= len(tail):
             return bool(piece) or token in pair.marks
@@ -192,12 +200,14 @@ class _DraftTree(BestFirst):
 
     def take_unsent(self) -> list[Node]:
         """The nodes since the last call."""
-        fresh, self._unsent = [node for node in self._unsent if node in self.tree], []
+        fresh = [node for node in self._unsent if node in self.tree]
+        self._unsent = []
         return fresh
 
     def follow_tail(self) -> None:
         """Drops what contradicts the tail, and makes the tail itself a path without branches."""
-        forced, tail = self.text.forced(), self.text.tail
+        forced = self.text.forced()
+        tail = self.text.tail
         chain = [self.tree.root]
         for token in forced:
             node = chain[-1]
@@ -205,7 +215,8 @@ class _DraftTree(BestFirst):
             child = self.tree.append(node, token, 0.0, 0.0)
             self._make_certain(child, node.cost)
             chain.append(child)
-        kept, pieces = set(chain), self.text.pair.draft.pieces
+        kept = set(chain)
+        pieces = self.text.pair.draft.pieces
         stack = [(self.tree.root, b"")]
         while stack:
             node, text = stack.pop()
@@ -220,7 +231,8 @@ class _DraftTree(BestFirst):
 
     def _make_certain(self, child: Node, cost: float) -> None:
         """Gives a node the cost of its parent, and those below it as much less."""
-        excess, stack = child.cost - cost, [child]
+        excess = child.cost - cost
+        stack = [child]
         while stack and excess:
             node = stack.pop()
             node.cost -= excess
@@ -265,7 +277,8 @@ class TranslatedDrafting(Drafting):
         """As of `Drafting`; `to_read` then has the draft's tokens that became certain."""
         matched = super().commit(prefix_len, tokens, digest, chosen=chosen)
         self.to_read = self.text.commit(tokens)
-        drafts, former = self.drafts, self.drafts.cuts
+        drafts = self.drafts
+        former = self.drafts.cuts
         drafts.cuts = {}  # those at the committed tail have changed
         drafts.commit(len(drafts.prefix), self.to_read, chosen=chosen)
         drafts.follow_tail()
@@ -327,7 +340,8 @@ class TranslatedDrafting(Drafting):
 
     def _translate(self, node: Node, *, again: bool = False) -> None:
         """Adds the target's tokens of a draft path, whose parent was translated before; `again`: it was itself."""
-        pair, former = self.text.pair, self.drafts.cuts.get(node.parent) if node.parent else None
+        pair = self.text.pair
+        former = self.drafts.cuts.get(node.parent) if node.parent else None
         if former is None:  # what is above has no translation
             node.expanded = True
             return
@@ -343,7 +357,8 @@ class TranslatedDrafting(Drafting):
             if missing or end is None:
                 node.expanded = True
                 return
-            anchor, known = end, ()
+            anchor = end
+            known = ()
         tokens = self._tokens(anchor, last)
         if tokens and pair.target.pieces[tokens[-1]] != piece:
             share *= _UNSURE
@@ -357,7 +372,8 @@ class TranslatedDrafting(Drafting):
             return cut(segment)
         if len(segment) <= (begin := len(self.text.tail)):
             return ()
-        tokens, committed = cut(segment), tuple(self.text.tail_tokens)
+        tokens = cut(segment)
+        committed = tuple(self.text.tail_tokens)
         # The target may have cut the tail otherwise than its tokenizer would.
         return tokens[len(committed) :] if tokens[: len(committed)] == committed else cut(segment[begin:])
 

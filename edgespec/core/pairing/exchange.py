@@ -103,7 +103,9 @@ class Exchange:
     def __init__(self, code: Code, me: Party, spki_hash: bytes, entropy: Entropy) -> None:
         """`spki_hash`: SHA-256 of the public key of the gateway's end of this TLS connection, as this side sees it."""
         self.state = State.NEW
-        self._code, self._me, self._spki = code, me, spki_hash
+        self._code = code
+        self._me = me
+        self._spki = spki_hash
         spake = SPAKE2_A if self.SIDE == "worker" else SPAKE2_B
         prefix = "edgespec " if me.purpose == "link" else "edgespec peer "
         ends = f"{prefix}worker".encode(), f"{prefix}gateway".encode()
@@ -125,7 +127,8 @@ class Exchange:
         Raises PairingFailed for a failure that the user has to see, RemoteProtocolError for a forbidden message.
         Either way the exchange has ended, and the code is used up.
         """
-        state, self.state = self.state, State.FAILED
+        state = self.state
+        self.state = State.FAILED
         if isinstance(message, Refused):
             raise PairingFailed(message.reason)
         following = self.TABLE.get((state, type(message)))
@@ -186,7 +189,8 @@ class Exchange:
 class WorkerExchange(Exchange):
     """The worker's side: `start()`, then `receive` until the state is `PAIRED`; then store `peer` and the TLS key."""
 
-    SIDE, OTHER = "worker", "gateway"
+    SIDE = "worker"
+    OTHER = "gateway"
     TABLE: ClassVar[Table] = {
         (State.STARTED, Reply): State.CONFIRMED,
         (State.CONFIRMED, Confirm): State.ACCEPTED,
@@ -218,7 +222,8 @@ class WorkerExchange(Exchange):
 class GatewayExchange(Exchange):
     """The gateway's side: `receive` until the state is `PROVEN`; then store `peer` and send what `stored()` returns."""
 
-    SIDE, OTHER = "gateway", "worker"
+    SIDE = "gateway"
+    OTHER = "worker"
     TABLE: ClassVar[Table] = {
         (State.NEW, Start): State.REPLIED,
         (State.REPLIED, Confirm): State.CONFIRMED,

@@ -23,7 +23,8 @@ from msgspec import Meta
 from edgespec.core.errors import PairingError
 from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name, Version, decoded
 
-MIN_NAMEPLATE, MAX_NAMEPLATE = 1000, 9999
+MIN_NAMEPLATE = 1000
+MAX_NAMEPLATE = 9999
 """The right nameplate with wrong words burns the code. A source has eight attempts in the 120 s of a window, so that
 with four digits it takes about 1000 sources to burn one code; with two digits it took a dozen.
 """
@@ -78,9 +79,11 @@ class PairingFailed(PairingError):
     """Pairing ended without success; `reason` is the closed label, the text names the remedy."""
 
     def __init__(self, reason: Reason, detail: str = "", address: str = "") -> None:
-        where, why = f" at {address}" if address else "", f" ({detail})" if detail else ""
+        where = f" at {address}" if address else ""
+        why = f" ({detail})" if detail else ""
         super().__init__(f"Pairing failed{where}: {SENTENCES[reason]}{why}.")
-        self.reason, self._detail = reason, detail
+        self.reason = reason
+        self._detail = detail
 
     def at(self, address: str) -> PairingFailed:
         """The same, saying at which address it happened."""

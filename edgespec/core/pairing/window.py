@@ -121,7 +121,9 @@ class PairingWindow:
         """`spki_hash`: of the TLS key that the gateway serves with."""
         self.state = Window.CLOSED
         self.failures = 0
-        self._me, self._spki, self._entropy = me, spki_hash, entropy
+        self._me = me
+        self._spki = spki_hash
+        self._entropy = entropy
         self._code: Code | None = None
         self._delays = Delays()
         self._exchange: GatewayExchange | None = None
@@ -143,7 +145,8 @@ class PairingWindow:
 
     def events(self) -> list[Event]:
         """Events since the last call, oldest first."""
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def open(self, now: float) -> Code:
@@ -151,7 +154,8 @@ class PairingWindow:
         if self.state is not Window.CLOSED:
             raise PairingError("A pairing window is open already; finish or cancel that one first.")
         self._go("open")
-        self.failures, self._closes_at = 0, now + WINDOW_S
+        self.failures = 0
+        self._closes_at = now + WINDOW_S
         return self._show()
 
     def close(self, reason: Reason | None = None) -> None:
@@ -188,7 +192,9 @@ class PairingWindow:
         if self._exchange is not None:
             self._evict(self._exchange, now)
         self._go("begin")
-        self._source, self._received_at, self._attempt_ends_at = source, now, now + ATTEMPT_S
+        self._source = source
+        self._received_at = now
+        self._attempt_ends_at = now + ATTEMPT_S
         self._exchange = GatewayExchange(self._code, self._me, self._spki, self._entropy)
         return self._exchange
 

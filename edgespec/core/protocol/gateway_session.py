@@ -49,9 +49,12 @@ from edgespec.core.protocol.session import (
 class GatewaySession(Session):
     """The gateway's end: accepts or refuses the worker."""
 
-    receives, sends = GATEWAY_RECEIVES, FRAMES_TO_WORKER
-    send_kind, receive_kind = signing.GATEWAY_FRAME, signing.WORKER_FRAME
-    max_sent, max_received = signing.MAX_PAYLOAD_BYTES, m.MAX_TREE_BYTES
+    receives = GATEWAY_RECEIVES
+    sends = FRAMES_TO_WORKER
+    send_kind = signing.GATEWAY_FRAME
+    receive_kind = signing.WORKER_FRAME
+    max_sent = signing.MAX_PAYLOAD_BYTES
+    max_received = m.MAX_TREE_BYTES
 
     def __init__(
         self,
@@ -64,7 +67,10 @@ class GatewaySession(Session):
     ) -> None:
         """`nonce`: 32 fresh random bytes; `rotate` stores that the worker of the first key now has the second one."""
         super().__init__(me.key, State.HELLO, now, timers)
-        self._me, self._lookup, self._nonce, self._rotate = me, lookup, nonce, rotate
+        self._me = me
+        self._lookup = lookup
+        self._nonce = nonce
+        self._rotate = rotate
         self.hello: Hello | None = None
         """As received; authenticated once the state is OPEN."""
         self._transcript = b""
@@ -110,7 +116,8 @@ class GatewaySession(Session):
     def _challenge(self, hello: Hello) -> None:
         me = self._me
         unsigned = Challenge(me.key.public, self._nonce, me.spki_hash, me.tokenizer_digest, bytes(64))
-        self.hello, self.peer_key = hello, hello.worker_key
+        self.hello = hello
+        self.peer_key = hello.worker_key
         self._transcript = transcript(hello, unsigned)
         self.session = session_id(self._transcript)
         signature = self._key.sign(signing.GATEWAY_CHALLENGE, self._transcript)
@@ -142,7 +149,8 @@ def admit(hello: Hello, me: GatewayIdentity) -> tuple[RefuseReason, str] | None:
     signing.check_public_key(hello.worker_key)
     fetches = hello.tokenizer_digest == NO_TOKENIZER and me.tokenizer_file
     if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
-        theirs, ours = hello.tokenizer_digest.hex()[:16], me.tokenizer_digest.hex()[:16]
+        theirs = hello.tokenizer_digest.hex()[:16]
+        ours = me.tokenizer_digest.hex()[:16]
         do = (
             "it can be fetched" if me.tokenizer_file else "which is not in a GGUF file: set the worker's `draft.target`"
         )

@@ -289,9 +289,11 @@ def check_succession(rotations: Sequence[Rotation | GatewayRotation], key: bytes
             raise RemoteProtocolError(
                 "rotation", "the statements of rotated keys do not lead to the key that was proven"
             )
-        kind, said = signing.KEY_ROTATION, one.old_key + one.new_key
+        kind = signing.KEY_ROTATION
+        said = one.old_key + one.new_key
         if isinstance(one, GatewayRotation):
-            kind, said = signing.GATEWAY_ROTATION, said + one.spki_hash
+            kind = signing.GATEWAY_ROTATION
+            said = said + one.spki_hash
         for public, signature in ((one.old_key, one.old_signature), (one.new_key, one.new_signature)):
             signing.check_public_key(public)
             signing.verify(public, kind, said, signature)

@@ -51,7 +51,8 @@ class Bucket:
     __slots__ = ("_burst_s", "_paid_at", "_step_s")
 
     def __init__(self, per_s: float, burst: float) -> None:
-        self._step_s, self._burst_s = 1 / per_s, burst / per_s
+        self._step_s = 1 / per_s
+        self._burst_s = burst / per_s
         self._paid_at = float("-inf")
 
     def take(self, count: int, now: float) -> None:
@@ -75,7 +76,8 @@ class Inflow:
         self.wake_at: float | None = None
         """When to call `take` again for waiting bytes; None if none wait, or more bytes are needed."""
         self._limits = limits
-        self._in_head, self._scanned = True, 0
+        self._in_head = True
+        self._scanned = 0
         self._is_websocket = True
         self._payload = 0
         self._frame_rate = Bucket(limits.frames_per_s, limits.frames_burst)
@@ -112,10 +114,12 @@ class Inflow:
 
     def _walk(self, data: bytearray, start: int, most: int, now: float) -> tuple[int, int]:
         """The end of what may be processed, and the number of frames that begin before it, at most `most`."""
-        at, frames = start, 0
+        at = start
+        frames = 0
         while True:
             step = min(self._payload, len(data) - at)
-            at, self._payload = at + step, self._payload - step
+            at = at + step
+            self._payload = self._payload - step
             header = _header(data, at) if frames < most else None
             if header is None:
                 return at, frames
@@ -145,7 +149,8 @@ def _header(data: bytearray, at: int) -> tuple[int, int] | None:
     """Sizes of the frame header at `at` and of the payload that follows; None while the header is incomplete."""
     if len(data) < at + 2:
         return None
-    length, size = data[at + 1] & 0x7F, 2
+    length = data[at + 1] & 0x7F
+    size = 2
     if length > 125:
         size += 2 if length == 126 else 8
         length = int.from_bytes(data[at + 2 : at + size], "big")

@@ -26,7 +26,8 @@ def key_id(key: bytes) -> str:
 def free_name(requested: str, taken: Collection[str]) -> str:
     """`requested`, or with a number after it where one of `taken` is the same but for capitals."""
     used = {name.casefold() for name in taken}
-    name, number = requested, 1
+    name = requested
+    number = 1
     while name.casefold() in used:
         number += 1
         suffix = f"-{number}"

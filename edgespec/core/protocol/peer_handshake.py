@@ -111,7 +111,8 @@ def decode_peer(data: bytes) -> PeerMessage:
     return decoded(_DECODER.decode, data, "a message of a peer")
 
 
-CHALLENGE, ASK = "peer-challenge", "peer-ask"
+CHALLENGE = "peer-challenge"
+ASK = "peer-ask"
 """Domains (core/protocol/signing.py) of the two signatures."""
 
 
@@ -122,7 +123,10 @@ class CallerHandshake:
         """`peer`: the paired key (32 bytes) that must be at the other end, and its `name`; `spki_hash`: of the TLS key
         that it shows; `nonce`: 32 fresh random bytes.
         """
-        self._key, self._peer, self._name, self._spki = key, peer, name, spki_hash
+        self._key = key
+        self._peer = peer
+        self._name = name
+        self._spki = spki_hash
         self.hello = PeerHello(PROTOCOL, key.public, nonce)
 
     def challenged(self, message: PeerMessage, what: Purpose, gateway: bytes) -> Ask:
@@ -157,7 +161,10 @@ class ListenerHandshake:
         """`spki_hash`: of the TLS key that it serves with; `nonce`: 32 fresh random bytes; `refusal`: why a key is
         refused, None if it is not.
         """
-        self._key, self._spki, self._nonce, self._refusal = key, spki_hash, nonce, refusal
+        self._key = key
+        self._spki = spki_hash
+        self._nonce = nonce
+        self._refusal = refusal
         self._digest = b""
         self.peer = b""
         """The caller's key, proven once `asked` has returned."""

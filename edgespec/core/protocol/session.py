@@ -142,7 +142,8 @@ class Session:
     """Bytes of payload."""
 
     def __init__(self, key: SigningKey, state: State, now: float, timers: Timers) -> None:
-        self.state, self.timers = state, timers
+        self.state = state
+        self.timers = timers
         self.session = b""
         """Session id, 16 bytes; empty until both nonces are known."""
         self.peer_key = b""
@@ -157,7 +158,8 @@ class Session:
 
     def outgoing(self) -> list[bytes]:
         """What must be written before anything that `send` returns later; empties the list."""
-        waiting, self._outgoing = self._outgoing, []
+        waiting = self._outgoing
+        self._outgoing = []
         return waiting
 
     def send(self, *bodies: AnyBody) -> bytes:
@@ -179,7 +181,8 @@ class Session:
             following = self._following(self.receives, messages)
             if following is None:
                 raise RemoteProtocolError("unexpected", f"{_names(messages)} is not allowed in state {self.state}")
-            self.state, self.received_at = following, now
+            self.state = following
+            self.received_at = now
             if type(messages[0]) in m.TOGETHER:  # those that may be together are not the session's own
                 return [*messages]
             return self._handle(messages[0], data, now)
@@ -276,9 +279,12 @@ class Session:
 class WorkerSession(Session):
     """The worker's end. The `Hello` waits in `outgoing` from the start; a `Refuse` is an event and closes."""
 
-    receives, sends = WORKER_RECEIVES, FRAMES_TO_GATEWAY
-    send_kind, receive_kind = signing.WORKER_FRAME, signing.GATEWAY_FRAME
-    max_sent, max_received = m.MAX_TREE_BYTES, signing.MAX_PAYLOAD_BYTES
+    receives = WORKER_RECEIVES
+    sends = FRAMES_TO_GATEWAY
+    send_kind = signing.WORKER_FRAME
+    receive_kind = signing.GATEWAY_FRAME
+    max_sent = m.MAX_TREE_BYTES
+    max_received = signing.MAX_PAYLOAD_BYTES
 
     def __init__(
         self,
@@ -296,7 +302,8 @@ class WorkerSession(Session):
         super().__init__(me.key, State.CHALLENGE, now, timers)
         if seen_spki != pin.spki_hash:
             raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
-        self._me, self._pin = me, pin
+        self._me = me
+        self._pin = pin
         digests = me.tokenizer_digest, me.model_digest
         self._hello = Hello(PROTOCOL, me.key.public, nonce, *digests, me.vocab_size, me.sequences, me.name)
         self._outgoing.append(m.encode(self._hello))
@@ -321,7 +328,8 @@ class WorkerSession(Session):
         signing.verify(challenge.gateway_key, signing.GATEWAY_CHALLENGE, both, challenge.signature)
         if self._me.tokenizer_digest not in (challenge.tokenizer_digest, NO_TOKENIZER):
             raise RemoteProtocolError("tokenizer", "the gateway let a tokenizer in that is not its own")
-        self.peer_key, self.session = challenge.gateway_key, session_id(both)
+        self.peer_key = challenge.gateway_key
+        self.session = session_id(both)
         self._outgoing.append(m.encode(proof(self._key.sign(signing.WORKER_PROOF, both), self._me.rotations)))
 
 
@@ -331,11 +339,13 @@ def _names(messages: Sequence[Message]) -> str:
 
 def together(bodies: Sequence[m.Body], max_bytes: int) -> Iterator[Sequence[m.Body]]:
     """The same messages in their order, as few frames as hold them; `max_bytes`: of one frame's payload."""
-    start, size = 0, FRAME_BYTES
+    start = 0
+    size = FRAME_BYTES
     for end, body in enumerate(bodies):
         more = len(m.encode(body))
         if end > start and (end - start == m.MAX_PARTS or size + more > max_bytes):
             yield bodies[start:end]
-            start, size = end, FRAME_BYTES
+            start = end
+            size = FRAME_BYTES
         size += more
     yield bodies[start:]

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio, odd: SplitMix64's step."""
-MIX_1, MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
 DOMAIN = int.from_bytes(b"edgespec", "big")
 """Separates the noise from other uses of SplitMix64 under the same seed."""
 
@@ -163,7 +164,8 @@ def _offsets(vocab_size: int) -> Bits:
 def _gumbel(bits: Bits) -> Floats:
     """The noise of these bits; their contiguous memory is reused for it."""
     noise = bits.view(np.float64)
-    flat_bits, flat_noise = bits.reshape(-1), noise.reshape(-1)
+    flat_bits = bits.reshape(-1)
+    flat_noise = noise.reshape(-1)
     for start in range(0, flat_bits.size, BLOCK):
         part = flat_noise[start : start + BLOCK]
         part[:] = uniform(flat_bits[start : start + BLOCK])

@@ -185,7 +185,9 @@ def _clipped(logits: NDArray[np.floating]) -> NDArray[np.floating]:
 
 def entropy(logits: Floats) -> float:
     """Entropy in nats of softmax(logits); -inf is probability 0."""
-    best, total, moment = logits.max(), 0.0, 0.0
+    best = logits.max()
+    total = 0.0
+    moment = 0.0
     for start in range(0, len(logits), BLOCK):
         # Beyond -800 a weight is 0 in float64 anyway, and 0 times -inf is not a number.
         shifted = np.maximum(logits[start : start + BLOCK] - best, -800.0)
@@ -203,10 +205,12 @@ def _filtered(x: Floats, rule: Sampling) -> Candidates:
         x = x[tokens]
     if rule.top_p < 1:
         kept = _nucleus(x, rule.top_p)
-        tokens, x = (kept if tokens is None else tokens[kept]), x[kept]
+        tokens = kept if tokens is None else tokens[kept]
+        x = x[kept]
     if rule.min_p > 0:
         kept = np.flatnonzero(x >= x.max() + math.log(min(rule.min_p, 1.0)))
-        tokens, x = (kept if tokens is None else tokens[kept]), x[kept]
+        tokens = kept if tokens is None else tokens[kept]
+        x = x[kept]
     return Candidates(tokens, x)
 
 

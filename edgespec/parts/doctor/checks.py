@@ -206,7 +206,8 @@ async def multicast(browser: Browser, needed: bool, down: bool = False, wait_s: 
     await browser.start()
     try:
         await browser.until(lambda: bool(browser.found()), wait_s)
-        found, problem = browser.found(), browser.problem
+        found = browser.found()
+        problem = browser.problem
     finally:
         await browser.close()
     if found:

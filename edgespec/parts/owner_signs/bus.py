@@ -53,7 +53,8 @@ class BusSource(Source):
         self._bus.add_message_handler(self._on_message)
         rule = f"type='signal',sender='{self.service}'"
         await self._call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch", "s", rule)
-        self._value, self._failed = await self._ask(), None
+        self._value = await self._ask()
+        self._failed = None
         self._task = asyncio.ensure_future(self._follow())
 
     def read(self, now: float) -> float:

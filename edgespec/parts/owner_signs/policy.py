@@ -131,7 +131,8 @@ class SteppingAside:
         objection = self.policy.objection(day_s, values)
         rested = self.state is OwnerState.RESTING and now >= self._quiet_since + self.policy.idle_s
         event = Sighting.PRESENT if objection else Sighting.RESTED if rested else Sighting.QUIET
-        before, self.state = self.state, TABLE[self.state, event]
+        before = self.state
+        self.state = TABLE[self.state, event]
         if (before is OwnerState.DRAFTING) != (self.state is OwnerState.DRAFTING):
             self._since = now
         if self.state is OwnerState.DRAFTING:

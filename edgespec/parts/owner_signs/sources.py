@@ -41,7 +41,8 @@ class Source(Protocol):
         return
 
 
-KEYBOARD, MOUSE = "01", "02"
+KEYBOARD = "01"
+MOUSE = "02"
 """bInterfaceProtocol of boot devices (USB HID 1.11). Others of that class report by themselves, as power supplies."""
 RESCAN_DEVICES_S = 10.0
 """After which devices that were plugged in meanwhile are found."""
@@ -56,7 +57,8 @@ class Growth:
 
     def of(self, counts: Mapping[str, float]) -> int:
         """0 at the first look."""
-        before, self._before = self._before, counts
+        before = self._before
+        self._before = counts
         if before is None:
             return 0
         return sum(before[key] < count if key in before else self._appear for key, count in counts.items())
@@ -69,9 +71,11 @@ class InputDevices(Source):
     period_s = 0.25
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._interrupts, self._i2c = root / "proc/interrupts", root / "sys/bus/i2c/drivers"
+        self._interrupts = root / "proc/interrupts"
+        self._i2c = root / "sys/bus/i2c/drivers"
         self._usb = root / "sys/bus/usb/devices"
-        self._growth, self._scan_at = Growth(), 0.0
+        self._growth = Growth()
+        self._scan_at = 0.0
         self._lines: re.Pattern[str] = re.compile("")
         self._devices: list[Path] = []
 
@@ -183,7 +187,8 @@ class OtherPrograms(Source):
     period_s = 0.25
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._stat, self._self = root / "proc/stat", root / "proc/self"
+        self._stat = root / "proc/stat"
+        self._self = root / "proc/self"
         self._rate = Rate()
 
     async def open(self) -> None:
@@ -236,7 +241,8 @@ class OtherGroups(Source):
         """Checks that the kernel measures pressure, and that this process has a group of its own."""
         if not (self._root / "proc/pressure/cpu").exists():
             raise Unavailable("this kernel does not measure pressure (PSI)")
-        self._rates, self._scan_at = {}, -math.inf
+        self._rates = {}
+        self._scan_at = -math.inf
         self._others()
 
     def read(self, now: float) -> float:
@@ -319,7 +325,8 @@ class OtherGpuUse(Source):
         return max(self._others(device) for device in self._devices)
 
     def _others(self, device: Any) -> float:
-        nvml, since = self._nvml, self._seen_us
+        nvml = self._nvml
+        since = self._seen_us
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(device, since)
         except nvml.NVMLError_NotFound:  # no sample since

@@ -117,7 +117,8 @@ class SignWatch:
                         self._put(one, one.source.read(self.clock()))
                         await asyncio.sleep(one.source.period_s)
                 except Unavailable as why:
-                    known, one.off = one.value is not None or one.off != NOT_READ, str(why)
+                    known = one.value is not None or one.off != NOT_READ
+                    one.off = str(why)
                     if known and one.value is not None:
                         log.info("the owner is not looked for by %s any more: %s", one.source.name, one.off)
                     self._put(one, None)
@@ -140,7 +141,8 @@ class SignWatch:
             self._news.set()
 
     def _apply(self, verdict: Verdict) -> None:
-        before, self.verdict = self.verdict, verdict
+        before = self.verdict
+        self.verdict = verdict
         was_drafting = before is None or before.drafting
         if was_drafting and not verdict.drafting:
             self.asides.append(Aside(self.wall(), verdict.because or ""))

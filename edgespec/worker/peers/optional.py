@@ -16,7 +16,9 @@ class Peers:
     """A `PeerService` that begins with the process if this daemon listens for peers, and otherwise with the first."""
 
     def __init__(self, paired: PairedPeers, listen: bool, make: Callable[[], PeerService]) -> None:
-        self._paired, self._listen, self._make = paired, listen, make
+        self._paired = paired
+        self._listen = listen
+        self._make = make
         self._service: PeerService | None = None
 
     async def start(self) -> None:

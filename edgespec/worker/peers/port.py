@@ -42,11 +42,13 @@ PRESENCE_S = 1.0
 """Time for the caller to hang up once it has its answer."""
 DIAL_S = 2.0
 """Time for TCP to the gateway."""
-UNPROVEN, UNPROVEN_OF_SOURCE = 32, 8
+UNPROVEN = 32
+UNPROVEN_OF_SOURCE = 8
 """Connections that have proven no key, TLS handshakes included; and those of one address."""
 PRESENT = 32
 """Connections of proven peers beside tunnels; each lasts `PRESENCE_S` at most."""
-CONNECTIONS_PER_S, BURST = 6.0, 30
+CONNECTIONS_PER_S = 6.0
+BURST = 30
 """New ones of one address: peers of a lost relay, of which a campus has few, come within a second."""
 TOTAL_PER_S = 30.0
 """New ones of all: TLS handshakes then take about a tenth of a core of this workstation."""
@@ -75,8 +77,14 @@ class PeerPort:
         relay: RelaySection,
     ) -> None:
         """`drafting_for`: keys of the gateways to which this daemon is linked at present."""
-        self._key, self._name, self._tls, self._peers, self._desk = key, name, tls, peers, desk
-        self._gateways, self._drafting_for, self._relay = gateways, drafting_for, relay
+        self._key = key
+        self._name = name
+        self._tls = tls
+        self._peers = peers
+        self._desk = desk
+        self._gateways = gateways
+        self._drafting_for = drafting_for
+        self._relay = relay
         self._rate = Bucket(KIB_PER_S * 1024, KIB_PER_S * 1024 * BURST_S)
         self._lines = LimitedLog(log)
         self._server = LimitedPort(

@@ -31,7 +31,9 @@ class Routes:
     ) -> None:
         """`gateway`: its present Ed25519 key; `browser`: announcements of peers."""
         self.gateway = gateway
-        self._peers, self._caller, self._browser = peers, caller, browser
+        self._peers = peers
+        self._caller = caller
+        self._browser = browser
         self._failures: dict[bytes, int] = {}
         """Relay's key -> attempts that failed, and links that ended, through it."""
 
@@ -74,8 +76,13 @@ class PeerService:
         """`gateway`: the key that the gateway of this daemon has now, at the `configured` address or ""; `linked`:
         whether it is linked to it at present.
         """
-        self._settings, self._relay, self._store = settings, relay, store
-        self._key, self._name, self._gateway, self._configured = store.identity(), name, gateway, configured
+        self._settings = settings
+        self._relay = relay
+        self._store = store
+        self._key = store.identity()
+        self._name = name
+        self._gateway = gateway
+        self._configured = configured
         self.peers = PairedPeers(store.folder)
         self._gateways = PairedGateways(store.folder)
         self._linked = linked

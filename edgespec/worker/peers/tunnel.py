@@ -45,7 +45,8 @@ LOOKS = 4
 """Waits for a chunk within `SILENT_S`."""
 BUFFER_BYTES = 64 * 1024
 """Unsent bytes in one direction from which on no more are read."""
-CHUNKS_PER_S, CHUNKS_BURST = 1000.0, 64
+CHUNKS_PER_S = 1000.0
+CHUNKS_BURST = 64
 """Read from one tunnel, heartbeats included; more wait in the sender's own buffers."""
 CLOSE_S = 1.0
 
@@ -56,7 +57,8 @@ Wait = Callable[[int], float]
 class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(BUFFER_BYTES)
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
         self._size: int | None = None
         """Length of the chunk that is being read; kept when a timeout ended the wait for the rest of it."""
 
@@ -108,7 +110,8 @@ async def forward(channel: Channel, reader: asyncio.StreamReader, writer: asynci
 
 
 async def _inwards(channel: Channel, writer: asyncio.StreamWriter, wait: Wait) -> None:
-    rate, loop = Bucket(CHUNKS_PER_S, CHUNKS_BURST), asyncio.get_running_loop()
+    rate = Bucket(CHUNKS_PER_S, CHUNKS_BURST)
+    loop = asyncio.get_running_loop()
     while True:
         data = await _next(channel)
         rate.take(1, loop.time())
