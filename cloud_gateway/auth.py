@@ -87,6 +87,7 @@ class KeyRing:
         scheme, _, presented = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not presented.strip():
             raise _denied("Incorrect API key provided: none; send the header 'Authorization: Bearer es-...'.")
+
         prefix, _, rest = presented.strip().partition("-")
         key_id, _, secret = rest.partition("-")
         key = self.file.by_key().get(key_id, NOBODY)
@@ -94,6 +95,7 @@ class KeyRing:
             raise _denied(
                 "Incorrect API key provided: it is wrong or was revoked; ask the operator of this gateway for one."
             )
+
         if booked:
             self.used[key.id] = int(time.time())
         return key
@@ -151,9 +153,11 @@ class KeyRing:
             named = [key.id for key in keys.values() if key.name == text and key.revoked is None]
             if text not in keys and len(named) > 1:
                 raise KeyStoreError(f"{len(named)} API keys are named '{text}': {', '.join(named)}; give one's id.")
+
             key_id = text if text in keys else next(iter(named), "")
             if not key_id:
                 raise KeyStoreError(f"there is no API key '{text}'; 'cloud-gateway keys list' shows ids and names.")
+
             if keys[key_id].revoked is None:
                 at = int(time.time() if now is None else now)
                 keys[key_id] = msgspec.structs.replace(keys[key_id], revoked=at)

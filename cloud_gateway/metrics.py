@@ -72,6 +72,7 @@ class Metrics:
         self._answers.labels(finish).inc()
         if usage is None:
             return
+
         self._prompt_tokens.inc(usage.prompt_tokens)
         if usage.rounds:
             self._round.observe(usage.times.decode_s / usage.rounds)

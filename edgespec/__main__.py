@@ -147,6 +147,7 @@ def _run(args: argparse.Namespace) -> int:
 
     with logs.policy(settings.daemon.log_level):
         asyncio.run(start.run(settings, ends_with, partial(start.make_service, parts=parts)))
+
     return 0
 
 
@@ -269,6 +270,7 @@ def _rotate(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     if not args.watch:
         return _ask(args, "status", show=partial(report.text, parts=args.parts))
+
     from edgespec.shared import control_client as control
 
     states = control.stream(_socket(args), "watch")

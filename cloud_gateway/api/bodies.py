@@ -152,4 +152,5 @@ def _prompts(body: CompletionBody, text: Encoder, vocab_size: int) -> list[list[
         if max(tokens, default=0) >= vocab_size:
             raise refusal("prompt", f"a token is outside the model's vocabulary of {vocab_size}")
         prompts.append(tokens)
+
     return prompts

@@ -292,6 +292,7 @@ class ChatForm(Form):
             if end.calls:
                 message = AssistantMessage(content=piece.text.strip() or None, tool_calls=list(map(_call, end.calls)))
             choices.append(ChatChoice(index, message, _chat_logprobs(piece.logprobs), end.finish))
+
         return ChatCompletion(**self.common, choices=choices, usage=usage, timings=timings)
 
     def opening(self, index: int) -> Iterator[Struct]:
@@ -344,6 +345,7 @@ def _call(call: Call, index: int | UnsetType = UNSET) -> ToolCall:
 def _chat_logprobs(entries: Sequence[Entry] | None) -> ChatLogprobs | None:
     if entries is None:
         return None
+
     content = [
         TokenLogprob(**_item(one.spelling, one.logprob), top_logprobs=[TopLogprob(**_item(*top)) for top in one.top])
         for one in entries
@@ -354,6 +356,7 @@ def _chat_logprobs(entries: Sequence[Entry] | None) -> ChatLogprobs | None:
 def _text_logprobs(entries: Sequence[Entry] | None) -> TextLogprobs | None:
     if entries is None:
         return None
+
     tops = [[(one.spelling, one.logprob), *one.top] for one in entries]
     return TextLogprobs(
         tokens=[_name(one.spelling) for one in entries],

@@ -81,6 +81,7 @@ def as_client_error(error: Exception, request: web.Request) -> ClientError:
     if isinstance(error, web.HTTPException):
         code, sentence = HTTP_ERRORS.get(error.status, ("bad_request", error.reason))
         return ClientError(sentence.format(method=request.method, path=request.path), status=error.status, code=code)
+
     return internal(error)
 
 

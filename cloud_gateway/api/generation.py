@@ -109,6 +109,7 @@ def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
     if answers > limits.max_choices:
         param = "n" if len(prompts) <= limits.max_choices else "prompt"
         raise refusal(param, f"one request gets at most {limits.max_choices} completions here")
+
     if isinstance(body, ChatBody):
         size = sum(map(_message_bytes, body.messages))
         if body.tools:
@@ -119,6 +120,7 @@ def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
             _check_bytes(_bytes(prompt), model, "prompt")
         elif isinstance(prompt, list):
             check_tokens(len(prompt), model, "prompt")
+
     return answers
 
 
@@ -171,11 +173,13 @@ def generations(
     outside = max(body.logit_bias or [0])
     if outside >= model.vocab_size:
         raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")
+
     lengths = [_max_tokens(body, len(prompt), model, limits) for prompt in prompts]
     most = max(limits.max_request_tokens, limits.api.max_tokens_limit)
     if n * sum(lengths) > most:
         why = f"all completions of one request together get at most {most} tokens here; ask for fewer, or shorter ones"
         raise refusal("n" if n > 1 else "max_tokens", why)
+
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
     _check_verification(extension.verification, body.seed, limits.methods)
@@ -232,6 +236,7 @@ def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Li
         found = asked
     if (body.min_tokens or 0) > found:
         raise refusal("min_tokens", f"the completion has at most {found} tokens, by '{name}'")
+
     return found
 
 

@@ -179,6 +179,7 @@ class Connection(RequestHandler):
         if self._dropped is not None:
             self._drop(len(data))
             return
+
         before = self._request_count
         super().data_received(data)
         if self._request_count > before:
@@ -219,6 +220,7 @@ class Connection(RequestHandler):
         transport = self.transport
         if transport is None:
             return
+
         self.close()
         self._dropped = asyncio.Event()
         self._drop_timer = self._loop.call_later(DROP_S, self._dropped.set)
@@ -247,6 +249,7 @@ class Connection(RequestHandler):
         """The response to invalid HTTP, or to a request that failed outside the application; the connection ends."""
         if request.writer.output_size > 0:
             raise ConnectionError  # a response has begun: aiohttp closes the connection
+
         if status < 500:
             lines.warning(status, f"refused what is not HTTP from {request.remote} with {status}")
             error = ClientError("The request is not valid HTTP/1.1.", status=status, code="malformed_http")
@@ -368,6 +371,7 @@ async def listen(
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error
+
     return Listener(runner, acceptor, host, bound)
 
 

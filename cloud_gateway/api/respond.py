@@ -71,12 +71,14 @@ class StopStrings:
         """The text that can be sent; after a stop string always empty."""
         if self.stopped:
             return ""
+
         text = self._held + text
         found = [(at + len(string), at) for string in self._strings if (at := text.find(string)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
             return text[: min(found)[1]]
+
         keep = beginning(text, self._strings)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -186,6 +188,7 @@ class Answer:
                     self._take_usage(found.usage)
         if self.usage is None:
             raise internal("the engine ended a completion without a final event")
+
         return self.usage
 
     def _text(self, event: TokensEvent) -> str:
@@ -204,6 +207,7 @@ class Answer:
             pieces.append(self._stops.feed(text))
             if self._stops.stopped:
                 break
+
         return "".join(pieces)
 
     def _piece(self, text: str) -> Piece:
@@ -237,6 +241,7 @@ class Answer:
             raise unavailable(done.error, code="engine_stopped")
         if done.finish == "cancelled":
             raise shutting_down()
+
         tail = self._stops.feed(self._detokeniser.flush())
         tail += self._stops.flush()
         self.finish = "stop" if self._stops.stopped else done.finish
@@ -336,6 +341,7 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
         if not events.opened:
             raise
         await events.end(event(job.form.failure(error)))
+
     return events.response
 
 
@@ -410,6 +416,7 @@ def _pace(answers: Sequence[Answer], tokens: int, began: float) -> dict[str, Any
     found: dict[str, Any] = dict.fromkeys(TEXTS) | {"seconds": round(spent_s, 4)}
     if first is None:
         return found
+
     usages = [answer.usage for answer in answers if answer.usage is not None]
     workers = {name for usage in usages for name, counts in usage.by_worker.items() if counts.get("accepted")}
     others = {

@@ -112,6 +112,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
         origin = request.headers.get("Origin")
         if request.method == "OPTIONS" and allowed_origin(origins, origin):
             return web.Response(status=204)
+
         route = table.get(request.match_info.route)
         status = CLIENT_LEFT
         try:
@@ -128,6 +129,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
             status = response.status
         finally:
             api.metrics.request(route.path if route is not None else "other", status)
+
         return await _ended(request, response)
 
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
@@ -140,6 +142,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
     for route in routes:
         handler = partial(route.endpoint, api)
         table[app.router.add_route(route.method, route.path, handler, expect_handler=_expect_later)] = route
+
     return app
 
 
@@ -177,6 +180,7 @@ def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_by
     """
     if route is None:
         raise _unknown(request)
+
     if route.guard == "key":
         key = keys.check(request.headers.get("Authorization"))
         if isinstance(request.protocol, Connection) and not request.protocol.proven():

@@ -216,6 +216,7 @@ def decode(data: bytes, kind: type[Body], elsewhere: Collection[str] = ()) -> Bo
         raise refusal("edgespec.policy", f"expected one of {', '.join(NAMES)}")
     if body.stream_options is not None and not body.stream:
         raise refusal("stream_options", "it is only allowed together with 'stream': true")
+
     if isinstance(body, ChatBody):
         check_chat(body)
     return body
@@ -239,6 +240,7 @@ def check_chat(body: ChatBody) -> None:
     """Raises ClientError 400 for parameters that contradict each other."""
     if body.top_logprobs is not None and not body.logprobs:
         raise refusal("top_logprobs", "it is only allowed together with 'logprobs': true")
+
     wanted = body.response_format
     if wanted is not None and wanted.type != "text":
         _check_format(wanted)
@@ -258,6 +260,7 @@ def wanted_of(body: Common) -> Wanted | None:
     """The schema or grammar that the completion must satisfy, or None. Raises ClientError 400."""
     if not isinstance(body, ChatBody):
         return None
+
     wanted = body.response_format
     schema = None
     if wanted is not None and wanted.type != "text":
@@ -271,6 +274,7 @@ def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
         close = difflib.get_close_matches(shown, served, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         raise ClientError(f"Unknown parameter: '{shown}'{hint}.", param=shown, code="unknown_parameter")
+
     plain = msgspec.json.encode(parsed(value, name))
     if plain != b"null" and plain not in HARMLESS[name]:
         sentence = f"The parameter '{name}' would change the completion and is not supported here; leave it out."
@@ -322,12 +326,15 @@ def _validation(text: str) -> ClientError:
         return ClientError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     if not path:
         return ClientError("The request body is not a JSON object.", code="invalid_json")
+
     param = path.replace("[...]", "")
     if (name := param.partition("[")[0]) in CHOICES:
         return refusal(name, f"expected {CHOICES[name]}")
+
     bounds = RANGES.get(param)
     if bounds is not None and _OUTSIDE.match(what) and where and not where["key"]:
         return refusal(param, f"expected a number {bounds}")
+
     plain = _TYPE.sub(lambda name: JSON_NAMES.get(name[0], name[0]), what[0].lower() + what[1:]).replace("`", "")
     return refusal(param, plain[: 4 * SHOWN])
 
@@ -349,6 +356,7 @@ def chat_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
         if role == "tool":
             one["tool_call_id"] = message.tool_call_id or ""
         rendered.append(one)
+
     return rendered
 
 
@@ -357,9 +365,11 @@ def _text(content: str | list[Part] | None, at: str) -> str:
         raise refusal(at, "expected a string or text parts, got null")
     if isinstance(content, str):
         return content
+
     for index, part in enumerate(content):
         if part.type != "text" or part.text is None:
             raise refusal(f"{at}[{index}]", "only parts of the type 'text' are supported", "unsupported_parameter")
+
     return "".join(part.text or "" for part in content)
 
 

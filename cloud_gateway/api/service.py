@@ -103,6 +103,7 @@ class Api:
         """Whether a second API key exists, for which a slot has to stay free."""
         # One thread, since a long prompt takes long to encode, and two would encode no faster under the GIL.
         self._encoding = TurnedThread("encode")
+
         # Another one for schemas, since the worst of them take 0.5 s, for which no prompt has to wait.
         self._schemas = TurnedThread("schema")
 
@@ -170,6 +171,7 @@ class Api:
             spent = math.ceil(len(tokens) / TOKENISED_PER_TOKEN)
         finally:
             visit.end(spent)
+
         return _json(Tokens(len(tokens), backend.model.context, tokens))
 
     async def welcome(self, request: web.Request) -> web.StreamResponse:
@@ -220,6 +222,7 @@ class Api:
             return None
         if grammars is None:
             raise refusal(wanted.param, "this gateway has no grammars", "unsupported_parameter")
+
         scope, (schema, param, lark) = self._scopes.of(key), (wanted.schema, wanted.param, wanted.lark)
         return await self._schemas.run(key.id, lambda: grammars.compile(schema, scope, param, lark))
 
@@ -329,6 +332,7 @@ class Api:
                         raise web.HTTPRequestEntityTooLarge(most, len(data))
         except TimeoutError:
             raise ClientError("The request body did not arrive in time.", status=408, code="request_timeout") from None
+
         return bytes(data)
 
     def _ready(self) -> Backend:

@@ -132,9 +132,11 @@ class Offer:
         """What the completion is constrained to, None where its text is free; `wanted`: schema of one without calls."""
         if not self.callable:
             return None if wanted is None else Wanted(wanted)
+
         limited = self.must or not self.several or len(self.callable) < len(self.shown)
         if not limited and wanted is None and not any(function.strict for function in self.callable):
             return None
+
         schemas = {
             f"a{n}": _arguments(function) if self.must or function.strict else {"type": "object"}
             for n, function in enumerate(self.callable)
@@ -191,6 +193,7 @@ def offered(tools: Sequence[Tool] | None, choice: Choice | None, *, several: boo
         raise refusal("tool_choice", "it goes with 'tools' only")
     if choice == "none" or not functions:
         return Offer()
+
     return Offer(tools or (), [functions[name] for name in names], must, several is not False)
 
 
@@ -208,6 +211,7 @@ def _closed(schema: Any, nested: int = 0) -> Any:
     """
     if not isinstance(schema, dict) or nested > MAX_DEPTH:
         return schema
+
     found = dict(schema)
     for name in ("properties", "$defs", "definitions"):
         if isinstance(found.get(name), dict):
@@ -244,6 +248,7 @@ def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
             raise _unsupported(f"{at}[{index}]", "it is no call of a function with JSON arguments") from None
         function = {"name": called.function.name, "arguments": arguments}
         rendered.append({"id": called.id, "type": "function", "function": function})
+
     return rendered
 
 
@@ -262,6 +267,7 @@ class CallText:
         if self._calling:
             self._kept.append(text)
             return ""
+
         self._held += text
         at = self._held.find(OPENING)
         if at >= 0:
@@ -301,6 +307,7 @@ def read_calls(text: str, names: Collection[str]) -> list[Call] | None:
             return None
         calls.append(call)
         at = _after_space(text, at + len(CLOSING))
+
     return calls
 
 
@@ -311,10 +318,12 @@ def _after_space(text: str, at: int) -> int:
 def _call(value: Any, names: Collection[str]) -> Call | None:
     if not isinstance(value, dict):
         return None
+
     name = value.get("name")
     arguments = value.get("arguments", {})
     if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
         return None
+
     return Call(name, json.dumps(arguments, ensure_ascii=False))
 
 
@@ -333,6 +342,7 @@ def beginning(text: str, strings: Iterable[str]) -> int:
             if string[n - 1] == text[-1] and text.endswith(string[:n]):
                 longest = n
                 break
+
     return longest
 
 

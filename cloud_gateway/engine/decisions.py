@@ -80,6 +80,7 @@ class Decisions:
                     wake = min(wake, until)
                 case _:
                     drafts.append((active, action))
+
         return cls(verifies, drafts, wake)
 
 
@@ -167,4 +168,5 @@ class Deciding:
             if change is not None:
                 log.info("request %d: the guard's mode is now %s (%s)", active.id, *change)
             return action
+
         return Wait(now)

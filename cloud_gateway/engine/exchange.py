@@ -104,6 +104,7 @@ class Outbox:
         if wait_s <= 0:
             self.loop.call_soon_threadsafe(_call_all, batch, None)
             return
+
         called = threading.Event()
         self.loop.call_soon_threadsafe(_call_all, batch, called)
         called.wait(wait_s)

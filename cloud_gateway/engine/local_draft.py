@@ -223,9 +223,11 @@ class LocalDrafting:
         model = self.model
         if model is None or not active.local:
             return Costs(self.verify_s)
+
         backlog = max(self._backlog(active) - 1, 0)
         if not active.local:
             return Costs(self.verify_s)
+
         priced_at = (model.passes, drafters)
         if self._price is None or self._price.at != priced_at:
             self._price = _Price(priced_at, *shared(model.step_s, model.points, drafters, model.leaves))

@@ -212,6 +212,7 @@ class Engine:
                 param="max_tokens",
                 code="context_length_exceeded",
             )
+
         self.slots.queue.add(active)
         self._wake.set()
         return active.stream
@@ -246,6 +247,7 @@ class Engine:
                 listeners.append(listener)
         if not listeners:
             return None
+
         return Listeners(listeners)
 
     def _generation(
@@ -371,6 +373,7 @@ class Engine:
         """Hands a frame to its request, or to the answer that its worker writes ahead."""
         if self.requests.frame_arrived(event, at):
             return
+
         taken = self.queued_answers.frame_arrived(event)
         if taken is None:
             self.stats.frames.count("stale")  # its request is over
@@ -388,6 +391,7 @@ class Engine:
         if self.prefill.due(prompts[0], idle=not computed):
             self.prefill.read(prompts[0])
             return None
+
         return min(wake, self.prefill.next_at)
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:

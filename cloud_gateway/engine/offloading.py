@@ -101,6 +101,7 @@ class Offloading:
         """
         if not self._changed:
             return
+
         self._changed = False
         for active in [active for active in self._active.values() if active.generation.wants_worker]:
             yield from self.assign(active)
@@ -157,9 +158,11 @@ class Offloading:
         assignment = active.generation.assignment
         if assignment is None:
             return None
+
         worker = self._pool.view(assignment.worker)
         if worker is None:
             return None
+
         return LinkView(worker.rtt_s, worker.rtt_high_s, worker.step_s, assignment.ready)
 
     # --- internals -----------------------------------------------------------------------------------------------
@@ -186,4 +189,5 @@ class Offloading:
         scope = scope_for(worker.id, active.request.cache_scope)
         if beside:
             return Change(active, WorkerChanged(worker.id, "beside", worker.label, scope))
+
         return Change(active, WorkerChanged(worker.id, "assigned", worker.label, scope))

@@ -98,6 +98,7 @@ class Prefill:
         in_turn = [reading[number] for number in self._turns]
         if len(in_turn) < 2:
             return in_turn
+
         since = self._running_since()
         return sorted(in_turn, key=lambda active: _limits(active, since) == 1)
 
@@ -154,6 +155,7 @@ class Prefill:
             requests.target.prefill(active.slot, generation.reading[generation.prefilled : end])
         if contained.error is not None:
             return
+
         spent = requests.clock() - began
         tokens = end - generation.prefilled
 

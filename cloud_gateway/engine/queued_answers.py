@@ -184,6 +184,7 @@ class QueuedAnswers:
         """Commits progress of running answers, and starts new ones on workers that draft for no request."""
         if not self._settings.queued_answers:
             return
+
         now = self._clock()
         for writing in list(self._remote.values()):
             self._lead_on(writing, now)
@@ -191,6 +192,7 @@ class QueuedAnswers:
         waiting = queue.all()
         if not waiting:
             return
+
         busy = {writing.worker.id for writing in self._remote.values()}
         idle = {name: worker for name, worker in idle_workers().items() if name not in busy}
         while idle:
@@ -288,6 +290,7 @@ class QueuedAnswers:
         self._close(writing, "moved")
         if isinstance(error, RemoteProtocolError):
             return error
+
         log.error("an answer of worker %s led to a fault: %s", worker, describe_fault(error))
         return RemoteProtocolError("fault", "its answer led to a fault of this gateway")
 
@@ -311,6 +314,7 @@ class QueuedAnswers:
         writing = self._local or self._begin_local(model, queue.all())
         if writing is None:
             return NEVER
+
         with Contained() as caught:
             self._write(model, writing)
         cost = timer.cost()
@@ -329,12 +333,14 @@ class QueuedAnswers:
         job = self._claim(waiting, lambda active, askings: True)
         if job is None:
             return None
+
         request = job.active.request
         with Contained() as caught:
             model.open(-job.active.id, request.tokens, request.cache_scope)
         if caught.error is not None:
             job.askings.stop()
             return None
+
         self._local = LocalAnswer(job, Ranker(job.sampling, request.tokens, spread=Spread(fixed=1.0)), [])
         return self._local
 

@@ -250,6 +250,7 @@ class Requests:
             results = list(zip(group, self.target.verify([work for _, work in group]), strict=True))
         if contained.error is not None:
             return
+
         self.stats.target_s += self.clock() - began
         self._failed.clear()
         self._unexplained = 0

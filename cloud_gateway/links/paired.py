@@ -46,6 +46,7 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
             return "expired"
         if self.min_version > VERSION:
             return "version"
+
         return "paired" if self.quarantined_at is None else "quarantined"
 
 

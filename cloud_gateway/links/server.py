@@ -196,6 +196,7 @@ class Links(Workers):
         info = self._workers.get(worker)
         if info is None or info.wire.over:
             return
+
         for body in bodies:
             if isinstance(body, Open):
                 info.scopes[body.request] = body.cache_scope
@@ -240,6 +241,7 @@ class Links(Workers):
         """Quarantines a worker for this reason, if there is one: stored first, so that its next handshake fails."""
         if why is None:
             return
+
         self.conduct.forget(worker)
         info = self._workers.get(worker)
         try:
@@ -265,6 +267,7 @@ class Links(Workers):
             self.offer.begin(key_id(hello.worker_key), link.wire)
             link.fetched = 0
             return
+
         features = [] if link.ws.request is None else link.ws.request.headers.get_all(FEATURES)
         worker = link.worker = WorkerInfo(
             id=key_id(hello.worker_key),
@@ -318,6 +321,7 @@ class Links(Workers):
             self.paired.all()
         except KeyStoreError as damaged:
             found.append(f"The list of workers cannot be read, so no worker can link: {damaged}")
+
         return found
 
     def _unreadable(self, damaged: KeyStoreError) -> None:
@@ -358,6 +362,7 @@ class Links(Workers):
         """Removes a link from the table before its socket is closed; does nothing the second time."""
         if worker is None or self._workers.get(worker.id) is not worker:
             return
+
         del self._workers[worker.id]
         if worker.probation_ends is not None:
             worker.probation_ends.cancel()  # it would hold the connection's buffers for up to ten minutes

@@ -123,6 +123,7 @@ class _Parts:
         """Marks control tokens in the text, and ends of the text that may be the rest or the beginning of one."""
         if any(text in token for token in self._tokens):
             return self.mark_all(text)
+
         head = max((_overlap(token, text) for token in self._tokens), default=0)
         tail = max((_overlap(text, token) for token in self._tokens), default=0)
         middle = self._whole.sub(lambda token: self.mark_all(token[0]), text)
@@ -275,6 +276,7 @@ class ControlTokens:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ModelError("The model's tokenizer is not one of the tokenizers library; chats need such a one.")
+
         state: dict[str, Any] = json.loads(backend.to_str())
         self.ids = {
             str(token["content"]): int(token["id"])
@@ -286,6 +288,7 @@ class ControlTokens:
         self._tokenizer = _renamed(state, self._names)
         if any(self._tokenizer.token_to_id(name) != self.ids[text] for text, name in self._names.items()):
             raise ModelError("The special tokens of the model's tokenizer contradict its vocabulary; use another one.")
+
         self._steering = frozenset(self.ids.values())
         ends = (tokenizer.bos_token, tokenizer.eos_token)
         if unknown in self.ids and unknown not in ends and unknown not in template:
@@ -335,6 +338,7 @@ def _renamed(state: dict[str, Any], names: Mapping[str, str]) -> Any:
         model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
     for token in state["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])
+
     return Tokenizer.from_str(json.dumps({**state, "post_processor": None, "truncation": None, "padding": None}))
 
 

@@ -167,6 +167,7 @@ def check_size(schema: Any) -> str | None:
             return None
         nodes = nodes + len(inner)
         level = inner
+
     return f"the schema is nested more than {MAX_DEPTH} levels deep; move inner parts to '$defs'"
 
 
@@ -233,6 +234,7 @@ class Grammars:
             raise refusal(param, large)
         if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
             raise refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
+
         schemas = schema if lark else {"json": schema}
         text = _grammar(schemas, lark)
         name = scope, hashlib.sha256(text.encode()).digest()
@@ -244,6 +246,7 @@ class Grammars:
         _, compiled = self._judged[name]
         if isinstance(compiled, str):
             raise refusal(param, compiled)
+
         return compiled
 
     def _make_room(self, names: Sequence[tuple[bytes, bytes]], share: int) -> None:
@@ -267,13 +270,16 @@ class Grammars:
             raise ClientError(
                 "This model's tokenizer cannot be constrained by a grammar.", param=param, code="unsupported_model"
             )
+
         fault = self._trial.fault(text)
         if fault is not None:
             return fault
+
         make = partial(LLMatcher, tokens, text, log_level=0)
         matcher = make()
         if not _mask(matcher, self._vocab_size).any():
             return TOO_COMPLEX if matcher.is_error() else "no value satisfies the schema"
+
         lane = self._lanes.setdefault(scope, Lane())
         return Schema(matcher, make, lane, self._vocab_size, self._eos)
 
@@ -345,6 +351,7 @@ class GrammarConstraint(Constraint):
             allowed = _mask(self._matcher, self._vocab_size)
         if not allowed.any():
             raise ConstraintError(self._fault())
+
         return allowed
 
     def allowed(self, path: Sequence[int]) -> int:

@@ -67,6 +67,7 @@ def check_torch(path: Path) -> None:
                 "that docs/models.md lists."
             )
         return
+
     metadata = gguf_metadata(path)
     reason = _gguf_fault(metadata, [name for name, _ in gguf_tensors(path)])
     if reason is not None:
@@ -82,12 +83,15 @@ def _gguf_fault(metadata: Mapping[str, Any], tensors: list[str]) -> str | None:
     found = [family for family in FAMILIES.values() if family.gguf == name and family.torch_reads_gguf]
     if not found:
         return f"GGUF files of the family {name} cannot be converted"
+
     scaling = metadata.get(f"{name}.rope.scaling.type", "none") != "none"
     if scaling or any(tensor.startswith("rope_f") for tensor in tensors):
         return "its scaled rotary embedding (as of Llama 3.1 and later) would be lost in the conversion"
+
     head = metadata.get(f"{name}.attention.key_length", found[0].head_size)
     if found[0].head_size not in (None, head):
         return f"its attention heads have {head} dimensions and the conversion assumes {found[0].head_size}"
+
     return None
 
 
@@ -107,6 +111,7 @@ def check_llamacpp(path: Path, gpu_layers: int) -> None:
         raise ModelError(
             f"{path} is of the family {family}, which cannot verify trees: choose a plain decoder-only transformer."
         )
+
     require_gpu(gpu_layers)
 
 
@@ -118,6 +123,7 @@ def spare_sequences(slots: int, tree_nodes: int, *, exact: bool) -> int:
             f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
             f'({slots}) or `policy.verify_nodes` ({tree_nodes}), or set `target.engine` to "torch".'
         )
+
     return spare
 
 
@@ -152,10 +158,12 @@ def torch_need(path: Path, weight_bytes: int, number_bytes: int) -> Need:
     if not path.is_dir():
         weights = sum(count for _, count in gguf_tensors(path))
         return Need(weights * weight_bytes, _gguf_numbers(gguf_metadata(path)) * number_bytes)
+
     config = read_config(path)
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise ModelError(f"The folder {path} holds no model: config.json and *.safetensors are needed.")
+
     weights = sum(math.prod(shape) for file in files for shape in _shapes(file).values())
     return Need(weights * weight_bytes, _config_numbers(config) * number_bytes)
 

@@ -104,6 +104,7 @@ class ChatEncoder:
                 param="messages",
                 code="invalid_value",
             )
+
         return tokens
 
     def _rendered(self, messages: Messages, tools: Tools) -> str:
@@ -156,6 +157,7 @@ class Neutral:
             return {self._string(key): self.of(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.of(item) for item in value]
+
         return value
 
     def _string(self, text: str) -> str:
@@ -163,6 +165,7 @@ class Neutral:
             return text
         if len(text) > 64:
             return self._covered(text)
+
         if text not in self._seen:
             self._seen[text] = self._covered(text, len(self._seen) + 1)
         return self._seen[text]
@@ -179,6 +182,7 @@ class Neutral:
         for place in (0, len(core) - 1):
             if core[place] in self._constants:
                 neutral = neutral[:place] + core[place] + neutral[place + 1 :]
+
         return text[:start] + neutral + text[start + len(core) :]
 
 
@@ -256,6 +260,7 @@ class Text:
             raise ClientError("This model has no chat template; use /v1/completions.", code="unsupported_model")
         if isinstance(self._chats, ModelError):
             raise ClientError(f"{self._chats} Use /v1/completions.", code="unsupported_model")
+
         called = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
         if "tools" not in self._template and (tools or called):
             messages = in_words(messages, tools)
@@ -358,11 +363,13 @@ def _pieces(tokenizer: Any) -> list[bytes] | None:
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     if not vocabulary:
         raise ModelError("The model's tokenizer has no vocabulary; fetch the model again.")
+
     pieces = [b""] * (max(vocabulary.values()) + 1)
     for token, i in vocabulary.items():
         pieces[i] = piece(token)
     for i, added in tokenizer.added_tokens_decoder.items():
         pieces[i] = b"" if added.special else added.content.encode()
+
     return pieces
 
 

@@ -39,6 +39,7 @@ def serve(args: argparse.Namespace) -> int:
         from cloud_gateway.process import serve as server  # HTTP, links and engine: half a second
 
         server.run(settings, starting, args.ready_file, args.parts)
+
     return 0
 
 
@@ -49,6 +50,7 @@ def link(args: argparse.Namespace) -> int:
         another("edgespec_vllm.link.process", "`cloud-gateway link`").run(
             settings, args.model, starting, args.board, args.board_group
         )
+
     return 0
 
 
@@ -119,6 +121,7 @@ def list_workers(args: argparse.Namespace) -> int:
         return print_json({"workers": rows})
     if not rows:
         return _print("No worker is paired yet; 'cloud-gateway pair' pairs one.")
+
     table = [
         [
             r["id"], r["name"], _state(r), " ".join(r["groups"]), _rtt(r), _when(r["paired_at"]), _when(r["last_seen"]),
@@ -146,6 +149,7 @@ def _state(row: Row) -> str:
         return str(row["standing"])
     if not row["linked"]:
         return "away"
+
     return f"paused: {row['paused']}" if row["paused"] else "linked"
 
 
@@ -167,6 +171,7 @@ def create_key(args: argparse.Namespace) -> int:
     row = _ask(args, "create_key", name=args.name, **options)
     if args.json:
         return print_json(row)
+
     print(row["key"])
     print(f"\nThis is API key {row['id']}; it is not stored and cannot be shown again.")
     groups = " ".join(row["groups"])
@@ -181,11 +186,13 @@ def list_keys(args: argparse.Namespace) -> int:
         return print_json({"keys": rows})
     if not rows:
         return _print("There are no API keys yet; 'cloud-gateway keys create' makes one.")
+
     table = []
     for r in rows:
         groups = " ".join(r["groups"]) or "no"
         times = map(_when, (r["created"], r["last_used"], r["revoked"]))
         table.append([r["id"], r["name"] or "-", groups, r["cache_group"] or "-", *times])
+
     return _print_table(["ID", "NAME", "OFFLOAD", "CACHE GROUP", "CREATED", "LAST USED", "REVOKED"], table)
 
 
@@ -209,6 +216,7 @@ def rotate_identity(args: argparse.Namespace) -> int:
     new = key_id(made.new_key)
     if args.json:
         return print_json({"old": old, "new": new})
+
     print(
         f"The gateway's identity {old} is replaced by {new}, and its TLS key by another one. Restart the gateway: each "
         f"worker that has linked within {GRACE_S / 86400:.0f} days then takes the new keys at its next link; others "
@@ -247,6 +255,7 @@ def _ask(args: argparse.Namespace, method: str, **params: Any) -> Any:
     """Calls a handler of the running gateway; without one, the same handler on the gateway's files."""
     if is_running(path := control_socket(args)):
         return control.call(path, method, **params)
+
     from cloud_gateway.links.paired import PairedWorkers
     from cloud_gateway.process.control import Commands
 
@@ -264,6 +273,7 @@ def is_running(path: Path) -> bool:
             return False
         except OSError:
             pass
+
     return True
 
 

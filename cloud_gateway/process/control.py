@@ -62,6 +62,7 @@ class Commands:
         port = self._port
         if port is None or self._links is None:
             raise PairingError("The gateway is still loading its models; try again shortly.")
+
         async with aclosing(port.pairing.pair(groups)) as events:  # type: ignore[type-var]
             async for event in events:
                 if "code" in event:

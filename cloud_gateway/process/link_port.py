@@ -220,6 +220,7 @@ def _configuration(draft: LocalDraftSection, folder: Path) -> str:
     lines = ["# Written by the gateway at each start (`local_draft.mode`); changes are lost."]
     for table, values in tables.items():
         lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+
     return "\n".join(lines) + "\n"
 
 
@@ -236,6 +237,7 @@ async def _end(process: Process) -> None:
     """Ends it by closing its input, and by force if that takes too long."""
     if process.returncode is not None:
         return
+
     assert process.stdin is not None
     process.stdin.close()
     with contextlib.suppress(TimeoutError):

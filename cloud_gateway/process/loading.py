@@ -142,6 +142,7 @@ def _load_heads(
     files = [expand(file) for file in settings.sources.heads]
     if not files:
         return {}
+
     from cloud_gateway.models.drafts.eagle import beside
     from cloud_gateway.models.target_model.torch import TorchTarget
 
@@ -215,6 +216,7 @@ def measure(target: Target, clock: Callable[[], float] = time.perf_counter) -> d
             curve[rows] = max(clock() - before, 0.0)
     finally:
         target.close(slot)
+
     return curve
 
 

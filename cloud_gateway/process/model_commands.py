@@ -68,6 +68,7 @@ def check_pair(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"pairs": True, **facts}))
         return 0
+
     target = facts["target"]
     draft = facts["draft"]
     print(
@@ -144,4 +145,5 @@ def expressed(pair: Translator) -> tuple[float, float]:
     for piece in entries:
         if piece not in known:
             written += all(bytes((byte,)) in known for byte in piece)
+
     return written / len(pair.target.pieces), same / len(pair.target.pieces)

@@ -272,6 +272,7 @@ class Gateway:
         }
         if self.models is None or engine is None or links is None:
             return found | self.starting.status()
+
         linked = links.workers()
         stats = engine.stats
         return found | {

@@ -82,6 +82,7 @@ def check_models(settings: GatewaySettings) -> Plan:
         maker.check(engine)
     if settings.sources.heads and engine != "torch":
         raise ModelError('`sources.heads` needs the engine torch: set `target.engine` to "torch", or leave it empty.')
+
     draft = None
     if settings.local_draft.model and maker is None:
         draft = resolve_model(settings.local_draft.model)
@@ -105,6 +106,7 @@ def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
             f"`target.slots` is {settings.target.slots}, and a local draft takes {MAX_REQUESTS} requests at once: "
             'lower `target.slots`, or set `local_draft.model` to "".'
         )
+
     translation_of(target, draft)
     check_llamacpp(draft, settings.local_draft.n_gpu_layers)
 
@@ -119,6 +121,7 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
     full = options.kv_tokens or options.slots * (options.context + rows)
     if engine == "llamacpp" and options.n_gpu_layers:
         return full  # how much of it is on the GPU is known to llama.cpp only
+
     need = need_of(options, engine, path, settings.sources.heads)
     available = available_memory()
     where = "memory"
@@ -138,6 +141,7 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
             f"{where} are available: choose a smaller model or quantisation, or lower "
             f"`target.{'kv_tokens' if options.kv_tokens else 'context'}`."
         )
+
     fits = max(int(min(KV_SHARE * (available - weights) / max(need.token, 1), full)), least)
     if fits < full:
         log.warning("%s holds %d of the %d tokens of KV cache that all slots could use", where, fits, full)
@@ -158,6 +162,7 @@ def need_of(options: TargetSection, engine: EngineName, path: Path, heads: Seque
     """Memory that the target takes with this engine, and the files of heads beside it. Raises ModelError."""
     if engine == "llamacpp":
         return llamacpp_need(path)
+
     weight = 4 if dtype_for(options) == "float32" else 2
     exact = options.exact != "no" and not _on_cuda(options.device)
     return sum(
@@ -171,6 +176,7 @@ def dtype_for(options: TargetSection) -> Dtype:
         return options.dtype
     if _on_cuda(options.device):
         return "bfloat16"
+
     from cloud_gateway.models.target_model.load import fast_dtype
 
     return fast_dtype()
@@ -183,6 +189,7 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
         return (
             "llamacpp" if suits and _installed("llama_cpp") and not (options.device == "auto" and _cuda()) else "torch"
         )
+
     if options.engine == "llamacpp":
         if path.is_dir():
             raise ModelError(
@@ -203,9 +210,11 @@ def translation_of(target: Path, draft: Path) -> Translator | None:
     """
     if draft.is_dir():
         raise ModelError(f"Drafts run in llama.cpp, which reads GGUF files, and {draft} is a folder: name a GGUF file.")
+
     difference = vocabulary(target).difference(gguf_vocabulary(draft))
     if difference is None:
         return None
+
     try:
         if target.is_dir():
             raise ModelError("and translation needs a target in a GGUF file")

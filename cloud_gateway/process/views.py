@@ -140,6 +140,7 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused"))
         yield from (("problem", problem) for problem in status.get("problems", ()))
         return
+
     yield "state", f"{status['state']} {status['model']}, {up}"
     yield "API", f"{status['api']}/v1"
     yield "link port", status["link"]

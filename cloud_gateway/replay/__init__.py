@@ -60,6 +60,7 @@ def _write(path: Path, looked: Sequence[Looked]) -> None:
     pages = [part.page for part in all_parts() if part.page is not None]
     if not pages:
         raise ConfigError("`--html` needs a part of the gateway that makes pages, and this one has none.")
+
     try:
         path.write_text(pages[0](looked[0].trace), encoding="utf-8")
     except OSError as error:

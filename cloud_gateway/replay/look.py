@@ -224,6 +224,7 @@ class _Teller:
         ended = self.turn if self.turn.decision else None
         if event.act.kind == "wait" and ended and ended.decision == "wait" and moment.same:
             return None
+
         learnt = self.player.generation.policy.learnt_phi
         if learnt is not None and learnt.above > self._above:
             self._above = learnt.above
@@ -250,6 +251,7 @@ class _Teller:
             return "no worker"
         if not link.ready:
             return "prompt unread"
+
         return self._doubt or ("frame due" if act.kind == "wait" else "worker late")
 
 

@@ -63,6 +63,7 @@ class Admission:
         """Raises ValueError for limits that leave no place."""
         if not 1 <= limits.unproven <= limits.total or limits.rate_per_s <= 0 or limits.burst < 1:
             raise ValueError(f"no connection could be admitted under {limits}")
+
         self.limits = limits
         self._sources: dict[int, str] = {}
         """The source of each open connection."""
@@ -89,6 +90,7 @@ class Admission:
         refused = self._rate(source, now)
         if refused is not None:
             return refused
+
         evicted = None
         if len(self._waiting.get(source, ())) >= self.limits.unproven_per_source:
             evicted = self._evict(source)
@@ -110,6 +112,7 @@ class Admission:
             return True
         if self.proven >= self.limits.total - self.limits.unproven:
             return False
+
         self._stop_waiting(ticket, source)
         return True
 
@@ -147,6 +150,7 @@ class Admission:
             return Refused("rate")
         if self._all.free_at > now + ROUNDING_S:
             return Refused("total-rate")
+
         self._all.take(1, now)
         bucket.take(1, now)
         self._buckets[source] = bucket

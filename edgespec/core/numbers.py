@@ -32,4 +32,5 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
             low = middle
         else:
             high = middle - 1
+
     return low

@@ -77,6 +77,7 @@ class Context:
         if self._context is None:
             self.close()
             raise ModelError(f"no memory for {cells} tokens of context with {path}: lower `context`{reason()}")
+
         if progress is not None:
             self._on_operation = llama.ggml_abort_callback(lambda _: bool(progress()))  # held here, as C calls it
             llama.llama_set_abort_callback(self._context, self._on_operation, None)
@@ -110,6 +111,7 @@ class Context:
         self._wanted = np.zeros(rows, np.int8)
         self._counts = np.zeros(rows, np.int32)
         self._ids = np.zeros((rows, sequences), np.int32)
+
         # llama_batch has a pointer per row; they point into the table of ids and never change.
         self._id_rows = self._ids.ctypes.data + np.arange(rows, dtype=np.uintp) * self._ids.strides[0]
         self._batch = llama.llama_batch(
@@ -129,6 +131,7 @@ class Context:
         count = len(rows)
         if count > self.cells:
             return False
+
         self._batch.n_tokens = count
         self._tokens[:count] = [row.token for row in rows]
         self._positions[:count] = [row.position for row in rows]
@@ -141,6 +144,7 @@ class Context:
         code = llama.llama_decode(self._context, self._batch)
         if code not in (0, 1):
             raise ModelError(f"llama.cpp could not evaluate a batch of {count} tokens (code {code})")
+
         return bool(code == 0)
 
     def logits(self, index: int) -> NDArray[np.float32]:
@@ -151,6 +155,7 @@ class Context:
         first = llama.llama_get_logits_ith(self._context, index)
         if not first:
             raise ModelError(f"llama.cpp has no logits of a row that it evaluated{reason()}")
+
         buffer = memoryview(self._logits_row.from_address(ctypes.addressof(first.contents)))
         row = np.frombuffer(buffer, np.float32)
         row.flags.writeable = False
@@ -216,11 +221,13 @@ def _load(path: Path, gpu_layers: int, progress: Callable[[], None] | None) -> l
     model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
         raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{reason()}")
+
     # A recurrent state cannot be rolled back to an earlier token, which every misprediction requires.
     unsuitable = llama.llama_model_is_recurrent, llama.llama_model_is_hybrid, llama.llama_model_has_encoder
     if any(test(model) for test in unsuitable):
         llama.llama_model_free(model)
         raise ModelError(f"{path} cannot evaluate trees of tokens: choose a plain decoder-only transformer")
+
     return model
 
 

@@ -32,6 +32,7 @@ def count_loaded_layers(path: Path) -> int:
     model = llama_cpp.llama_model_load_from_file(bytes(path), params)
     if not model:
         raise ModelError(f"llama.cpp does not load {path.name}{reason()}.")
+
     layers = int(llama_cpp.llama_model_n_layer(model))
     llama_cpp.llama_model_free(model)
     return layers

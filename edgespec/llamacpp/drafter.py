@@ -122,10 +122,12 @@ class Drafter:
         """
         if request in self._open:
             raise ValueError(f"request {request} is open already")
+
         self._check(tokens)
         self._require_room(len(tokens))
         if len(self._open) >= self.requests:
             raise DraftMemoryError(f"the draft model serves {self.requests} requests already")
+
         self._now += 1
         opened = self._open[request] = Request(list(tokens), self._take_sequence(), scope=scope)
         alike = self._share(opened)
@@ -170,6 +172,7 @@ class Drafter:
                 r.tips.append(tip)
             else:
                 self._drop(tip.id)
+
         return matched
 
     def backlog(self, request: Hashable) -> int:
@@ -242,6 +245,7 @@ class Drafter:
                 self._share(r)
         if sum(len(unique) for *_, unique in parts) > self.together:
             raise ValueError(f"a step takes at most {self.together} leaves of all requests")
+
         self._now += 1
         located = [(one, r, [self._locate(r, path) for path in unique]) for one, r, unique in parts]
         forks = list[int]()
@@ -260,6 +264,7 @@ class Drafter:
             raise
         for _, r, leaves in located:
             self._settle(r, leaves)
+
         return [self._ranked(one, indices) for one, indices in zip(asked, row_of, strict=True)]
 
     def _ranked(self, one: Asked, row_of: Mapping[TokenPath, int]) -> list[Proposal]:
@@ -299,6 +304,7 @@ class Drafter:
                 leaf.sequence = self._take_sequence()
                 forks.append(leaf.sequence)
                 self._llama.copy(r.trunk if tip is None else tip.id, leaf.sequence, 0, leaf.held)
+
         return forks
 
     def _settle(self, r: Request, leaves: Sequence[Leaf]) -> None:
@@ -345,6 +351,7 @@ class Drafter:
         idle = [(tip.used, tip.id, r) for r in self._open.values() for tip in r.tips if tip.used < self._now]
         if not idle:
             return False
+
         _, sequence, r = min(idle, key=lambda entry: entry[:2])
         r.tips = [tip for tip in r.tips if tip.id != sequence]
         self._drop(sequence)
@@ -355,12 +362,14 @@ class Drafter:
         that is the asker, or several ask."""
         if asker is None:
             return False
+
         open_ = list(self._open.values())
         needs = max(asker.size + rows, len(asker.tokens))
         held = [Holding(r.owner, needs if r is asker else r.size, order) for order, r in enumerate(open_)]
         loser = gives_way(held, held[open_.index(asker)])
         if loser is None or (r := open_[loser.order]) is asker:
             return False
+
         for tip in r.tips:
             self._drop(tip.id)
         self._llama.trim(r.trunk, 0)

@@ -87,4 +87,5 @@ def batch_rows(r: Request, leaves: Sequence[Leaf]) -> tuple[list[Row], dict[Toke
         if is_leaf:
             row_of[path] = len(rows)
         rows.append(Row(path[-1] if path else r.tokens[position], position, sequences, is_leaf))
+
     return rows, row_of

@@ -38,6 +38,7 @@ def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter)
         curve[leaves] = _step_s(drafter, dict(zip(names, shares)), 100 * number, clock)
     for name in names:
         drafter.close(name, keep=False)
+
     return curve
 
 
@@ -62,4 +63,5 @@ def _step_s(drafter: Drafter, shares: Mapping[str, int], first: int, clock: Call
         began = clock()
         drafter.step_together(asked)
         times.append(clock() - began)
+
     return min(times)

@@ -65,15 +65,18 @@ class GgufTokenizer:
         kind = metadata.get("tokenizer.ggml.model")
         if kind not in _KINDS:
             raise ModelError(f"{path} has a tokenizer of the kind {kind!r}, which is not translated: choose another")
+
         byte = missing_byte(metadata["tokenizer.ggml.tokens"]) if kind == "llama" else None
         if byte is not None:
             raise ModelError(f"{path} has no token for the byte {byte:#04x}, on which llama.cpp ends: choose another")
+
         quiet()
         params = llama.llama_model_default_params()
         params.vocab_only = True
         model = llama.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelError(f"llama.cpp cannot read the tokenizer of {path}: fetch the file again")
+
         # llama.cpp's memory would outlive this object: 100 MB for the largest vocabularies.
         weakref.finalize(self, llama.llama_model_free, model).atexit = False
         self._vocab = llama.llama_model_get_vocab(model)
@@ -95,6 +98,7 @@ class GgufTokenizer:
                 pieces.append(None)
             else:
                 pieces.append(buffer.raw[:size])
+
         return pieces, controls
 
     def encode(self, text: bytes) -> list[int]:
@@ -109,6 +113,7 @@ class GgufTokenizer:
             text = text[1:]
         if self._merges and len(text) <= _SHORT and (merged := self._merges.encode(text)) is not None:
             return merged
+
         if self._byte_level:
             text = _BEYOND_UNICODE.sub(_INVALID, text)
 
@@ -158,6 +163,7 @@ class _Merges:
         """The tokens; None if they cannot be found here."""
         if self._other.search(text):
             return None
+
         found = list[int]()
         begin = 0
         for run in self._run.finditer(text):
@@ -187,6 +193,7 @@ def _merge(ids: Mapping[str, int], scores: Sequence[float], text: bytes) -> tupl
             pairs[at - 1] = score(at - 1)
         if at < len(pairs):
             pairs[at] = score(at)
+
     return tuple(ids.get(part, -1) for part in parts)
 
 

@@ -60,6 +60,7 @@ def limit(cpu_s: int, memory_bytes: int) -> None:
     memory = (data_kb << 10) + memory_bytes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
     # The soft limit sends SIGXCPU, which ends the process.
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
 
@@ -75,6 +76,7 @@ def main() -> int:
             pair.target.encode(text)
     except EdgespecError as error:
         return error.exit_code
+
     return 0
 
 

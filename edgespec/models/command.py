@@ -87,6 +87,7 @@ def list_models(configured: ConfiguredModels, options: argparse.Namespace) -> in
         print(f"converted for torch: {megabytes:.0f} MB in {cache_dir() / 'targets'}")
     for entry in named:
         print(f"{entry['key']} = {entry['model']}: {entry['fault'] or entry['path']}")
+
     return 0
 
 
@@ -101,6 +102,7 @@ def _resolved(key: str, model: str) -> dict[str, Any]:
             fault = "it is not there"
     except EdgespecError as error:
         fault = str(error)
+
     return {"key": key, "model": model, "path": path, "fault": fault}
 
 
@@ -160,6 +162,7 @@ def make_named(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"path": str(out), "made": is_made}))
         return 0
+
     outcome = "made" if is_made else "was there already"
     print(f"{out}: {outcome}, {out.stat().st_size / 1e6:.0f} MB")
     return 0

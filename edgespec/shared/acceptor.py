@@ -109,6 +109,7 @@ class CountedSocket(socket.socket):
         """Called by asyncio; returns 0, as at the end of the stream, for a peer that floods."""
         if self._records is None:
             return super().recv_into(buffer, nbytes, flags)
+
         view = memoryview(buffer)[:ENCRYPTED_AT_ONCE]
         count = super().recv_into(view, min(nbytes, len(view)), flags)
         if not self._is_flooding:
@@ -262,6 +263,7 @@ class Acceptor:
             who = "the network" if verdict.reason == "total-rate" else source
             self._refused(verdict.reason, f"{who} opens too many connections")
             return
+
         if verdict.evicted is not None:
             self._evict(verdict.evicted, "a newer one")
         connection.admit(self, verdict.ticket, address, source)
@@ -341,6 +343,7 @@ def raise_descriptor_limit() -> int:
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY:
         return MAX_DESCRIPTORS
+
     if soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # a container may forbid it: the old limit stays in force
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -373,4 +376,5 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
         for sock in bound:
             sock.close()
         raise
+
     return bound

@@ -83,9 +83,11 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     scheme, found, rest = text.strip().rpartition("://")
     if found and scheme.lower() != "wss":
         raise AddressError(f"`{text}` begins with {scheme}://, but the link to a gateway always uses TLS: {_FORM}.")
+
     rest, _, path = rest.partition("/")
     if f"/{path}" not in ("/", LINK_PATH, PAIR_PATH):
         raise AddressError(f"`{text}` has the path /{path}, which no gateway serves: {_FORM}.")
+
     bracketed = re.fullmatch(r"\[([^\]]*)\](?::(.*))?", rest)
     if bracketed:
         host = bracketed[1]
@@ -134,4 +136,5 @@ def source_of(host: str) -> str:
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
         return str(ipaddress.IPv6Network((address, 64), strict=False))
+
     return str(address)

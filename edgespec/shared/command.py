@@ -199,4 +199,5 @@ def run(program: str, build: Callable[[], ArgumentParser], argv: Sequence[str] |
             missing = missing_package(error.name, program) if isinstance(error, ModuleNotFoundError) else None
             print(f"{program}: {missing or logs.failure(error)}", file=sys.stderr)
             return (missing or EdgespecError).exit_code
+
     return code

@@ -79,6 +79,7 @@ class ControlServer:
         """Stops listening, cancels the handlers that run, and removes the socket."""
         if self._server is None:
             return
+
         self._server.close()
         for task in self._connections:
             task.cancel()
@@ -108,6 +109,7 @@ class ControlServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not _is_owner(writer.get_extra_info("socket")):
             return
+
         try:
             async with asyncio.timeout(_REQUEST_S):
                 line = await reader.readline()
@@ -177,6 +179,7 @@ def _bind(path: Path) -> socket.socket:
     except OSError:
         listening.close()
         raise
+
     return listening
 
 

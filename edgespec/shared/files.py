@@ -45,6 +45,7 @@ def check_folder(folder: Path) -> None:
         raise _cannot("open", folder, error) from None
     if not stat.S_ISDIR(info.st_mode):
         raise KeyStoreError(f"{folder} is not a folder; move it out of the way.")
+
     _require_private(folder, info, 0o700)
 
 
@@ -219,6 +220,7 @@ class RecordFile(Generic[Key, Record]):
             self._records = records
             self._stamp = ()  # read again: another process may write before a look at it
             self._was_there = True
+
         return changed
 
     def _read(self) -> dict[Key, Record]:
@@ -228,6 +230,7 @@ class RecordFile(Generic[Key, Record]):
                 f"{self.path} is gone, and was there before: mount or restore its folder. A restart without it begins "
                 f"with an empty list; then {self._remedy}."
             )
+
         try:
             records = [] if data is None else self._decode(data)
         except UNDECODABLE as error:
@@ -244,4 +247,5 @@ class RecordFile(Generic[Key, Record]):
             return None
         except OSError as error:
             raise KeyStoreError(f"{self.path} cannot be read ({error.strerror or error}).") from None
+
         return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode

@@ -72,6 +72,7 @@ def _socket_folder(role: Role, configured: str) -> Path:
         return folder
     if os.environ.get("XDG_RUNTIME_DIR"):
         return _absolute("XDG_RUNTIME_DIR") / "edgespec"
+
     return state_dir(role)
 
 

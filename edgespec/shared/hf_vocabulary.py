@@ -63,6 +63,7 @@ def json_object(path: Path, hint: str = "check its path") -> dict[str, Any]:
         raise ModelError(f"{path} is not JSON: fetch it again.") from error
     if not isinstance(read, dict):
         raise ModelError(f"{path} is not a JSON object: fetch it again.")
+
     return read
 
 

@@ -62,6 +62,7 @@ def missing_package(module: str | None, program: str = "") -> MissingPackageErro
     extra = next((one for one in order if one in extras), None)
     if extra is None:
         return None
+
     return MissingPackageError(
         f'The package {package} is not installed for {sys.executable}: run `pip install "edgespec[{extra}]"` there.'
     )

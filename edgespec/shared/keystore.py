@@ -58,6 +58,7 @@ class KeyStore:
             raise KeyStoreError(
                 f"{path} is not an Ed25519 private key in PEM; restore it from a backup, or remove it and pair again."
             )
+
         return SigningKey(private.private_bytes_raw())
 
     def rotations(self) -> tuple[Rotation, ...]:
@@ -76,6 +77,7 @@ class KeyStore:
             chain = (*up_to(self._rotations(), old.public), made)[-MAX_ROTATIONS:]
             write_private(self.folder / "rotations.json", msgspec.json.encode(chain))
             write_private(self.folder / "identity.key", pem)
+
         return made
 
     def note_credentials(self) -> None:
@@ -124,6 +126,7 @@ class KeyStore:
             if pem is None:
                 pem = make()
                 write_private(path, pem)
+
         return path, pem
 
 

@@ -49,10 +49,12 @@ def require_known_answer(path: Path, gpu_layers: int = 0, *, again: bool = False
     found = find_spec("llama_cpp")
     if found is None or found.origin is None or not path.is_file():
         return False
+
     library = Path(found.origin).parent / "lib"
     passed = _passed(library, path, gpu_layers)
     if not again and passed.exists():
         return True
+
     fault = _fault(path, gpu_layers, hang_s)
     if fault is None:
         with suppress(OSError):  # a folder that cannot be written costs the next start a second
@@ -96,6 +98,7 @@ def _fault(path: Path, gpu_layers: int, hang_s: float) -> str | None:
         if name in ("SIGKILL", "SIGTERM", "SIGINT"):
             raise EdgespecError(f"The trial of llama.cpp with {path.name} was ended by {name}; memory may be short.")
         return f"is killed by {name}" + (f" ({reason})" if reason else "")
+
     return _judged(json.loads(said.splitlines()[-1]), tokens) if child.returncode == 0 else ""
 
 

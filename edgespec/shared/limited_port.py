@@ -48,6 +48,7 @@ class LimitedConnection(FlowLimited, ServerConnection):
         if protocol is None or self._streams is None:
             super().connection_made(transport)
             return
+
         assert isinstance(transport, asyncio.Transport)
         stream = asyncio.StreamReaderProtocol(asyncio.StreamReader(), partial(self._streams, self._admitted))
         transport.set_protocol(stream)

@@ -57,6 +57,7 @@ def places(error: BaseException) -> str:
         where = " > ".join(f"{place(frame.filename, frame.lineno)}:{frame.name}" for frame in frames)
         parts.append(f"{kind_of(one)} at {where or 'an unknown place'}")
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
     return "; caused by ".join(parts)
 
 

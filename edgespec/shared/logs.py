@@ -66,6 +66,7 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
         finally:
             outer.end()  # the command may print to standard error why it ends
         return
+
     handler = PolicyHandler(stream or sys.stderr)
     before = root.level
     hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
@@ -198,10 +199,12 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
         """The line for another package's record; None for details below WARNING (unless at debug) and repetitions."""
         if record.levelno < logging.WARNING and logging.getLogger().level > logging.DEBUG:
             return None
+
         error = _error_of(record)
         more = self._throttle.admit((record.name, record.pathname, record.lineno, type(error)), time.monotonic())
         if more is None:
             return None
+
         again = f" (and {more} more like it)" if more else ""
         what = f"{kind_of(error)}{origin(error)}, " if error is not None else ""
         return f"{what}reported by {place(record.pathname, record.lineno)}; text withheld{again}"

@@ -111,6 +111,7 @@ def _is_usable(name: str) -> bool:
         return _has_hardware_port(device)
     if _SKIPPED.match(name) or (device / "brport").exists() or (device / "tun_flags").exists():
         return False
+
     flags = int((device / "flags").read_text(), 16)
     kind = int((device / "type").read_text())
     wanted = _UP | _MULTICAST

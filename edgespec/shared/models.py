@@ -160,12 +160,14 @@ def resolve_model(configured: str) -> Path:
     """
     if configured in AUTO:
         return AUTO[configured]()
+
     path = expand(configured)
     fetched = hub_place(configured, model_dir())
     if fetched is None or path.exists():
         return path
     if not fetched.exists():
         raise ModelError(f"There is no {configured} here; if it is a hub's, run `edgespec models fetch {configured}`.")
+
     check_fetched(configured, fetched)
     return fetched
 
@@ -206,6 +208,7 @@ def check_fetched(name: str, place: Path) -> None:
         raise ModelError(
             f"The files of {name} in {folder} are not those that were fetched: run `edgespec models fetch {name}`."
         )
+
     for file in sorted(files):
         if model_digest(folder / file).hex() != record[file].sha256:
             raise ModelError(

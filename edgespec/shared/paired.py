@@ -94,6 +94,7 @@ class PairedMachines(Generic[Record]):
             raise PairingError(f"No machine called `{text}` is paired; paired are: {known}.")
         if len(meant) > 1:
             raise PairingError(f"`{text}` may mean {' or '.join(map(shown_as, meant))}; give more digits of the id.")
+
         return meant[0]
 
     def update(self, key: bytes, **changes: object) -> Record | None:
@@ -115,6 +116,7 @@ class PairedMachines(Generic[Record]):
         def change(records: Records[Record]) -> Record:
             if old not in records or any(key_id(key) == key_id(new) for key in records):
                 raise KeyStoreError(f"The key {key_id(old)} cannot be replaced by {key_id(new)}; nothing was stored.")
+
             renewed = msgspec.structs.replace(records[old], key=new, **changes)  # type: ignore[type-var]
             listed = [renewed if key == old else one for key, one in records.items()]
             records.clear()
@@ -192,6 +194,7 @@ class PairedGateways(PairedMachines[PairedGateway]):
         now = int(time.time())
         if known is None:
             return
+
         address = address or known.address
         if known.address != address or abs(now - (known.linked_at or 0)) >= DAY_S:
             self.update(key, address=address, linked_at=now)

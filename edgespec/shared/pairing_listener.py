@@ -152,6 +152,7 @@ class PairingListener:
         self._follow_up()
         if self._window.wake_at is None:  # the operator closed the window while a message was sent
             raise PairingFailed(Reason.WINDOW)
+
         try:
             async with asyncio.timeout_at(self._window.wake_at) as limit:
                 self._running = limit
@@ -208,6 +209,7 @@ class PairingListener:
                 f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is trying "
                 f"codes; {again}."
             )
+
         return "The pairing window was closed."
 
     @staticmethod

@@ -113,6 +113,7 @@ def brought(group: str, kind: type[P]) -> tuple[P, ...]:
         if not isinstance(part, kind):
             raise ConfigError(f"The entry point {entry.name} of {group} is no {kind.__name__}: {entry.value}.")
         parts.append(part)
+
     return tuple(parts)
 
 
@@ -174,6 +175,7 @@ def _with_keys(text: str, header: str, keys: str) -> str:
             if following is None:
                 return f"{text.rstrip()}\n{keys}"
             return f"{text[: following.start()].rstrip()}\n{keys}\n{text[following.start() :]}"
+
     return f"{text.rstrip()}\n\n{header}\n{keys}"
 
 

@@ -81,6 +81,7 @@ def busy_s(stat: Path, cores: Collection[int] | None = None, *, low: bool = Fals
         if name in names:
             user, nice, system, _idle, _iowait, irq, softirq = map(int, counts[:7])
             ticks += user + low * nice + system + irq + softirq
+
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

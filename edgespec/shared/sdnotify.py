@@ -18,9 +18,11 @@ def notify(*states: str) -> bool:
         return False
     if address[0] not in "/@":
         raise OSError(f"NOTIFY_SOCKET is `{address}`; only paths and abstract addresses (@) are supported")
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         sender.connect("\0" + address[1:] if address[0] == "@" else address)
         sender.sendall("\n".join(state.replace("\n", " ") for state in states).encode())
+
     return True
 
 
@@ -32,6 +34,7 @@ async def keep_alive() -> None:
     period_us = os.environ.get("WATCHDOG_USEC", "")
     if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return
+
     while True:
         with contextlib.suppress(OSError):  # systemd itself is being restarted
             notify("WATCHDOG=1")

@@ -44,6 +44,7 @@ class ServerIdentity:
                 f"{self.pem} holds no TLS key with its certificate ({error.strerror or error}); "
                 "restore it from a backup, or remove it and pair every worker again."
             ) from None
+
         return context
 
 
@@ -120,6 +121,7 @@ class ServerKeyStore(KeyStore):
             both = {"identity.key": pem, "tls.pem": new_identity(key=key, rotations=chain)}
             write_private(self.folder / "rotated.json", msgspec.json.encode(both))
             self._finish()
+
         return made
 
     def _finish(self) -> None:
@@ -128,6 +130,7 @@ class ServerKeyStore(KeyStore):
         data = read_private(path)
         if data is None:
             return
+
         try:
             both = msgspec.json.decode(data, type=dict[Literal["identity.key", "tls.pem"], bytes])
         except UNDECODABLE as error:

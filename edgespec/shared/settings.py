@@ -59,11 +59,13 @@ def load(path: Path, schema: type[Settings]) -> Settings:
         raise ConfigError(f"{path}: the file cannot be read ({error.strerror or error}).") from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: {len(raw)} bytes are too many for a configuration (limit {MAX_FILE_BYTES}).")
+
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}, line {line}: the file is not UTF-8 text.") from None
+
     return parse(text, schema, str(path))
 
 
@@ -122,6 +124,7 @@ def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[st
                 f"{COMMAND_LINE}: `--set {assignment}` must be KEY=VALUE, for example daemon.log_level=debug."
             )
         values[key.strip()] = value.strip()
+
     return overridden(settings, values)
 
 
@@ -150,6 +153,7 @@ def keys(schema: type[msgspec.Struct], prefix: str = "") -> dict[str, tuple[obje
         else:
             default = next(f.default for f in msgspec.structs.fields(schema) if f.encode_name == name)
             found[prefix + name] = default, allowed(kind)
+
     return found
 
 
@@ -176,6 +180,7 @@ def find_line(text: str, key: tuple[str, ...]) -> int | None:
         if table is not None:
             return complete + 1
         complete = count
+
     return None
 
 
@@ -227,6 +232,7 @@ def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...],
         if field.required and field.encode_name not in table:
             missing = _dotted((*path, field.encode_name))
             complain(path, f"`{missing}` is missing, but must be there: {allowed(field.type)}.")
+
     return schema(**{name: _part(fields[name], value, (*path, name), complain) for name, value in table.items()})
 
 
@@ -240,6 +246,7 @@ def _part(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -
         if not isinstance(value, list | tuple) or not all(isinstance(one, dict) for one in value):
             complain(path, f"`{_dotted(path)}` must be tables, each under [[{_dotted(path)}]].")
         return tuple(_build(section, one, (*path, str(number)), complain) for number, one in enumerate(value))
+
     return _value(kind, value, path, complain)
 
 
@@ -252,6 +259,7 @@ def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) 
     except ValueError as error:
         why = "" if isinstance(error, msgspec.ValidationError) else f" ({error})"
         complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}{why}.")
+
     return result
 
 
@@ -267,6 +275,7 @@ def _check(kind: inspect.Type, value: Any) -> None:
 def _words(kind: inspect.Type) -> str:
     if words := _extra(kind).get("allowed"):
         return str(words)
+
     match kind:
         case inspect.Metadata():
             return _words(kind.type)
@@ -325,6 +334,7 @@ def _from_command_line(kind: Any, value: object) -> object:
     plain = info.type if isinstance(info, inspect.Metadata) else info
     if not isinstance(value, str) or isinstance(plain, inspect.StrType | inspect.LiteralType):
         return value
+
     try:
         return _toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -70,6 +70,7 @@ class Starting:
         if not running.done():
             running.cancel()
             raise Stopped
+
         return running.result()
 
     def _tell(self, still: str, doing: str) -> None:

@@ -82,6 +82,7 @@ class ThreadCount:
         held_up = cpu_s < MIN_SHARE * self.count * seconds
         if self._at == 0 or seconds < MIN_PASS_S or not held_up:
             return False
+
         if now - self._since > MAX_RETRY_S:
             self._retry_s = RETRY_S
         self._at = self._at - 1
@@ -97,6 +98,7 @@ class ThreadCount:
             fewer -= 1
         if fewer == self._at:
             return False
+
         self._at = fewer
         self._since = now
         self._quiet_from = now
@@ -173,6 +175,7 @@ class Threads:
         """Runs `step`, a pass over one row, with each number of threads that others leave; takes the fastest."""
         if len(self._counts) == 1:
             return
+
         self._set(self._counts[0])
         step()  # the first pass reads the weights
         began = self._clock()
@@ -196,6 +199,7 @@ class Threads:
             taken.append(self._timed(step, count))
             if taken[-1] >= enough:
                 break
+
         return taken
 
     def fix(self) -> None:
@@ -212,6 +216,7 @@ class Threads:
         log.debug("pass of the %s: %d rows, %.3f ms, threads: %d", self._model, rows, 1000 * (now - began), count)
         if len(self._counts) == 1:
             return
+
         if self._choice.passed(now - began, self._cpu_clock() - cpu_began, now):
             log.info("a pass of the %s was held up (%.0f ms)", self._model, 1000 * (now - began))
             self._go_on("others took its cores")
@@ -222,6 +227,7 @@ class Threads:
         """To be called when no request waits: may try `step`, a pass over one row, with more threads."""
         if len(self._counts) == 1 or self._choice.most or not self._read_load(self._clock()):
             return
+
         more = self._choice.retry(self._clock())
         if more is not None:
             before = self.count

@@ -52,6 +52,7 @@ class Unit:
         unit = re.sub(r"^ExecStart=.*$", lambda found: f"ExecStart={command}", unit, flags=re.MULTILINE)
         if not user:
             return unit
+
         lines = [line for line in unit.splitlines() if not _SYSTEM_ONLY.match(line) and not line.startswith("#")]
         return "\n".join(lines).replace("WantedBy=multi-user.target", "WantedBy=default.target") + "\n"
 
@@ -103,6 +104,7 @@ class Unit:
                 f"{unit} does not exist, so there is nothing to uninstall. Of a program without a "
                 f"service {folders.state_dir(self.role, state_dir)} and {folders.cache_dir()} are left; remove them."
             )
+
         _systemctl(user, dry_run, "disable", "--now", self.name)
         if not user:
             print(f"next: remove /var/cache/{name} (fetched and converted models) and /run/edgespec/{self.role}")

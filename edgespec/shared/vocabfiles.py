@@ -49,12 +49,14 @@ class Vocabulary:
         """A difference of another one, as the end of "its tokenizer ..."; None for nothing."""
         if len(self.entries) != len(other.entries):
             return f"has {len(other.entries)} tokens instead of {len(self.entries)}"
+
         for number, (ours, theirs) in enumerate(zip(self.entries, other.entries)):
             if ours != theirs:
                 return f"has another token {number}"
         if self.bos != other.bos:
             mine, its = ("no token" if bos is None else f"token {bos}" for bos in (self.bos, other.bos))
             return f"begins a prompt with {its} instead of {mine}"
+
         return None
 
 
@@ -68,6 +70,7 @@ def vocabulary_in(metadata: Mapping[str, Any], path: Path) -> Vocabulary:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise ModelError(f"{path} has no tokenizer vocabulary: choose a GGUF file of a language model")
+
     usual = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in PREPENDS
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     prepends = metadata.get("tokenizer.ggml.add_bos_token", usual) and isinstance(bos, int)
@@ -118,15 +121,18 @@ class _Reader:
     def metadata(self) -> dict[str, Any]:
         if self._bytes(4) != _MAGIC:
             raise ValueError("it does not begin with GGUF")
+
         version = self._number("<I")
         if version not in _VERSIONS:
             raise ValueError(f"version {version} is not one of {_VERSIONS}")
+
         self.tensors = self._number("<Q")
         count = self._number("<Q")
         found: dict[str, Any] = {}
         for _ in range(count):
             key = self._string().decode()
             found[key] = self._value(self._number("<I"))
+
         return found
 
     def tensor(self) -> tuple[str, int, int]:
@@ -135,6 +141,7 @@ class _Reader:
         dimensions = self._number("<I")
         if dimensions > _MAX_DIMENSIONS:
             raise ValueError(f"a tensor has {dimensions} dimensions")
+
         sizes = [self._number("<Q") for _ in range(dimensions)]
         self._number("<I")  # its type
         return name, math.prod(sizes), self._number("<Q")
@@ -153,12 +160,14 @@ class _Reader:
             return self._string().decode(errors="replace")
         if kind != _ARRAY:
             return self._number(_SCALARS[kind])
+
         kind = self._number("<I")
         count = self._number("<Q")
         if kind == _STRING:
             return [self._string() for _ in range(count)]
         if kind == _ARRAY:
             return [self._value(_ARRAY) for _ in range(count)]
+
         item = _SCALARS[kind]
         raw = self._bytes(count * struct.calcsize(item))
         return [value for (value,) in struct.iter_unpack(item, raw)]

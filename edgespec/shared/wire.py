@@ -80,6 +80,7 @@ class FlowLimited(Connection):
         writes = self.protocol.data_to_send()
         if self.transport.is_closing():
             return
+
         data = b"".join(writes)
         if data:
             self.transport.write(data)
@@ -295,6 +296,7 @@ class Wire:
                 self.ws.inflow.proven |= isinstance(event, Linked)
                 self._handle(event)
                 why = f"bye: {shown(event.reason)}" if isinstance(event, Bye) else why
+
         return why
 
     def _write(self, data: bytes) -> None:

@@ -182,6 +182,7 @@ class Daemon:
         """Does what `keep_model` asked for last."""
         if self._keep == self.loaded:
             return
+
         if self.loaded:
             self._forget_all()
             self.drafter.shutdown()
@@ -214,6 +215,7 @@ class Daemon:
             return [(behind[0], ())]
         if not isinstance(self.starts.rule, BestFirstRule):
             return shared(parts, self.starts.rule.sequences, None, self.clock(), self.outlet.rtt_s)
+
         return shared(parts, self.drafter.together, self.curve, self.clock(), self.outlet.rtt_s)
 
     def _expected_s(self, work: Work) -> float:
@@ -229,6 +231,7 @@ class Daemon:
             self._isolated(work[0][0], self._read)
             self.stats.drafting_s += self.clock() - began
             return
+
         found = self._evaluate(work)
         took = self.clock() - began
         leaves = sum(len(proposals) for *_, proposals in found)
@@ -236,6 +239,7 @@ class Daemon:
         self.reading.drafted(took)
         if not found:
             return
+
         self.stats.steps += 1
         if self.curve is not None and self.drafter.rows - before == leaves:  # nothing but leaves was evaluated
             self.curve.sample(leaves, took)
@@ -279,6 +283,7 @@ class Daemon:
         trees = list[Tree]()
         if not self.outlet.writable or self.outlet.wait_s(now):
             return
+
         for number in [number for number, one in self._requests.items() if one.due(now, end, self.outlet.rtt_s)]:
             if nodes >= FRAME_NODES:
                 break
@@ -324,6 +329,7 @@ class Daemon:
                 self._decline(about.request, about.epoch, str(error) if expected else FAILED, keep=expected)
             if isinstance(error, ModelError):
                 self._check_model()
+
         return None
 
     def _check_model(self) -> None:
@@ -373,6 +379,7 @@ class Daemon:
         if message.prompt_len + self.starts.rule.max_depth >= self.drafter.context:
             self._decline(message.request, message.epoch, f"the draft model's context is {self.drafter.context} tokens")
             return
+
         drafting = self.starts.drafting(message)
         self.drafter.open(message.request, drafting.to_read, message.cache_scope)
         self._requests[message.request] = drafting
@@ -383,6 +390,7 @@ class Daemon:
         drafting = self._requests.get(message.request)
         if drafting is None or drafting.epoch != message.epoch:
             return
+
         chosen = message.pass_us > 0  # by a pass: neither the rest of a prompt nor a piece of an answer for the queue
         matched = drafting.commit(message.prefix_len, message.tokens, message.prefix_hash, chosen=chosen)
         drafting.rhythm.committed(message.pass_us / 1e6, self.clock())

@@ -55,6 +55,7 @@ class Announcements(Generic[T]):
         if known is not None and known.value == value:
             self._entries[name] = known
             return True
+
         victim = self._victim_for(frozenset(hosts))
         if victim is not None:
             if self._entries[victim].failures == 0:
@@ -86,6 +87,7 @@ class Announcements(Generic[T]):
                 return max(same, key=lambda name: self._entries[name].failures)
         if len(self._entries) >= MAX_ENTRIES:
             return max(self._entries, key=lambda name: self._entries[name].failures)
+
         return None
 
 
@@ -208,6 +210,7 @@ class Browser:
             self._choice = []
             self._complain("no interface leads to a network")
             return
+
         try:
             if self._zeroconf is None:
                 self._zeroconf = AsyncZeroconf(interfaces=choice)
@@ -244,6 +247,7 @@ class Browser:
         """Checks the announcements that found no room when they arrived."""
         if self._zeroconf is None:
             return
+
         zeroconf = self._zeroconf.zeroconf
         records = zeroconf.cache.async_entries_with_name(self._kind.service)
         names = {record.alias for record in records if isinstance(record, DNSPointer)}
@@ -260,6 +264,7 @@ class Browser:
         if info.load_from_cache(zeroconf):
             self._note(name, info)
             return
+
         while len(self._resolving) >= MAX_RESOLVING:
             oldest = next(iter(self._resolving))
             del self._resolving[oldest]
@@ -296,9 +301,11 @@ def read_announcement(
         return None
     if not re.fullmatch(r"[0-9a-f]{16}", key_hash) or not re.fullmatch(r"[0-9a-f]{64}", tls_hash):
         return None
+
     hosts = sorted((host for host in info.parsed_scoped_addresses() if _is_of_use(host, networks)), key=_rank)
     if not hosts or not info.port:
         return None
+
     name = "".join(c for c in info.name.removesuffix(f".{kind.service}") if c.isprintable())
     addresses = tuple(Address(host, info.port) for host in hosts[:MAX_ADDRESSES])
     return Found(name[:64], addresses, info.port, key_hash, bytes.fromhex(tls_hash))

@@ -70,9 +70,11 @@ class _Fetching(Handler):
         if len(self._data) < piece.size:
             self._link.send(Fetch(len(self._data)))
             return
+
         data = bytes(self._data)
         if hashlib.sha256(data).digest() != piece.digest:
             raise RemoteProtocolError("malformed", "the tokenizer has another SHA-256 than the gateway named")
+
         self._store.keep(data)
         self._end(data)
 

@@ -117,6 +117,7 @@ class Link:
     def _look(self) -> None:
         if self._wire.over:
             return
+
         if self.writable:
             self._looking = False
             self._handler.on_writable()

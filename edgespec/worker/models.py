@@ -51,6 +51,7 @@ def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translator |
         return None
     if draft.order != "best-first":
         raise ConfigError(f'`draft.target` needs order = "best-first", not "{draft.order}"')
+
     from edgespec.llamacpp.tokenizer import translation  # most workers translate nothing
 
     return translation(resolve_model(draft.target), resolve_model(draft.model), drafter.tokenizer_digest)

@@ -119,6 +119,7 @@ class Pairing(Generic[Record]):
                 break
             self._answered.clear()
             await asyncio.sleep(wait_s)
+
         return self._paired
 
     async def nearby(self, browser: Browser, listen_s: float = LISTEN_S) -> Record | None:
@@ -160,6 +161,7 @@ class Pairing(Generic[Record]):
                 f"mDNS shows {announced} gateway{'s' * (announced > 1)} on this network, and not the one that shows "
                 "this code, so nothing was sent; check the code, or give the gateway's address."
             )
+
         return None
 
     def check(self, spki: bytes) -> None:
@@ -173,6 +175,7 @@ class Pairing(Generic[Record]):
         refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
         if refused:
             raise min(refused, key=lambda error: isinstance(error, PairingFailed) and error.reason is Reason.ABANDONED)
+
         silent = [str(error) for error in self._tried.values() if error is not None]
         if others:
             what = (
@@ -180,6 +183,7 @@ class Pairing(Generic[Record]):
                 "sent there; check the code, or give the address that is shown with it."
             )
             raise PairingError(" ".join([what, *silent]))
+
         raise NoGatewayError(" ".join(silent) or f"No address of a {self._who} was given.")
 
     def _may_have_time_later(self, address: Address) -> bool:

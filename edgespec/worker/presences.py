@@ -39,4 +39,5 @@ class Presences:
 
         for presence in self.each:
             fields.update(presence.status())
+
         return fields

@@ -42,6 +42,7 @@ def invitation(event: Mapping[str, Any]) -> str:
         )
     if "paired" in event:
         return f"Paired with the peer {event['paired']['name']} ({event['paired']['id']})."
+
     return f"An attempt failed: {event['message']} ({event['left']} left)."
 
 
@@ -64,6 +65,7 @@ def _lines(status: Mapping[str, Any], parts: Sequence[WorkerPart]) -> Iterator[t
     if status["state"] == "starting":
         yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s)"
         return
+
     yield (
         "worker",
         f"{status['name']} ({status['id']}), edgespec {status['version']}, up {duration(status['uptime_s'])}",

@@ -176,6 +176,7 @@ class Service(Handler):
         drafter = self.daemon.drafter
         if draft.target or draft.order != "best-first":
             raise TokenizerMismatch(f'{refused} Set `draft.order` to "best-first", and no `draft.target`.')
+
         log.info("the target has another tokenizer; fetching it")
         fetch = partial(fetching.fetch_tokenizer, self._addresses.now, self.identity, self.gateway.pin)
         store = fetching.TokenizerStore(key_id(self.identity.key.public), self.gateway.paired_at)
@@ -304,6 +305,7 @@ class Service(Handler):
 
         if not self.daemon.loaded:
             return LOADING
+
         return None
 
     def _on_presence(self) -> None:
@@ -317,6 +319,7 @@ class Service(Handler):
         self._announced = because
         if (because is None) == (before is None):
             return
+
         self.daemon.pause(because is not None)
         if self._link is not None:
             self._link.send(Resume() if because is None else Pause(because))
@@ -396,8 +399,10 @@ def paired_gateway(gateways: PairedGateways) -> PairedGateway:
         raise PairingError(
             "This worker is not paired with a gateway; ask its operator for a code and run `edgespec pair`."
         )
+
     latest = max(known, key=lambda gateway: gateway.paired_at)
     if latest.min_version > VERSION:
         text = f"Gateway {latest.name} was paired at version {latest.min_version} of the protocol"
         raise PairingError(f"{text}, and this program speaks {VERSION}: update it, or pair again.")
+
     return latest

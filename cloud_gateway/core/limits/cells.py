@@ -221,6 +221,7 @@ class Cells:
         others = [loser for loser in losers if loser.key != room.key]
         if not others:
             return False
+
         lost_s = self._reading_s(others)
         unread = room.tokens - room.read
         to_come = room.longest - self.rows - room.tokens
@@ -280,6 +281,7 @@ class Cells:
 
         running = {room.key for room in self._running}
         contending = running | {room.key for room in self._waiting}
+
         # 1. A key waits for others: each has an equal part of the time.
         if len(contending) > len(running):
             part = len(running) / len(contending)

@@ -54,6 +54,7 @@ class Conduct:
         """
         if claimed <= 0 or not self._keys:
             return None
+
         books = self._drafts.setdefault(worker, {})
         share = min(1.0, MAX_CLAIM / claimed)
         _enter(books, key, (now, claimed * share, accepted * share))
@@ -62,6 +63,7 @@ class Conduct:
         bad = [(claims, hits) for claims, hits in judged if hits < WORTH * claims]
         if len(bad) < self._keys or 2 * len(bad) <= len(judged):
             return None
+
         won = sum(hits for _, hits in bad) / sum(claims for claims, _ in bad)
         return f"{len(bad)} of {len(judged)} API keys accepted {won:.0%} of what its probabilities claim"
 
@@ -73,6 +75,7 @@ class Conduct:
         """
         if not self._keys or reason in HARMLESS:
             return None
+
         books = self._faults.setdefault(worker, {})
         of_one_key = max(1, MAX_FAULTS // self._keys)
         _enter(books, request_of, now)

@@ -75,6 +75,7 @@ class Quotas:
         account = self._accounts.get(key)
         if not limit or account is None:
             return {}
+
         _fill(account, limit, now)
         return {
             "x-ratelimit-limit-tokens": str(limit),
@@ -117,12 +118,14 @@ class Visit:
         limit = self._limits.tokens_per_minute
         if not limit:
             return
+
         _fill(self._account, limit, now)
         if tokens > limit:
             raise _limited(f"may use {limit} tokens a minute, and this asks for up to {tokens}", "lower 'max_tokens'")
         if tokens > self._account.tokens:
             wait_s = (tokens - self._account.tokens) * WINDOW_S / limit
             raise _limited(f"may use {limit} tokens a minute", f"come back in {wait_s:.0f} s", wait_s)
+
         self._account.tokens -= tokens
         self._tokens += tokens
 

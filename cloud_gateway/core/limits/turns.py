@@ -55,6 +55,7 @@ class Turns(Generic[T]):
                 self._running[key] += 1
                 self._last[key] = next(self._turn)
                 return item
+
         return None
 
     def put_back(self, key: str, item: T) -> None:

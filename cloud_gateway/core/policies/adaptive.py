@@ -107,6 +107,7 @@ class Adaptive(Policy):
         """
         if missing := sorted(STATE - learnt.keys()):
             raise ValueError(f"what policy `adaptive` carried over lacks {', '.join(missing)}")
+
         self.carried = learnt
         self.tree_model.local.resume(learnt["local hits"])
         self.tree_model.worker.resume(learnt["worker hits"])
@@ -170,6 +171,7 @@ class Adaptive(Policy):
             return draft
         if waiting.value_s > 0 and waiting.due is not None and not self.completion.passes:
             return self._wait(waiting.due, costs, now)
+
         return verify
 
     def _begin(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> None:
@@ -270,6 +272,7 @@ class Adaptive(Policy):
 
         if situation.costs.local_step_s is None or not situation.estimate.leaves:
             return None
+
         first = best_first_pass(situation)
         run = best_run(situation, first, extendable)
         if run is None:
@@ -277,6 +280,7 @@ class Adaptive(Policy):
             return None
         if self.completion.passes:
             return self._next_pass(run, situation.costs)
+
         bare = worker is not None and verifies_nothing
         return self._first_pass(run, situation.costs, max(waiting.value_s, 0.0), limited=limited, bare=bare)
 
@@ -355,11 +359,13 @@ class Adaptive(Policy):
         """Why the gateway drafts."""
         if link is None:
             return "no worker drafts for it"
+
         away = f"{link.rtt_s * 1000:.0f} ms"
         if self.guard.mode != "normal":
             return f"with the worker, {away} away, it was slower than without it"
         if not link.ready:
             return "the worker was still reading the prompt"
+
         return f"at {away} it was faster to draft here while the worker was on another path"
 
     def priced(self, leaves: Sequence[Node], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
@@ -396,5 +402,6 @@ class Adaptive(Policy):
         """Only if a worker that streams may be on the path, and no frame has shown yet whether it is."""
         if self._link is None or not self._link.ready or self.worker.diverged or self.guard.mode != "normal":
             return False
+
         # A root that somebody had proposed says where the worker is better than any entropy.
         return self.settings.phi != "learnt" or (at_leaf and not tree.root.owner)

@@ -176,6 +176,7 @@ class Timeline:
         """When the level at `position` is due, and how likely."""
         levels = max(position - self.frontier, 1)
         level_s = self.level_s(link)
+
         # A round trip, half a step on average until the worker sees the commit, and the step of the next level.
         corrected_s = link.rtt_s + 1.5 * link.step_s
 
@@ -221,4 +222,5 @@ class Timeline:
         left = comes / (comes + 1 - chance)
         if left >= 1 - certain:
             return Expected(left, mean_s, late_s, mean_s)
+
         return Expected(1.0, late_s, NEVER, mean_s)

@@ -89,6 +89,7 @@ class ColocatedTree(Policy):
         leaves = tree.tree.most_probable(min(self.sequences, costs.cheap_leaves), deepest)
         if costs.local_step_s is None or tree.depth() >= k or self._passes >= k or not leaves:
             return Verify(tree.best(self.settings.verify_nodes))
+
         self._passes += 1
         return Draft(tuple(leaves), self.width)
 
@@ -114,6 +115,7 @@ class Amusd(Policy):
             return Verify(tree.best(self.settings.verify_nodes))
         if link is None:
             return Verify(())
+
         self._waits_since = now if self._waits_since is None else self._waits_since
         silent = self._waits_since + link.rtt_high_s + SILENT_STEPS * link.step_s
         return Wait(silent) if now < silent else Verify(())

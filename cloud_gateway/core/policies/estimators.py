@@ -46,6 +46,7 @@ class RttEstimator:
         cut = measured(rtt_s)
         if cut is None:
             return
+
         rtt_s = cut
         if self.srtt_s is None:
             self.srtt_s = rtt_s
@@ -197,6 +198,7 @@ class StepCurve:
             if least_s < self._values[rows]:
                 self._offered[rows] = self.samples
                 return rows, least_s
+
         return None
 
     def __call__(self, rows: int) -> float:

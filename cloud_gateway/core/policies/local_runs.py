@@ -76,6 +76,7 @@ def best_first_pass(situation: Situation) -> FirstPass:
         if (value_s - step_s, leaves) > best:
             best = (value_s - step_s, leaves)
             chosen = FirstPass(leaves, step_s, value_s)
+
     return chosen
 
 
@@ -104,6 +105,7 @@ def best_run(situation: Situation, first: FirstPass, extendable: Node | None) ->
         return best
     if best is None or extending.value_s - extending.read_ahead_s >= best.value_s - best.read_ahead_s:
         return extending
+
     return best
 
 

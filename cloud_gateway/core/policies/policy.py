@@ -286,6 +286,7 @@ def shared(step_s: float, points: Points, sharing: float, leaves: int) -> tuple[
     `leaves`. Beyond the most that `points` has, time grows with the leaves."""
     if not points:
         return step_s / sharing, ()
+
     widest, slowest_s = points[-1]
 
     def share_s(each: int) -> float:

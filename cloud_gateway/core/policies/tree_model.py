@@ -298,6 +298,7 @@ class TreeModel:
             if self._sources_help:
                 gain += _evidence(node)
             gains[node] = gain + (worker_nats if _by_worker(node) else local_nats)
+
         return gains
 
     def learn(self, tree: CandidateTree, width: int) -> Walked:
@@ -347,6 +348,7 @@ class TreeModel:
                 return Walked(tokens_hit, missed=any(child.remote for child in drafted))
             tokens_hit += following.remote
             node = following
+
         return Walked(tokens_hit, missed=False)
 
     def _proposed(self, node: Node, children: Mapping[int, Node]) -> Iterator[tuple[Hits, Sequence[Node]]]:

@@ -79,16 +79,19 @@ class WanSpec(Policy):
         if not link.ready:
             cheap = costs.local_s <= costs.verify_s(1)
             return self._local.draft(tree, costs) if cheap else self._verify(tree)
+
         if self._waits_since is None:
             self._waits_since = now
         due = self._due(link)
         if self._t_update + link.rtt_s > now and not self._late:
             return self._meanwhile(tree, costs, now, due)
+
         lateness = max(due, self._waits_since) + (self.k - tree.depth()) * link.step_s + self._patience(link)
         if now >= lateness or self._late:
             self._late = True
             self._fall_back()
             return self._local.draft(tree, costs)
+
         self._drafting = False
         return Wait(lateness)
 
@@ -165,6 +168,7 @@ class RollingK:
         self._rates.append(accepted / proposed if proposed > 0 else 0.0)
         if len(self._rates) < self.WARM_UP:
             return
+
         mean = sum(self._rates) / len(self._rates)
         if mean > 0.9 and self.k < self.most:
             self.k += 1

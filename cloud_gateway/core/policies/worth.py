@@ -81,9 +81,11 @@ class Prices:
 
         if self.probe is None:
             return best_count
+
         tried, min_s = self.probe
         if 0 <= tried <= len(survival) and token_s * sum(survival[:tried]) - min_s > best_s:
             return tried
+
         return best_count
 
 
@@ -120,6 +122,7 @@ class Level:
                 best_s = value_s
             elif self._alone:  # all rows cost the same, so that no further one pays
                 break
+
         return best_s
 
 
@@ -141,6 +144,7 @@ def run_s(first_s: float, decay: float, step_s: float, known_value_s: Sequence[f
         if level_s <= step_s:
             break
         level_s *= decay
+
     return best_s
 
 
@@ -153,6 +157,7 @@ def run_tokens(first_s: float, decay: float, step_s: float, token_s: float) -> f
             break
         tokens += level_s / token_s
         level_s *= decay
+
     return tokens
 
 
@@ -165,6 +170,7 @@ def per_pass_s(first_s: float, decay: float, step_s: float, alternative_s: float
         value_s += level_s - step_s
         best_s = max(best_s, value_s / levels)
         level_s *= decay
+
     return best_s
 
 
@@ -235,4 +241,5 @@ def _deepened_s(costs: Costs, shares: Sequence[float], limit: int, width: int, r
         if token_s >= best_s:
             break
         best_s = token_s
+
     return best_s

@@ -89,6 +89,7 @@ class Assignments:
         for assignment in self.given.values():
             body = Commit(self.request, assignment.epoch, start, tokens, prefix.digest, *times, depth)
             messages.append(Send(assignment.worker, body, diverged=not outcome.at_leaf))
+
         return messages
 
     def _shares(self) -> Iterator[Send]:
@@ -161,6 +162,7 @@ class RemoteAnswer:
         end = next((at for at, token in enumerate(path, 1) if token in self._stops), len(path))
         if not end:
             return None
+
         start = len(self._tree.prefix)
         piece = list(path[:end])
         self._tree.advance(piece)

@@ -218,6 +218,7 @@ class Assignment:
 
         if not self.audited:
             return
+
         for row, node in candidates:
             token = chosen.get(flat.parents[row])
             if token is not None and node.parent is not None:

@@ -185,6 +185,7 @@ class Generation:
         effects = self._take_in(event, own_time)
         for listener in self._listeners:
             listener.handled(event, effects, now)
+
         return effects
 
     def note(self, note: Note, now: float) -> None:
@@ -237,6 +238,7 @@ class Generation:
 
         for listener in self._listeners:
             listener.decided(link, costs, now, action)
+
         return action
 
     def ask_sources(self) -> Iterator[str]:
@@ -259,6 +261,7 @@ class Generation:
         chosen = self._guide.select(self.tree, nodes, self.context_left)
         for listener in self._listeners:
             listener.guided(nodes, chosen)
+
         return chosen
 
     def flatten(self, nodes: Sequence[Node]) -> FlatTree:
@@ -286,6 +289,7 @@ class Generation:
         assignment = self.assignments.given.get(event.worker)
         if assignment is None:
             return ()
+
         if event.why in ("declined", "useless"):
             self.assignments.excluded.add(event.worker)
         effects = self._release(assignment, RELEASED[event.why])
@@ -330,6 +334,7 @@ class Generation:
         self.policy.received(merged, now)
         if merged.fresh:
             return (FrameTaken("used", event.worker, merged),)
+
         return (FrameTaken("stale", event.worker, merged),)
 
     # --- one round -----------------------------------------------------------------------------------------------
@@ -349,6 +354,7 @@ class Generation:
         chosen = Chosen(taken.rows, taken.tokens, self._for_client(event.rows, taken, finish))
         if finish is None:
             return [*commits, chosen, *self.assignments.useless(len(self.request.tokens))]
+
         return [*commits, chosen, *self._finish(finish)]
 
     def _for_client(self, rows: Rows, taken: Walk, finish: Finish | None) -> TokensEvent | None:
@@ -362,6 +368,7 @@ class Generation:
         top = self.request.top_logprobs
         if top is None:
             return TokensEvent(tuple(shown))
+
         return TokensEvent(tuple(shown), walk_logprobs(rows.logits, taken, top)[: len(shown)])
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
@@ -412,6 +419,7 @@ class Generation:
             return "stop"
         if self.remaining <= 0:
             return "length"
+
         return None
 
     # --- failures and ends ---------------------------------------------------------------------------------------
@@ -424,6 +432,7 @@ class Generation:
                 return self._decode_plainly(event.what)
         if event.scope == "own-pass" and self.retries.alone:
             return self._finish("error", f"The target model failed on this request ({event.what}); please try again.")
+
         self.retries.count += 1
         self.retries.alone = True
         return self._decode_plainly("a pass of the target model failed", slot=True)

@@ -150,6 +150,7 @@ def added(left: Any, right: Any) -> Any:
     if isinstance(left, dict):
         both = left.keys() & right.keys()
         return left | right | {key: added(left[key], right[key]) for key in both}
+
     return left + right if isinstance(left, int | float) else left or right
 
 
@@ -217,6 +218,7 @@ class RequestBounds(Struct, frozen=True, kw_only=True):
         """Raises ClientError 400 naming an option that the operator has not allowed."""
         if requested is None:
             return
+
         for name in OPTIONS:
             value = getattr(requested, name)
             if value is not None and name not in self.client_options and value not in ALWAYS.get(name, ()):

@@ -62,6 +62,7 @@ class RequestTime:
         self._read_s = costs.paused_s
         if not self._skipped_s:
             return costs
+
         return replace(costs, paused_s=costs.paused_s - self._skipped_s)
 
 
@@ -104,6 +105,7 @@ class Rounds:
         self.drafting = isinstance(action, Draft)
         if isinstance(action, Wait):
             return Wait(action.until + self._time.lost_s)
+
         return action
 
     def bound(self, action: Action, tree: CandidateTree, now: float) -> Action:

@@ -86,6 +86,7 @@ class Merit:
         record.accepted = record.accepted + accepted
         if not rounds:
             return
+
         record.useless = 0 if accepted else record.useless + 1
         mean = record.means.pop(key, START)
         weight = WEIGHT * min(1.0, rounds / FULL_ROUNDS)

@@ -41,6 +41,7 @@ class Answers:
         text = [*self._tail, *answer]
         if not answer or len(self._suffixes.text) + len(text) >= MAX_TOKENS:
             return False
+
         self.count += 1
         self._suffixes.append(-self.count)  # no token: no match goes from one answer into the next
         for token in text:
@@ -49,6 +50,7 @@ class Answers:
         self._state = self._match = 0  # states were split
         for token in self._recent:
             self._state, self._match = self._suffixes.step(self._state, self._match, token)
+
         return True
 
     def committed(self, tokens: Sequence[int]) -> None:
@@ -66,9 +68,11 @@ class Answers:
         """The most likely continuations of the longest match, by their survival."""
         if not self.count:
             return ()
+
         self.why = self.rate.refusal(self._match)
         if self.why is not None:
             return ()
+
         ends = list(self._suffixes.ends(self._state))
         found = likeliest(self.rate, self._match, ends, self.following, room)
         self.why = None if found else f"no continuation of a match of {self._match} tokens is likely enough"
@@ -124,6 +128,7 @@ class Archive:
         share = self.max_tokens // MAX_SHARE
         if not scope or not completion or entry.size > share:
             return
+
         while self._held.get(scope, 0) + entry.size > share:
             self._drop(next(old for old in self._entries if old.scope == scope))
         while self.tokens + entry.size > self.max_tokens:
@@ -136,6 +141,7 @@ class Archive:
         """Completions of prompts that begin as this one does for half of its length or more, latest first."""
         if not scope:
             return []
+
         half = prompt[: (len(prompt) + 1) // 2]
         found = list[Sequence[int]]()
         for entry in reversed(self._entries):
@@ -143,6 +149,7 @@ class Archive:
                 found.append(entry.completion)
                 if len(found) == MAX_FOUND:
                     break
+
         return found
 
     def _drop(self, entry: Entry) -> None:

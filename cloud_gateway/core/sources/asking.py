@@ -61,6 +61,7 @@ class Sources:
         tokens = tree.prefix.tokens[self._taken : self._taken + MAX_TAKEN]
         if not tokens:
             return
+
         self._taken += len(tokens)
         for source in self._sources:
             source.committed(tokens)

@@ -74,6 +74,7 @@ def likeliest(rates: Rates, match: int, ends: Sequence[int], following: Followin
                 found.append(Suggestion(parent, token, chance))
                 serial += 1
                 heapq.heappush(ahead, (negative * chance, serial, len(found) - 1, places, level + 1))
+
     return found
 
 
@@ -181,6 +182,7 @@ class Suffixes:
         if state < 0:
             self._attach(new, 0)
             return
+
         found = follow[state][token]
         if length[found] != length[state] + 1:
             found = self._split(found, state, token)
@@ -198,6 +200,7 @@ class Suffixes:
         while state >= 0 and follow[state].get(token) == found:
             follow[state][token] = part
             state = link[state]
+
         return part
 
 
@@ -229,6 +232,7 @@ class Lookup:
         self.why = self.rate.refusal(match)
         if self.why is not None:
             return ()
+
         found = likeliest(self.rate, match, list(self._suffixes.earlier()), self._suffixes.following, room)
         self.why = None if found else f"no continuation of a match of {match} tokens is likely enough"
         return found

@@ -194,6 +194,7 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
         )
     if not data.startswith(MAGIC) or len(data) <= start:
         raise TraceError("it is not an edgespec trace, or its header is corrupt.")
+
     public = data[len(MAGIC) : len(MAGIC) + KEY_BYTES]
     body = data[start:]
     try:
@@ -207,6 +208,7 @@ def unseal(data: bytes) -> tuple[Trace, bytes]:
         raise TraceError(f"its content cannot be read ({error}); another version of edgespec made it.") from None
     if (name := trace.header.settings.name) not in NAMES:
         raise TraceError(f"its policy {name!r} is not in this version; another version of edgespec made it.")
+
     return trace, public
 
 

@@ -176,6 +176,7 @@ class Player:
         self.points.update(event.curve)
         if len(self.tree.tree) != event.size:
             raise ValueError(f"the tree has {len(self.tree.tree)} candidates where it had {event.size}")
+
         action = self.generation.decide(self.link, self.costs, now)
         self._nodes = [self.node(number) for number in event.act.nodes] if event.act.kind == "verify" else ()
         return act_of(action)
@@ -198,6 +199,7 @@ class Player:
         given = self.generation.assignments.given.get(event.worker)
         if given is None:
             raise ValueError("a frame came while its worker was not assigned")
+
         digest = self.tree.prefix.digest_at(event.prefix_len) if event.on_path else NO_PREFIX
         frame = Tree(
             self.generation.id, given.epoch, event.prefix_len, digest,
@@ -279,4 +281,5 @@ def check(recorded: Trace, controller: Policy | None = None) -> Check:
             count += 1
             if not moment.same:
                 differences.append(Difference(count, moment.now, moment.event.act, moment.decided))
+
     return Check(count, differences)

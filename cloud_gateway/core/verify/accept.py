@@ -62,6 +62,7 @@ def flatten(root: Node, nodes: Sequence[Node]) -> FlatTree:
     parents = [-1, *[row_of.get(node.parent, len(rows)) for node in ordered]]
     if any(map(ge, parents, count())):
         raise ValueError("a node was chosen without its parent")
+
     tokens = [root.token, *[node.token for node in ordered]]
     return FlatTree(tokens, parents, [0, *[node.position - base for node in ordered]], ordered)
 
@@ -112,11 +113,13 @@ def at_open_end(flat: FlatTree, taken: Walk) -> bool:
     """
     if all(node.evidence is None for node in flat.nodes):
         return taken.at_leaf
+
     children = flat.children()
     for row, token in zip(taken.rows, taken.tokens, strict=True):
         drafted = {tok for tok, child in children[row].items() if flat.nodes[child - 1].drafted}
         if drafted and token not in drafted:
             return False
+
     return True
 
 
@@ -131,6 +134,7 @@ def token_logprob(logits: NDArray[np.floating], token: int, top: int) -> TokenLo
     """
     x = finite(logits).astype(np.float64)
     x -= x.max()
+
     # No dot product and no sorting of all: np.exp and the sum are one pass each.
     x -= np.log(np.exp(x).sum())
     np.maximum(x, MIN_LOGPROB, out=x)

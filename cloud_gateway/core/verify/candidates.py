@@ -85,9 +85,11 @@ class CandidateTree:
         state = self._sources.get(source) or self._sources.setdefault(source, _Source())
         if frame.first != state.next_id:
             raise shape_error("ids", f"node ids continue at {frame.first}, not at {state.next_id}")
+
         state.next_id += len(frame.tokens)
         if self.prefix.digests.get(frame.prefix_len) != frame.prefix_hash:
             return Merged(stale=len(frame.tokens), prefix=False)
+
         fresh = stale = 0
         reached = diverged_at = -1
         base = frame.prefix_len - 1
@@ -130,6 +132,7 @@ class CandidateTree:
         _mark_remote(where, frame)
         if reached - base > MAX_DEPTH:
             raise shape_error("depth", f"a node lies {reached - base} tokens below its prefix")
+
         diverged_at = diverged_at if diverged_at >= reached else -1
         known = len(frame.tokens) - fresh - stale
         return Merged(fresh, known, stale, reached=reached, diverged_at=diverged_at, base=base)
@@ -140,6 +143,7 @@ class CandidateTree:
         known = parent.children.get(token)
         if known is None:
             return self._append(parent, token, cost, entropy, owner)
+
         if not known.drafted:
             self._adopt(known, cost, entropy, owner)
         return known
@@ -180,6 +184,7 @@ class CandidateTree:
                 named = state.where.items()  # without a call for each of them, which would take as long as the rest
                 state.where = {wire: at for wire, at in named if (at if isinstance(at, int) else at.position) >= oldest}
                 state.limit = max(4 * len(state.where), MIN_NAMED)
+
         return matched
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:

@@ -67,6 +67,7 @@ class Guide:
                 chosen.append(node)
             else:
                 self._missing.add(node.parent)
+
         return chosen
 
     def _force(self, tree: CandidateTree, node: Node, limit: int) -> list[Node]:
@@ -77,6 +78,7 @@ class Guide:
                 break
             node = added
             forced.append(node)
+
         return forced
 
 

@@ -40,6 +40,7 @@ class Chooser:
         self.constraint = constraint
         if sampling.seed is None and not self.processor.greedy:
             raise ValueError("sampling at a temperature needs a seed: draw one before")
+
         self.seed = sampling.seed or 0
         self.length = len(prompt)
         """Tokens of prompt and committed answer, so also the position of the next token."""

@@ -160,6 +160,7 @@ class Line:
         """What may follow the last pair, and then: nothing before the first one."""
         if self._last is None:
             return []
+
         held = self._kv.length
         levels = list[Level]()
         states = self._last
@@ -212,6 +213,7 @@ class EagleDrafts:
         fits = head.join.shape == (width, target.embedding.shape[1] + width)
         if not fits or int(head.tokens.max()) >= target.vocab_size:
             raise ModelError(UNFIT)
+
         self._head = head.on(target.device)
         self._target = target
         self._lines = dict[int, Line]()
@@ -256,6 +258,7 @@ def beside(target: TorchTarget, digest: bytes, files: Sequence[Path]) -> dict[st
             found[kind] = EagleDrafts(EagleHead.load(path, digest), target)
         else:
             found[kind] = MedusaHeads(Heads.load(path, digest), target)
+
     return found
 
 

@@ -108,6 +108,7 @@ class LocalDraft(Drafter):
         size = self._target_vocab_size
         if size is None or size == self.vocab_size:
             return rank
+
         missing = max(size - self.vocab_size, 0)
 
         def fitted(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:

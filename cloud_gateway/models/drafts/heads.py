@@ -74,6 +74,7 @@ class HeadTensors:
             fits = False
         if not fits:
             raise ModelError(f"The heads in {path} have shapes that do not fit each other; train them again.")
+
         return heads
 
 
@@ -131,6 +132,7 @@ class MedusaHeads:
         hidden = self._target.hidden(slot)
         if hidden is None:
             return []
+
         chances = self._heads(hidden.to(self._heads.down.dtype)).softmax(-1)
         best = chances.topk(min(WIDTH, chances.shape[-1]))
         tokens = self._heads.tokens[best.indices].tolist()

@@ -59,6 +59,7 @@ class TranslatedDraft(LocalDraft):
         """As `LocalDraft`. Raises ModelError too where there is no text to begin with."""
         if not self._translates:
             return super().open(request, tokens, scope)
+
         text = CommittedText(self._pair)
         certain = text.commit(tokens)
         if not certain:
@@ -67,12 +68,14 @@ class TranslatedDraft(LocalDraft):
             text.tail_tokens = []
         if not certain:
             raise ModelError("the draft model has no token to begin with")
+
         self._translated[request] = _Request(text)
         return super().open(request, certain, scope)
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
         if not self._translates:
             return super().commit(request, tokens)
+
         state = self._translated[request]
         state.going_on = {
             path[len(tokens) :]: rest for path, rest in state.going_on.items() if path[: len(tokens)] == tuple(tokens)
@@ -88,6 +91,7 @@ class TranslatedDraft(LocalDraft):
         """As `LocalDraft`. Nothing is proposed after a token that has no text."""
         if not self._translates:
             return super().draft(asked)
+
         found = [dict[TokenPath, Proposal]() for _ in asked]
         read = [self._read(one, own) for one, own in zip(asked, found, strict=True)]
         if drafting := [one for one in read if one.paths]:
@@ -151,6 +155,7 @@ class TranslatedDraft(LocalDraft):
                 row[first] = np.logaddexp(row[first], logits[token])
                 if rest:
                     state.going_on.setdefault((*path, first), rest)
+
         return row
 
     def _following(self, state: _Request, path: TokenPath, text: bytes, piece: bytes) -> Sequence[int]:

@@ -61,6 +61,7 @@ class SlotKv:
         needed = self.length + rows
         if needed <= self.capacity:
             return
+
         capacity = max(MIN_ENTRIES, self.capacity)
         while capacity < needed:
             capacity *= 2
@@ -223,6 +224,7 @@ class HfForward:
         )
         if head:
             return [output.logits[0]]
+
         if self.prompt_states:
             self.hidden = [output.last_hidden_state[0]]
         return []
@@ -253,6 +255,7 @@ def _mask_kinds(config: Any) -> list[str]:
     if not set(kinds) <= MASKABLE:
         odd = ", ".join(sorted(set(kinds) - MASKABLE))
         raise ModelError(f"A model with layers of kind {odd} cannot verify trees; use one with plain attention.")
+
     return kinds
 
 
@@ -260,9 +263,11 @@ def _layer_shapes(model: Any) -> list[LayerShape]:
     """The shapes of the model's keys and values, from a pass over one token."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise ModelError(f"{type(model).__name__} takes no position ids, so it cannot verify trees; use another model.")
+
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     past = model(input_ids=ids, position_ids=ids, use_cache=True).past_key_values
     layers = getattr(past, "layers", None)
     if not layers or not all(isinstance(layer, DynamicLayer) and layer.is_initialized for layer in layers):
         raise ModelError(f"{type(model).__name__} has no KV cache that can be rolled back, so it cannot verify trees.")
+
     return [LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in layers]

@@ -139,6 +139,7 @@ def find_rows(products: Iterable[tuple[str, PlainLinear]], threads: Sequence[int
             break
         found = passed
         usable = number
+
     return Rows(sorted(found) if usable else (), usable)
 
 

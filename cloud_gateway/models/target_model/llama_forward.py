@@ -114,6 +114,7 @@ class LlamaForward:
                 f"`local_draft.layers` takes some of the target's {count} layers, from 0 to {count - 1} and in rising "
                 "order; `python -m edgespec_lab.train layers` finds good ones."
             )
+
         kept = copy.copy(self)
         kept._layers = [self._layers[index] for index in layers]
         kept.shapes = self.shapes[: len(layers)]
@@ -138,6 +139,7 @@ class LlamaForward:
         spare = self._rows.padded(rows) - rows if self.exact else 0
         ids = F.pad(torch.cat([part.ids for part in parts]), (0, spare))
         positions = F.pad(torch.cat([part.positions for part in parts]), (0, spare))
+
         # [n, 1, dim]: one angle per row for all heads. The lower half's sine is negated, so that rotating is a roll.
         cos = self._cos[positions]
         sin = self._sin[positions]
@@ -150,10 +152,12 @@ class LlamaForward:
             x = self._product(layer.down.plus, self._product(layer.up.times, h, self._product(layer.gate.silu, h)), x)
         if not head and not self.prompt_states:
             return []
+
         x = F.rms_norm(x, (self._width,), self._norm, self._eps)
         self.hidden = [x[span.first : span.end] for span in spans]
         if not head:
             return []
+
         logits = self._product(self._head, x)
         return [logits[span.first : span.end] for span in spans]
 
@@ -257,7 +261,9 @@ def _take(modules: list[Any], kernels: Kernels) -> PlainLinear:
             module.weight.data = weight[start : start + module.out_features]
             start += module.out_features
         return PlainLinear(weight, bias)
+
     packed = PackedLinear(weight, bias)
     for module in modules:
         module.weight.data = torch.empty(0, dtype=weight.dtype)
+
     return packed

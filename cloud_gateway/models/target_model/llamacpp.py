@@ -167,6 +167,7 @@ class LlamaCppTarget:
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         if not tokens:
             return
+
         base = len(self._table.held(slot))
         self._make_room(len(tokens), reads=True)
         rows = [Row(token, position, (slot,)) for position, token in enumerate(tokens, base)]
@@ -185,6 +186,7 @@ class LlamaCppTarget:
         sizes = [(len(work.tree), len(leaves(work.tree)) - 1) for work in batch]
         for work in batch:
             self._discard(work.slot)
+
         # For all groups at once: after the first one, trees share cells with their slots, and nothing can be moved.
         self._make_room(sum(rows for rows, _ in sizes))
         cut = groups(sizes, self._pass_rows, len(self._forks))
@@ -265,6 +267,7 @@ class LlamaCppTarget:
 
     def _decode(self, rows: list[Row]) -> None:
         alone = self.exact and len(rows) % MAX_EXACT_ROWS == 1
+
         # With logits, as the row has, since the last layer is computed for rows with logits only.
         company = [Row(0, 0, (self._company,), rows[-1].wants_logits)] if alone else []
         fits = self._llama.decode([*rows, *company])
@@ -272,6 +275,7 @@ class LlamaCppTarget:
             self._llama.trim(self._company, 0)  # the last cell, so the next row can use it
         if not fits:
             raise NoRoomError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
+
         self._order.filled += len(rows)
 
     def _make_room(self, rows: int, *, reads: bool = False) -> None:
@@ -342,6 +346,7 @@ class LlamaCppTarget:
                 bits = found if bits is None else bits
                 if not np.array_equal(found, bits):
                     return False
+
         return True
 
     def _self_test(self, counts: Sequence[int]) -> None:

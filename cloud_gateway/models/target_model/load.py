@@ -134,6 +134,7 @@ def _made(digest: bytes, kind: str, make: Callable[[Path], object]) -> Path:
         raise ModelError(
             f"The converted model cannot be written to {folder.parent} ({error.strerror or error}); make room there."
         ) from error
+
     return folder
 
 
@@ -174,6 +175,7 @@ def _convert(path: Path, part: Path, dtype: Dtype) -> None:
         packed = transformers.AutoModelForCausalLM.from_pretrained(
             path.parent, **source, dtype=dtype, quantization_config=unpack
         )
+
     # The loaded model's configuration names its file and quantisation; a new model of its class takes the weights.
     config = packed.config
     config.__dict__.pop("quantization_config", None)
@@ -212,6 +214,7 @@ def device_for(name: str) -> str:
     if name.startswith("cuda") and count <= int(name.partition(":")[2] or 0):
         there = f"only {count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         raise ModelError(f'`target.device` is "{name}" and there is {there} here; set it to "cpu" or "auto".')
+
     return name
 
 

@@ -81,6 +81,7 @@ class SlotTable:
             raise IndexError("every slot of the target is taken")
         if room + sum(slot.room for slot in self._slots if slot.busy) > self._capacity:
             raise IndexError(f"the KV cache has no room for {room} entries more")
+
         shared = [slot.reusable(tokens[:-1], scope) for slot in self._slots]
         donor, reused = self._most(shared)
         if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
@@ -134,6 +135,7 @@ class SlotTable:
                 over -= self._slots[i].room
                 self._slots[i] = _Slot()
                 evicted.append(i)
+
         return evicted
 
     def _order(self, scope: bytes) -> list[int]:
@@ -180,6 +182,7 @@ def entropy_on_host(scores: NDArray[np.float32]) -> float:
     below = np.maximum(scores - scores.max(), MIN_LOGIT)
     weights = np.exp(below)
     total = float(weights.sum())
+
     # H = ln Z - E[l], with l the logits below their maximum.
     return math.log(total) - float(np.einsum("i,i", weights, below)) / total
 
@@ -200,6 +203,7 @@ class HostEntropy:
         """Nats of the distribution with these logits, [vocab_size]; `best`: the index of the largest."""
         if not MIN_DIRECT_LOGIT < scores[best] < MAX_DIRECT_LOGIT:
             return entropy_on_host(scores)
+
         if len(self._weights) < len(scores):
             self._weights = np.empty(len(scores), np.float32)
 
@@ -208,6 +212,7 @@ class HostEntropy:
         total = self._sum(weights, None)
         with np.errstate(invalid="ignore"):  # a logit of minus infinity makes 0 · inf
             mean = self._sum(weights, scores) / total
+
         return math.log(total) - mean if math.isfinite(mean) else entropy_on_host(scores)
 
     def _sum(self, weights: NDArray[np.float32], scores: NDArray[np.float32] | None) -> float:
@@ -229,4 +234,5 @@ def groups(sizes: Sequence[tuple[int, int]], rows: int, forks: int) -> list[list
             made.append([])
             used = more_rows, more_forks
         made[-1].append(index)
+
     return made

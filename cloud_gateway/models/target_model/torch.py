@@ -180,6 +180,7 @@ class TorchTarget:
     def prefill(self, slot: int, tokens: Sequence[int]) -> None:
         if not tokens:
             return
+
         kv = self._kv[slot]
         with self._threads.watched(len(tokens)):
             self.forward([Part.chain(kv, tokens, self.device)], head=False)
@@ -309,6 +310,7 @@ class TorchTarget:
             tokens = [(5 + 3 * i) % self.vocab_size for i in range(start, min(start + chunk, length))]
             self.forward([Part.chain(kv, tokens, self.device)], head=False)
             kv.length += len(tokens)
+
         return kv
 
 

@@ -42,6 +42,7 @@ def show(args: argparse.Namespace) -> int:
         frames = row.get("frames", "-")
         reason = row.get("reason", "-")
         print(LINE.format(at, row["request"], who, row["event"], worker, frames, reason).rstrip())
+
     return 0
 
 

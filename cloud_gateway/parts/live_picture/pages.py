@@ -167,6 +167,7 @@ class Pages(Running):
         feed = self._feeds.setdefault(key.id, Feed(key, asyncio.get_running_loop()))
         if feed.pages >= MAX_PAGES:
             raise unavailable("This API key has as many pages open as it may; close one.", code="busy")
+
         feed.pages += 1
         return feed
 
@@ -200,18 +201,21 @@ class Pages(Running):
         """A trace as events. Its own machine makes them again, for which only an operator may use the processor."""
         if not request[KEY].operator:
             raise ClientError(NOT_OPERATOR, status=403, code="not_operator")
+
         async with asyncio.timeout(api.limits.read_timeout_s):
             data = await request.read()
         try:
             found = await asyncio.to_thread(lambda: played(unseal(data)[0]))
         except TraceError as error:
             raise ClientError(f"This file cannot be played: {error}", code="bad_trace") from None
+
         return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers=HEADERS)
 
     async def events(self, api: Api, request: web.Request) -> web.StreamResponse:
         """The events of the key's own completions, from `Last-Event-ID` on where they are still kept."""
         if self._shown is None:
             raise unavailable("The gateway is still loading its model; try again shortly.", code="loading")
+
         feed = self._open(request[KEY])
         stream = Numbered(request, api.limits.write_timeout_s)
         try:
@@ -219,6 +223,7 @@ class Pages(Running):
         finally:
             feed.pages -= 1
             feed.left_at = CLOCK()
+
         return stream.response
 
     async def _stream(self, feed: Feed, workers: Workers, stream: Numbered, request: web.Request) -> None:
@@ -271,6 +276,7 @@ def check_origin(headers: Mapping[str, Any]) -> None:
     host = headers.get(hdrs.HOST, "")
     if not is_local(host):
         raise ClientError(FOREIGN_HOST, status=403, code="foreign_host")
+
     origin = headers.get(hdrs.ORIGIN)
     site = headers.get("Sec-Fetch-Site")
     own = site in ("same-origin", "none") if site else origin is None or origin.partition("://")[2] == host

@@ -125,6 +125,7 @@ class View(events.Listener):
         chosen = next((effect for effect in effects if isinstance(effect, events.Chosen)), None)
         if chosen is None:  # its constraint failed
             return
+
         accepted = set(chosen.rows)
         nodes = []
         for row, (node, parent) in enumerate(zip(tree.nodes, tree.parents[1:], strict=True), 1):
@@ -177,6 +178,7 @@ class _Late:
             position, token, number = node
             if position >= len(tokens) or tokens[position] != token:
                 return False
+
         return True
 
 

@@ -31,6 +31,7 @@ def provider() -> Any | None:
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
         log.warning("no spans are sent: %s is set, and `pip install edgespec[otel]` is missing", ENDPOINTS[0])
         return None
+
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

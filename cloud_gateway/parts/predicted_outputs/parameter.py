@@ -117,6 +117,7 @@ class PredictionSource:
             if survival < MIN_SURVIVAL:
                 break
             chain.append(Suggestion(ROOT if level == 0 else level - 1, token, chance))
+
         return chain
 
     @property

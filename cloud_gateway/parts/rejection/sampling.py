@@ -69,6 +69,7 @@ class Rejection:
             any_left = left.sum(axis=1) > 0
             siblings[:, i] = np.where(any_left, self.sample(left), NONE)
             left = self.without(left, siblings[:, i])
+
         return LocalDraftDistribution(q, siblings)
 
     def token(self, p: Floats, draft: LocalDraftDistribution) -> Tokens:
@@ -78,6 +79,7 @@ class Rejection:
         """
         if not isinstance(draft, LocalDraftDistribution):
             raise TypeError("only drafts that the gateway drew itself may enter the p/q test")
+
         p = p.copy()
         q = draft.q / draft.q.sum(axis=1, keepdims=True)
         result = np.full(len(p), NONE, np.int64)
@@ -121,6 +123,7 @@ class Rejection:
         cumulated = np.cumsum(p, axis=1)
         total = cumulated[:, -1:]
         index: Tokens = (cumulated <= self._rng.random((len(p), 1)) * total).sum(axis=1)
+
         # Rounding may land at the very end: then the last token of positive probability is meant.
         np.minimum(index, np.argmax(cumulated >= total, axis=1), out=index)
         return index

@@ -108,6 +108,7 @@ class ResponsesBody(Common, kw_only=True):
             raise refusal("reasoning", "this gateway does not control reasoning; leave it out", "unsupported_parameter")
         if (self.n or 1) > 1:
             raise refusal("n", "a response is one; send several requests", "unsupported_parameter")
+
         common = {name: getattr(self, name) for name in Common.__struct_fields__}
         common["max_tokens"] = self.max_output_tokens or self.max_tokens
         body = ChatBody(
@@ -136,6 +137,7 @@ class ResponsesBody(Common, kw_only=True):
                 case _:
                     why = "only messages, function calls and their outputs are supported"
                     raise refusal(f"input[{index}].type", why, "unsupported_parameter")
+
         return messages
 
 

@@ -62,6 +62,7 @@ class SelfDraft:
             raise ModelError(
                 "This target cannot be its own draft, only one of the Llama family can; name a GGUF draft."
             )
+
         self._forward = target.forward.keeping(layers)
         self._target = target
         self._batch = catch_up_batch
@@ -147,9 +148,11 @@ class SelfDraft:
         wanted = [*line.tokens, *path]
         if len(wanted) > self._target.context + SPARE_POSITIONS:
             raise ModelError(f"{len(wanted)} tokens are more than the target's context of {self._target.context}")
+
         self._cut(line, wanted[:-1])
         while len(wanted) - len(line.held) > STEP_ROWS:
             self._read(line, wanted[:-1][: len(line.held) + self._batch])
+
         return wanted[len(line.held) :]
 
     def _read(self, line: _Line, upto: Sequence[int]) -> None:

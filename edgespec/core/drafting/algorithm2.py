@@ -144,10 +144,12 @@ class Drafting:
             raise RemoteProtocolError(
                 "prefix", f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known"
             )
+
         self.prefix.extend(tokens)
         self.to_read = tokens
         if digest is not None and digest != self.prefix.digest:
             raise RemoteProtocolError("prefix", f"the hash of {len(self.prefix)} committed tokens differs")
+
         matched = self.tree.advance(tokens)
         self._unsent = [node for node in self._unsent if node in self.tree and node is not self.tree.root]
         self._sent_to = max((node.position for node in self.tree.nodes.values() if node.wire), default=-1)
@@ -157,6 +159,7 @@ class Drafting:
         """The leaves of the next draft step, most probable first; empty while nothing can be drafted."""
         if not self.ready or len(self.tree) >= self.rule.max_nodes:
             return []
+
         deepest = self.tree.root.position + self.rule.max_depth
         count = self.rule.sequences
         part = self.part
@@ -210,6 +213,7 @@ class Drafting:
         """
         if not self._unsent:
             return None
+
         batch = self._unsent[:MAX_NODES]
         self._unsent = self._unsent[MAX_NODES:]
         self._unsent_since, self._sent_to = None, max(self._sent_to, *(node.position for node in batch))

@@ -34,6 +34,7 @@ def paced(worths: Iterable[float], step_s: Callable[[int], float]) -> int:
         if pace > best:
             best = pace
             count = size
+
     return count
 
 

@@ -51,6 +51,7 @@ class Calibrator:
         """
         if not (isfinite(entropy) and all(map(isfinite, costs))):
             return
+
         rate = self._rate
         pull = self._pull
         excess = entropy - 1.0

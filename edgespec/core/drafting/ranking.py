@@ -128,6 +128,7 @@ class Spread:
         best = scores.max()  # not a number where any score is none
         if not math.isfinite(best):
             return
+
         scaled = (scores - best) / self.GRID[:, None]
         price = np.log(np.exp(scaled).sum(axis=1))
         if chosen is not None:
@@ -158,6 +159,7 @@ class Ranker:
         self.resolved = resolved
         self.noise = noise
         self.spread = spread or Spread()
+
         # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
         self._processor = Processor(sampling)
         self._history = History(prompt) if self._processor.has_penalties else None

@@ -40,6 +40,7 @@ def shared(
     taken = dict[Drafting, list[Node]]()
     for _, drafting, leaf in ranked[:count]:
         taken.setdefault(drafting, []).append(leaf)
+
     return list(taken.items())
 
 

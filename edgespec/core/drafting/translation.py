@@ -150,6 +150,7 @@ class CommittedText:
                 self.tail_tokens = []
             self.tail += piece
             self.tail_tokens.append(token)
+
         return [*certain, *pair.read(over)]
 
     def forced(self) -> Sequence[int]:
@@ -166,6 +167,7 @@ def whole_characters(text: bytes) -> bytes:
             return text[:-back] if back < needed else text
         if byte < 0x80:
             return text
+
     return text
 
 
@@ -196,6 +198,7 @@ class _DraftTree(BestFirst):
         piece = pair.draft.pieces[token] if token < len(pair.draft.pieces) else b""
         if not piece or cut is None or cut.anchor is not None or len(cut.rest) >= len(tail):
             return bool(piece) or token in pair.marks
+
         return agree(cut.rest + piece, tail)
 
     def take_unsent(self) -> list[Node]:
@@ -290,6 +293,7 @@ class TranslatedDrafting(Drafting):
                 drafts.cuts[node] = cut
             else:
                 self._translate(node, again=cut is not None)
+
         return matched
 
     def candidates(self) -> list[Node]:
@@ -325,6 +329,7 @@ class TranslatedDrafting(Drafting):
         cut = self.drafts.cuts.get(node) if node else None
         if cut is None:
             return None
+
         at = cut.anchor or self.tree.root
         return at.position + len(cut.tokens) + 1
 
@@ -345,6 +350,7 @@ class TranslatedDrafting(Drafting):
         if former is None:  # what is above has no translation
             node.expanded = True
             return
+
         (anchor, rest, known), mark = former, pair.marks.get(node.token)
         piece = pair.draft.pieces[node.token] or b""
         *over, last = pair.borders.parted(rest + piece, len(rest)) if mark is None else (rest, b"")
@@ -372,8 +378,10 @@ class TranslatedDrafting(Drafting):
             return cut(segment)
         if len(segment) <= (begin := len(self.text.tail)):
             return ()
+
         tokens = cut(segment)
         committed = tuple(self.text.tail_tokens)
+
         # The target may have cut the tail otherwise than its tokenizer would.
         return tokens[len(committed) :] if tokens[: len(committed)] == committed else cut(segment[begin:])
 
@@ -398,6 +406,7 @@ class TranslatedDrafting(Drafting):
                 together = math.exp(root.cost - child.cost) + share
                 child.cost = max(root.cost - math.log(max(together, _MIN_SHARE)), node.cost)
             node = child
+
         return node
 
 

@@ -59,6 +59,7 @@ class Node(Struct, eq=False):
             if node.parent is None:
                 raise ValueError("the node does not lie under this root")
             node = node.parent
+
         return tuple(reversed(tokens))
 
 
@@ -107,6 +108,7 @@ class SpeculationTree:
                 matched += 1
             child.parent = None
             self.root = child
+
         return matched
 
     def leaves(self) -> Iterator[Node]:
@@ -191,4 +193,5 @@ def owner(node: Node, root: Node, count: int) -> int | None:
         if rank:
             found = (node.position + rank) % count
         node = node.parent
+
     return found

@@ -131,10 +131,12 @@ class Exchange:
         self.state = State.FAILED
         if isinstance(message, Refused):
             raise PairingFailed(message.reason)
+
         following = self.TABLE.get((state, type(message)))
         if following is None:
             label = type(message).__name__
             raise RemoteProtocolError("pairing-order", f"the {self.OTHER} sent {label} while pairing was {state.value}")
+
         answer = self._handle(message)
         self.state = following
         return answer
@@ -154,6 +156,7 @@ class Exchange:
             raise PairingFailed(Reason.KEY, str(error)) from None
         if not crypto_core_ed25519_is_valid_point(spake[1:]):  # the library accepts some non-canonical encodings
             raise PairingFailed(Reason.PROTOCOL, "malformed SPAKE2 message")
+
         try:
             self._key = self._spake.finish(spake)
         except SPAKEError:  # this side's own message, reflected
@@ -214,6 +217,7 @@ class WorkerExchange(Exchange):
         if isinstance(message, Confirm):
             self._check_confirm(message)
             return self._accepted()
+
         assert isinstance(message, Accepted)  # by the table
         self._check_accepted(message)
         return None
@@ -243,6 +247,7 @@ class GatewayExchange(Exchange):
         if isinstance(message, Confirm):
             self._check_confirm(message)
             return self._confirm()
+
         assert isinstance(message, Accepted)  # by the table
         self._check_accepted(message)
         return None
@@ -254,6 +259,7 @@ class GatewayExchange(Exchange):
             raise PairingFailed(Reason.VERSION, f"the worker speaks version {start.version}")
         if start.nameplate != self._code.nameplate:
             raise PairingFailed(Reason.NAMEPLATE)
+
         reply = Reply(version, me.key.public, me.name, self._sent_spake)
         self._agree(start, reply, Peer(start.worker_key, start.name, version), start.spake)
         return reply

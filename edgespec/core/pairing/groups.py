@@ -34,4 +34,5 @@ def parse_groups(names: Iterable[str]) -> tuple[str, ...]:
         raise ValueError(f"`{OWN_GROUP}` is the group of the gateway's own worker; choose another name.")
     if len(groups) > MAX_GROUPS:
         raise ValueError(f"These are {len(groups)} groups; name at most {MAX_GROUPS}.")
+
     return groups

@@ -207,16 +207,19 @@ def parse_code(text: str) -> Code:
     head, *words = [part for part in re.split(r"[^0-9a-z]+", text.lower()) if part] or [""]
     if not re.fullmatch(r"[1-9][0-9]{3}", head):
         raise PairingError(f"{_form(text)} it must begin with the four digits that `cloud-gateway pair` shows.")
+
     tail = words.pop() if words and words[-1].isdecimal() else ""
     if len(words) != CODE_WORDS:
         raise PairingError(f"{_form(text)} it has {len(words)} words after the first number, not {CODE_WORDS}.")
     if len(tail) != CHECK_DIGITS:
         raise PairingError(f"{_form(text)} it must end with the four digits that `cloud-gateway pair` shows.")
+
     for word in words:
         if word not in _KNOWN:
             close = difflib.get_close_matches(word, WORDS, n=1)
             hint = f"did you mean `{close[0]}`?" if close else "check it against what `cloud-gateway pair` shows."
             raise PairingError(f"`{word}` is not a word of pairing codes; {hint}")
+
     return Code(int(head), tuple(words), int(tail))
 
 

@@ -162,6 +162,7 @@ class PairingWindow:
         """Closes the window, and ends an attempt that runs; the code is gone."""
         if self.state is Window.CLOSED:
             return
+
         self._end_attempt()
         self._go("close")
         self._why_closed = reason or Reason.WINDOW
@@ -189,6 +190,7 @@ class PairingWindow:
         if nameplate != self._code.nameplate:
             self._delays.failed(source, now)
             raise PairingFailed(Reason.NAMEPLATE)
+
         if self._exchange is not None:
             self._evict(self._exchange, now)
         self._go("begin")
@@ -229,10 +231,12 @@ class PairingWindow:
         """The attempt failed outside the exchange: link gone, time over, nothing stored. No matter if it had ended."""
         if exchange is not self._exchange:
             return
+
         self._last_ended = exchange
         if reason is Reason.ABANDONED and exchange.state in (State.NEW, State.REPLIED):
             self._drop(now)
             return
+
         self._delays.failed(self._source, now)
         self._end_attempt()
         self._go("failure")

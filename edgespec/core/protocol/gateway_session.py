@@ -146,6 +146,7 @@ def admit(hello: Hello, me: GatewayIdentity) -> tuple[RefuseReason, str] | None:
     """
     if hello.protocol != PROTOCOL:
         return "version", refusal_of_version(hello.protocol)
+
     signing.check_public_key(hello.worker_key)
     fetches = hello.tokenizer_digest == NO_TOKENIZER and me.tokenizer_file
     if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
@@ -156,6 +157,7 @@ def admit(hello: Hello, me: GatewayIdentity) -> tuple[RefuseReason, str] | None:
         )
         text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {do}."
         return "tokenizer", text
+
     return None
 
 
@@ -190,6 +192,7 @@ def standing_of(key: bytes, proven_by: Proof | RotatedProof, lookup: Lookup, rot
     standing = lookup(key)
     if standing != "unpaired" or isinstance(proven_by, Proof):
         return standing
+
     for number, one in enumerate(proven_by.rotations):
         standing = lookup(one.old_key)
         if standing != "unpaired":
@@ -197,4 +200,5 @@ def standing_of(key: bytes, proven_by: Proof | RotatedProof, lookup: Lookup, rot
             if standing == "paired":
                 rotate(one.old_key, key)
             break
+
     return standing

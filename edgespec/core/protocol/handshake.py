@@ -249,6 +249,7 @@ def successor(pin: Pin, seen_spki: bytes, rotations: Sequence[GatewayRotation], 
     mine = [number for number, one in enumerate(rotations) if one.old_key == pin.gateway_key]
     if not mine or rotations[-1].spki_hash != seen_spki:
         raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
+
     new = rotations[-1].new_key
     try:
         check_succession(rotations[mine[0] :], new)
@@ -260,6 +261,7 @@ def successor(pin: Pin, seen_spki: bytes, rotations: Sequence[GatewayRotation], 
             f"the gateway has rotated its identity, and this worker last linked more than {GRACE_S / 86400:.0f} days "
             "ago; ask the gateway's operator for a code and run `edgespec pair`",
         )
+
     return Pin(new, seen_spki, now)
 
 

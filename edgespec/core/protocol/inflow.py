@@ -96,6 +96,7 @@ class Inflow:
             return 0
         if not self._is_websocket:
             return self._passed(len(data), 0, now)
+
         most = FRAMES_AT_ONCE if self.proven else 1  # what follows the frame that proves the peer is held to the rates
         end, frames = self._walk(data, start, most, now)
         if frames == most:
@@ -108,6 +109,7 @@ class Inflow:
         self._scanned = len(data)
         if (len(data) if found < 0 else found) > MAX_HEAD_BYTES:
             raise flood(f"an HTTP head of more than {MAX_HEAD_BYTES} bytes")
+
         self._in_head = found < 0
         self._is_websocket = not data.startswith(b"HTTP/") or data.startswith(b"HTTP/1.1 101")
         return found + len(_HEAD_END)
@@ -149,6 +151,7 @@ def _header(data: bytearray, at: int) -> tuple[int, int] | None:
     """Sizes of the frame header at `at` and of the payload that follows; None while the header is incomplete."""
     if len(data) < at + 2:
         return None
+
     length = data[at + 1] & 0x7F
     size = 2
     if length > 125:

@@ -32,4 +32,5 @@ def free_name(requested: str, taken: Collection[str]) -> str:
         number += 1
         suffix = f"-{number}"
         name = requested[: MAX_NAME - len(suffix)].rstrip() + suffix
+
     return name

@@ -136,6 +136,7 @@ class CallerHandshake:
             raise _unexpected(message)
         if message.key != self._peer:
             raise RemoteProtocolError("pin", f"the key is not that of {self._name}, {key_id(self._peer)}")
+
         both = transcript(self.hello, message, self._spki)
         verify(self._peer, CHALLENGE, both, message.signature)
         return Ask(what, gateway, self._key.sign(ASK, _asked(both, what, gateway)))
@@ -175,6 +176,7 @@ class ListenerHandshake:
             raise _unexpected(message)
         if message.protocol != PROTOCOL:
             return PeerRefused("version")
+
         check_public_key(message.key)
         self.peer = message.key
         self._digest = transcript(message, PeerChallenge(self._key.public, self._nonce, bytes(64)), self._spki)
@@ -189,6 +191,7 @@ class ListenerHandshake:
             raise LocalProtocolError("a peer is asked before it was challenged")
         if not isinstance(message, Ask):
             raise _unexpected(message)
+
         verify(self.peer, ASK, _asked(self._digest, message.what, message.gateway), message.signature)
         refusal = self._refusal(self.peer)
         return message if refusal is None else PeerRefused(refusal)

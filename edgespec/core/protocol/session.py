@@ -167,9 +167,11 @@ class Session:
         following = self._following(self.sends, bodies)
         if following is None:
             raise LocalProtocolError(f"{_names(bodies)} cannot be sent in state {self.state}.")
+
         payload = m.encode(Frame(self.session, self._sent + 1, list(bodies)))
         if len(payload) > self.max_sent:
             raise LocalProtocolError(f"{_names(bodies)} has {len(payload)} bytes, more than {self.max_sent}.")
+
         self._sent += 1
         self.state = following
         return signing.seal(self._key, self.send_kind, payload)
@@ -232,12 +234,14 @@ class Session:
             raise RemoteProtocolError("unexpected", "a message came after the end")
         if self.state in _HANDSHAKE_STATES:
             return [self._read_handshake(data)]
+
         payload = signing.unseal(self.peer_key, self.receive_kind, data, self.max_received)
         frame = m.decoded(m.decode_frame, payload, A_MESSAGE)
         if frame.session != self.session:
             raise RemoteProtocolError("session", "a frame of another session")
         if frame.seq != self._received + 1:
             raise RemoteProtocolError("sequence", f"frame {frame.seq} came where {self._received + 1} was due")
+
         self._received += 1
         return frame.bodies
 
@@ -267,6 +271,7 @@ class Session:
                 text = f"the handshake was not complete after {timers.handshake_s:g} s"
                 raise RemoteProtocolError("handshake-timeout", text, close_code=CloseCode.TIMEOUT)
             return
+
         quiet_s = now - self.received_at
         unread_s = now - self._pings[0][1] if self._pings else 0.0
         if max(quiet_s, unread_s) >= timers.silent_s:
@@ -302,6 +307,7 @@ class WorkerSession(Session):
         super().__init__(me.key, State.CHALLENGE, now, timers)
         if seen_spki != pin.spki_hash:
             raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
+
         self._me = me
         self._pin = pin
         digests = me.tokenizer_digest, me.model_digest
@@ -324,10 +330,12 @@ class WorkerSession(Session):
             raise RemoteProtocolError("gateway-key", "this is not the gateway that was paired")
         if challenge.spki_hash != self._pin.spki_hash:
             raise RemoteProtocolError("pin", "the gateway names another TLS key than this connection has")
+
         both = transcript(self._hello, challenge)
         signing.verify(challenge.gateway_key, signing.GATEWAY_CHALLENGE, both, challenge.signature)
         if self._me.tokenizer_digest not in (challenge.tokenizer_digest, NO_TOKENIZER):
             raise RemoteProtocolError("tokenizer", "the gateway let a tokenizer in that is not its own")
+
         self.peer_key = challenge.gateway_key
         self.session = session_id(both)
         self._outgoing.append(m.encode(proof(self._key.sign(signing.WORKER_PROOF, both), self._me.rotations)))

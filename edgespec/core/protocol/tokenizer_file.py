@@ -50,6 +50,7 @@ def packed(metadata: Mapping[str, Any]) -> bytes:
         unpacked(data)
     except ModelError:
         return b""
+
     return data
 
 
@@ -74,6 +75,7 @@ def unpacked(data: bytes) -> TokenizerFile:
         raise ModelError(f"its vocabulary has no token for the byte {byte:#04x}, on which llama.cpp ends")
     if file.model == "t5" and file.unknown_token_id is None and size <= USUAL_UNKNOWN:
         raise ModelError("its vocabulary has no token for what it cannot write")
+
     return file
 
 

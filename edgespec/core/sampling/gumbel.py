@@ -61,6 +61,7 @@ def _mix(x: Bits) -> Bits:
         part ^= np.right_shift(part, np.uint64(27), out=aside)
         part *= np.uint64(MIX_2)
         part ^= np.right_shift(part, np.uint64(31), out=aside)
+
     return x
 
 
@@ -117,8 +118,10 @@ def shortlist(
     bits = hash_bits_all(seed, position, len(logits)) if tokens is None else hash_bits(seed, position, tokens)
     if len(logits) <= 1024:
         return every_token(len(logits)) if tokens is None else tokens, logits + _gumbel(bits)
+
     best = int(np.argmax(logits))
     near = max(_NEAR_NATS, reach + 5)
+
     # A token further than `near` below the best one needs at least this much noise to come within reach.
     needed = float(_gumbel(bits[best : best + 1].copy())[0]) + near - reach
     matter = (logits >= logits[best] - near) | (bits >= _min_bits(needed))
@@ -126,6 +129,7 @@ def shortlist(
         scores = _gumbel(bits)
         scores += logits
         return every_token(len(logits)) if tokens is None else tokens, scores
+
     kept = np.flatnonzero(matter)
     return kept if tokens is None else tokens[kept], logits[kept] + _gumbel(bits[kept])
 
@@ -172,6 +176,7 @@ def _gumbel(bits: Bits) -> Floats:
         for _ in range(2):
             np.log(part, out=part)
             np.negative(part, out=part)
+
     return noise
 
 

@@ -131,6 +131,7 @@ class Processor:
                 raise ValueError("no token can be chosen: all are removed")
         if self.greedy:
             return Candidates(np.array([best]), x[best : best + 1])
+
         x /= self.sampling.temperature
         return _filtered(x, self.sampling)
 
@@ -155,6 +156,7 @@ class Processor:
     def _penalise(self, x: Floats, history: History, path: Sequence[int]) -> None:
         tokens, counts = history.committed()
         path_tokens, path_counts = history.along(path)
+
         # The path's tokens start from the unpenalised logits and get their whole count in one step: the same bits
         # come out whether a token is still on a path or committed already.
         fresh = x[path_tokens]
@@ -195,6 +197,7 @@ def entropy(logits: Floats) -> float:
         total += float(weights.sum())
         shifted *= weights  # no dot product: BLAS would wake its threads, which wait for each other on a busy machine
         moment += float(shifted.sum())
+
     return max(math.log(total) - moment / total, 0.0)
 
 
@@ -230,6 +233,7 @@ def _nucleus(x: Floats, top_p: float) -> Tokens:
     np.exp(weights, out=weights)
     total = float(weights.sum())
     goal = top_p * total
+
     # All tokens below this together have less than 1 - top_p, so none of them can stay, and need not be sorted.
     floor = min((total - goal) / len(x), 1.0)
     descending = np.sort(weights[weights >= floor])[::-1]

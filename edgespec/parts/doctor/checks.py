@@ -98,6 +98,7 @@ def linked(status: Mapping[str, Any]) -> Finding:
         return Finding("link", NOTICED[reason], status["refused"], 65 if reason == "tokenizer" else 77)
     if status["linked"]:
         return Finding("link", f"linked to {status['gateway']}")
+
     do = "see the checks of addresses below; `edgespec run` logs each attempt"
     return Finding("link", f"the worker runs, but has no link to {status['gateway']}", do, 69)
 
@@ -108,6 +109,7 @@ def assigned(status: Mapping[str, Any]) -> Finding:
         return Finding("requests", f"{status['requests']} requests were assigned to this worker")
     if status["uptime_s"] < UNASKED_S:
         return Finding("requests", f"linked, with no request yet; it was started {status['uptime_s']} s ago")
+
     do = (
         "ask the operator for an API key that allows offloading to this worker's group (`cloud-gateway keys list`, "
         "`cloud-gateway workers list`), and for `why_off` in the usage of a request"
@@ -119,9 +121,11 @@ def matched(status: Mapping[str, Any]) -> Finding:
     committed = status["tokens_committed"]
     if not status["frames"]:
         return Finding("match", "no candidate of this worker was sent, so the draft model cannot be judged")
+
     share = status["tokens_matched"] / committed if committed else 0.0
     if committed < MIN_COMMITTED or share >= MIN_MATCHED:
         return Finding("match", f"{share:.0%} of {committed} committed tokens were drafted before")
+
     do = "use a larger or less reduced draft model of the target's family (`draft.model`)"
     return Finding("match", f"only {share:.0%} of {committed} committed tokens were drafted before", do, 66)
 
@@ -135,6 +139,7 @@ def speed(step_s: float | None, drafting_s: float = 0.0) -> Finding:
         return Finding("speed", says, "set `draft.threads = 1`, and see what else runs here (`top`)", ASIDE)
     if step_s <= MAX_STEP_S:
         return Finding("speed", f"a draft step takes {step_s * 1e3:.1f} ms")
+
     do = "use a smaller or quantised draft model (`draft.model`), more threads (`draft.threads`) or another machine"
     return Finding("speed", f"a draft step takes {step_s * 1e3:.0f} ms, which is too slow to be of use", do, 66)
 
@@ -194,6 +199,7 @@ def pinned(check: str, pin: Pin, connection: ssl.SSLObject) -> Finding:
         return Finding(check, f"another machine answers than the paired gateway: {error}", do, 77)
     if found == pin:
         return Finding(check, "the paired gateway answers")
+
     return Finding(check, "the paired gateway answers; it has rotated its identity, which the next link stores")
 
 
@@ -215,6 +221,7 @@ async def multicast(browser: Browser, needed: bool, down: bool = False, wait_s: 
     if down:
         says = "nobody announces the paired gateway, and its machine says that no program listens at its address"
         return Finding("mDNS", says, "start the gateway; it announces itself then", 69 if needed else 0)
+
     says = f"mDNS does not work here ({problem})" if problem else "mDNS works, but nobody announces the paired gateway"
     do = (
         f"{'' if problem else 'see whether the gateway runs; if it does, '}allow UDP port 5353 and multicast "

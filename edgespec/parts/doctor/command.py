@@ -26,6 +26,7 @@ async def _show_all(args: argparse.Namespace) -> int:
             print(json.dumps(asdict(finding)), flush=True)
         else:
             _show(finding)
+
     return exit_code(findings)
 
 

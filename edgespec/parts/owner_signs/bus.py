@@ -102,6 +102,7 @@ class BusSource(Source):
             raise Unavailable(f"{service} does not answer ({type(error).__name__})") from None
         if reply is None or reply.message_type.name == "ERROR":
             raise Unavailable(f"{service} does not answer ({reply.error_name if reply else 'no reply'})")
+
         if service == self.service:
             self._owner = reply.sender
         return reply.body[0] if reply.body else None
@@ -126,6 +127,7 @@ class Sessions(BusSource):
         for *_, path in sessions[:MAX_SESSIONS]:
             with contextlib.suppress(Unavailable):  # it ended since the list was made
                 present += await self._is_present(path)
+
         return float(present)
 
     async def _is_present(self, path: str) -> bool:

@@ -83,6 +83,7 @@ class OwnerPolicy:
             return "outside its hours"
         if self.mode == "always":
             return None
+
         seen = (name for name in REASONS if name in self.limits and values.get(name, -math.inf) >= self.limits[name])
         return next((REASONS[name] for name in seen), None)
 

@@ -138,6 +138,7 @@ class Terminals(Source):
                 times[str(path)] = path.stat().st_atime
             except OSError:  # it was closed meanwhile
                 continue
+
         return self._growth.of(times)
 
 
@@ -258,6 +259,7 @@ class OtherGroups(Source):
             except (OSError, ValueError, IndexError):  # the group ended
                 continue
             worst = max(worst, rate.of(now, total_us / 1e6) * 100)
+
         return worst
 
     def _others(self) -> list[Path]:
@@ -272,6 +274,7 @@ class OtherGroups(Source):
             except OSError as error:
                 raise Unavailable(f"the control groups cannot be listed ({error.strerror})") from None
             found += beside if len(beside) <= MAX_GROUPS else []
+
         return found
 
     def _placed(self) -> tuple[Path, Path]:
@@ -287,6 +290,7 @@ class OtherGroups(Source):
             raise Unavailable("cgroups version 2 are not mounted")
         if own == "/":
             raise Unavailable("this process is in no control group of its own")
+
         mount = self._root / places[0].lstrip("/")
         return mount, mount / own.lstrip("/")
 

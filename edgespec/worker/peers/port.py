@@ -172,6 +172,7 @@ class PeerPort:
         if refusal is not None:
             await channel.send_message(PeerRefused(refusal))
             return
+
         former, self.tunnels[caller] = self.tunnels.get(caller), channel
         if former is not None:
             former.writer.transport.abort()
@@ -186,6 +187,7 @@ class PeerPort:
         if dialled is None:
             await channel.send_message(PeerRefused("unreachable"))
             return
+
         who = f"{self._peers.name_of(caller)} ({key_id(caller)})"
         log.info("relaying %s to gateway %s", who, key_id(gateway))
         try:
@@ -202,6 +204,7 @@ class PeerPort:
             return "gateway"
         if caller not in self.tunnels and len(self.tunnels) >= TUNNELS:
             return "busy"
+
         return None
 
     def _wait(self, size: int) -> float:

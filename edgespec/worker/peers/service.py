@@ -140,6 +140,7 @@ class PeerService:
                 "This daemon does not listen for peers: set `peers.listen = true` in worker.toml and restart it, or "
                 "pair the other way round, `edgespec peers invite` there and `edgespec peers pair` here."
             )
+
         async for event in self._desk.pair():
             yield event
 
@@ -175,6 +176,7 @@ class PeerService:
             }  # fmt: skip
         if self.port is not None and peer.key in self.port.tunnels:  # it need not listen for that
             return row | {"there": True, "because": "it reaches its gateway through this machine"}
+
         return row | {"there": False, "because": why}
 
     def _gateway_name(self, key: bytes) -> str:

@@ -75,6 +75,7 @@ class Channel:
             self._size = int.from_bytes(await self.reader.readexactly(2), "big")
         if self._size > most:
             raise RemoteProtocolError("oversize", f"a chunk of {self._size} bytes from a peer, more than {most}")
+
         data = await self.reader.readexactly(self._size)
         self._size = None
         return data
@@ -182,6 +183,7 @@ class Caller:
             ours.close()
             task.cancel()
             raise
+
         return ours
 
     def way(self, peer: PairedPeer, address: Address, gateway: bytes) -> Relayed:
@@ -216,6 +218,7 @@ class Caller:
     ) -> AsyncIterator[tuple[Channel, Granted]]:
         if peer.min_version > VERSION:
             raise PeerUnavailable.refused(peer.name, "version")
+
         channel: Channel | None = None
         granted: Granted | None = None
         floods: list[int] = []
