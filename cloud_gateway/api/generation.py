@@ -218,7 +218,9 @@ def _top_logprobs(body: Common) -> int | None:
     if isinstance(body, CompletionBody):
         return body.logprobs
     assert isinstance(body, ChatBody)
-    return (body.top_logprobs or 0) if body.logprobs else None
+    if body.logprobs:
+        return body.top_logprobs or 0
+    return None
 
 
 def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Limits) -> int:
@@ -255,7 +257,9 @@ def _sampling(body: Common, seed: int) -> Sampling:
 
 
 def _or(value: float | None, default: float) -> float:
-    return default if value is None else float(value)
+    if value is None:
+        return default
+    return float(value)
 
 
 def _message_bytes(message: ChatMessage) -> int:
@@ -267,7 +271,9 @@ def _message_bytes(message: ChatMessage) -> int:
 
 
 def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    if text.isascii():
+        return len(text)
+    return len(text.encode())
 
 
 def _check_bytes(size: int, model: ServedModel, param: str) -> None:

@@ -345,7 +345,9 @@ class Listener:
     def url(self) -> str:
         """Its URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        if ":" in host:
+            return f"http://[{host}]:{self.port}"
+        return f"http://{host}:{self.port}"
 
     async def close(self) -> None:
         """Stops listening and drops open connections."""

@@ -161,7 +161,9 @@ class Answer:
     @property
     def tokens(self) -> int:
         """Tokens of the completion so far."""
-        return self.usage.completion_tokens if self.usage is not None else self._tokens
+        if self.usage is not None:
+            return self.usage.completion_tokens
+        return self._tokens
 
     @property
     def used_tokens(self) -> int:
@@ -299,7 +301,9 @@ class Job:
         """The usage in an event of a stream that is not its last."""
         if self.continuous:
             return usage_object(self.prompt_tokens, sum(answer.tokens for answer in self.answers))
-        return None if self.include_usage else UNSET
+        if self.include_usage:
+            return None
+        return UNSET
 
 
 async def whole(job: Job) -> web.Response:

@@ -162,7 +162,9 @@ class CompletionBody(Common, kw_only=True):
     def prompts(self) -> Sequence[Any]:
         """Each a string or a list of tokens; a token beside them is left for the caller to refuse."""
         one = isinstance(self.prompt, str) or all(isinstance(item, int) for item in self.prompt)
-        return [self.prompt] if one else list(self.prompt)
+        if one:
+            return [self.prompt]
+        return list(self.prompt)
 
 
 IGNORED = frozenset(

@@ -136,7 +136,9 @@ class Api:
     def described(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """The model's names, and the parameters that are refused, each with the reason; none while it loads."""
         backend = self._backend
-        return ((), ()) if backend is None else (self._names(backend), tuple(backend.refuses.items()))
+        if backend is None:
+            return ((), ())
+        return (self._names(backend), tuple(backend.refuses.items()))
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model, by its names."""
@@ -213,7 +215,9 @@ class Api:
         """What `check` makes of a body. A long one would hold the event loop, and with it every stream."""
         backend = self._ready()
         work = partial(check, data, Served(backend.model, self._names(backend), self.limits))
-        return work() if len(data) <= SMALL_BYTES else await self._encoding.run(key.id, work)
+        if len(data) <= SMALL_BYTES:
+            return work()
+        return await self._encoding.run(key.id, work)
 
     async def _constraints(self, key: Key, wanted: Wanted | None, backend: Backend) -> Constraints | None:
         """The grammar that the completion must satisfy, compiled. Raises ClientError 400."""

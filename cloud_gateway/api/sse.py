@@ -200,7 +200,9 @@ class Frames:
 
 def padding(size: int) -> bytes:
     """An empty line, or a comment, which clients ignore (WHATWG HTML, section 9.2.6)."""
-    return b"\n" * size if size < len(b":\n\n") else b":" + b" " * (size - len(b":\n\n")) + b"\n\n"
+    if size < len(b":\n\n"):
+        return b"\n" * size
+    return b":" + b" " * (size - len(b":\n\n")) + b"\n\n"
 
 
 def _ends_between(before: int, place: int) -> bool:

@@ -131,7 +131,9 @@ class Offer:
     def grammar(self, wanted: dict[str, Any] | None) -> Wanted | None:
         """What the completion is constrained to, None where its text is free; `wanted`: schema of one without calls."""
         if not self.callable:
-            return None if wanted is None else Wanted(wanted)
+            if wanted is None:
+                return None
+            return Wanted(wanted)
 
         limited = self.must or not self.several or len(self.callable) < len(self.shown)
         if not limited and wanted is None and not any(function.strict for function in self.callable):
@@ -287,7 +289,9 @@ class CallText:
         if cut and held.count(OPENING) > held.count(CLOSING) > 0:
             held = held[: held.rindex(OPENING)]
         calls = read_calls(held, self._names) if self._calling else None
-        return (held, []) if calls is None else ("", calls)
+        if calls is None:
+            return (held, [])
+        return ("", calls)
 
 
 def read_calls(text: str, names: Collection[str]) -> list[Call] | None:

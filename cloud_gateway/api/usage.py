@@ -109,7 +109,9 @@ def timings(usage: Usage) -> Timings:
 
 
 def _rate(count: int, seconds: float) -> float:
-    return round(count / seconds, 3) if seconds > 0 else 0.0
+    if seconds > 0:
+        return round(count / seconds, 3)
+    return 0.0
 
 
 def unnamed(usage: Usage) -> Usage:
@@ -150,7 +152,9 @@ def _figures(counts: Mapping[str, Any]) -> SourceFigures:
 def worker_share(usage: Usage) -> float | None:
     """Share of the accepted candidates that came from a worker; None where none was accepted."""
     accepted = sum(usage.accepted.values())
-    return round(usage.accepted.get("worker", 0) / accepted, 4) if accepted else None
+    if accepted:
+        return round(usage.accepted.get("worker", 0) / accepted, 4)
+    return None
 
 
 def offload_share(usage: Usage) -> float | None:

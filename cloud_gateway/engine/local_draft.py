@@ -237,7 +237,9 @@ class LocalDrafting:
     def _backlog(self, active: Active) -> int:
         """Committed tokens that the draft model has not evaluated."""
         with Contained(self._lost, active):
-            return self.model.backlog(active.id) if self.model is not None else 0
+            if self.model is not None:
+                return self.model.backlog(active.id)
+            return 0
         return 0  # it has just been given up
 
     def _lost(self, active: Active, error: Exception) -> None:

@@ -373,7 +373,9 @@ class QueuedAnswers:
 def _source_of(active: Active) -> Answers | None:
     """The request's source `answers`, where it has one."""
     sources = active.generation.sources
-    return None if sources is None else sources.answers
+    if sources is None:
+        return None
+    return sources.answers
 
 
 def _add(active: Active, answer: Sequence[int]) -> None:

@@ -145,7 +145,9 @@ class Link:
     @property
     def who(self) -> str:
         """For logs. A name counts only once it is proven."""
-        return str(self.worker) if self.worker else self.ws.peer
+        if self.worker:
+            return str(self.worker)
+        return self.ws.peer
 
     def take(self, event: Event) -> None:
         """Handles one event of the session."""

@@ -47,7 +47,9 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         if self.min_version > VERSION:
             return "version"
 
-        return "paired" if self.quarantined_at is None else "quarantined"
+        if self.quarantined_at is None:
+            return "paired"
+        return "quarantined"
 
 
 class PairedWorkers(PairedMachines[PairedWorker]):
@@ -75,12 +77,16 @@ class PairedWorkers(PairedMachines[PairedWorker]):
     def lookup(self, key: bytes) -> Standing:
         """The pairing status of this key; a change by another process is seen at the next call."""
         worker = self.get(key)
-        return worker.standing if worker is not None else "unpaired"
+        if worker is not None:
+            return worker.standing
+        return "unpaired"
 
     def revoke(self, text: str) -> PairedWorker:
         """Revokes the worker that `find(text)` returns; revoking twice changes nothing. Raises PairingError."""
         worker = self.find(text)
-        return worker if worker.revoked_at is not None else self._set(worker, revoked_at=int(time.time()))
+        if worker.revoked_at is not None:
+            return worker
+        return self._set(worker, revoked_at=int(time.time()))
 
     def quarantine(self, text: str, why: str) -> str:
         """Quarantines the worker that `find(text)` returns; returns its name. `why` is kept. Raises PairingError."""
@@ -108,7 +114,9 @@ class PairedWorkers(PairedMachines[PairedWorker]):
     def groups_of(self, key: bytes) -> frozenset[str]:
         """The groups of a paired worker; none for any other key."""
         worker = self.get(key)
-        return frozenset(worker.groups) if worker is not None else frozenset()
+        if worker is not None:
+            return frozenset(worker.groups)
+        return frozenset()
 
     def regroup(self, text: str, names: Sequence[str]) -> PairedWorker:
         """Sets the groups of the worker that `find(text)` returns. Raises PairingError."""

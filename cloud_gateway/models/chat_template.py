@@ -347,5 +347,7 @@ def _unknown(model: Mapping[str, Any]) -> str:
     vocabulary = model.get("vocab")
     at = model.get("unk_id")
     if isinstance(vocabulary, list):
-        return str(vocabulary[at][0]) if isinstance(at, int) else ""
+        if isinstance(at, int):
+            return str(vocabulary[at][0])
+        return ""
     return model.get("unk_token") or ""

@@ -278,7 +278,9 @@ class Grammars:
         make = partial(LLMatcher, tokens, text, log_level=0)
         matcher = make()
         if not _mask(matcher, self._vocab_size).any():
-            return TOO_COMPLEX if matcher.is_error() else "no value satisfies the schema"
+            if matcher.is_error():
+                return TOO_COMPLEX
+            return "no value satisfies the schema"
 
         lane = self._lanes.setdefault(scope, Lane())
         return Schema(matcher, make, lane, self._vocab_size, self._eos)
@@ -395,7 +397,9 @@ class GrammarConstraint(Constraint):
 
     def _fault(self) -> str:
         """One of two fixed texts: the library's own quotes the completion."""
-        return COMPLEX_ANSWER if self._matcher.is_error() else FORBIDDEN_ANSWER
+        if self._matcher.is_error():
+            return COMPLEX_ANSWER
+        return FORBIDDEN_ANSWER
 
 
 def _mask(matcher: LLMatcher, vocab_size: int) -> NDArray[np.bool_]:

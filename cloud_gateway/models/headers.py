@@ -213,7 +213,9 @@ def _gguf_numbers(metadata: dict[str, Any]) -> int:
 
     def of(key: str, default: int = 0) -> int:
         value = metadata.get(f"{name}.{key}", default)
-        return max(value, default=0) if isinstance(value, list) else int(value)
+        if isinstance(value, list):
+            return max(value, default=0)
+        return int(value)
 
     heads = of("attention.head_count")
     size = of("attention.key_length", of("embedding_length") // max(heads, 1))

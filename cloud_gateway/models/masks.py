@@ -108,7 +108,9 @@ class MasksBeside(Constraint):
     def forced(self, path: Sequence[int]) -> Sequence[int]:
         if path:
             return self._known(path)[1]
-        return self._moved.result() if self._lane.done(self._moved) else ()
+        if self._lane.done(self._moved):
+            return self._moved.result()
+        return ()
 
     def committed(self, tokens: Sequence[int]) -> None:
         """A constraint that they break says so at its next mask."""

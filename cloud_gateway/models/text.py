@@ -192,7 +192,9 @@ def _numbered(length: int, number: int) -> str:
     while number:
         number, digit = divmod(number, len(_DIGITS))
         digits = _DIGITS[digit] + digits
-    return digits[-length:].rjust(length, "x") if length else ""
+    if length:
+        return digits[-length:].rjust(length, "x")
+    return ""
 
 
 INTRODUCTION = """# Tools
@@ -270,7 +272,9 @@ class Text:
     @property
     def chat_fault(self) -> str | None:
         """Why this model's chats are refused though it has a template; None where they are served."""
-        return str(self._chats) if self._template and isinstance(self._chats, ModelError) else None
+        if self._template and isinstance(self._chats, ModelError):
+            return str(self._chats)
+        return None
 
     @functools.cached_property
     def _chats(self) -> ChatEncoder | ModelError:
@@ -300,7 +304,9 @@ class Text:
 
     def detokeniser(self) -> _Bytes | _Whole:
         """A new one for one completion: `feed` returns text once it can no longer change, `flush` the rest."""
-        return _Whole(self.decode) if self._pieces is None else _Bytes(self._pieces, strip=self._strip)
+        if self._pieces is None:
+            return _Whole(self.decode)
+        return _Bytes(self._pieces, strip=self._strip)
 
 
 class _Bytes:
@@ -375,12 +381,16 @@ def _pieces(tokenizer: Any) -> list[bytes] | None:
 
 def _byte_level_piece(token: str) -> bytes:
     letters = _byte_of_letter()
-    return bytes(letters[c] for c in token) if all(c in letters for c in token) else token.encode()
+    if all(c in letters for c in token):
+        return bytes(letters[c] for c in token)
+    return token.encode()
 
 
 def _sentencepiece_piece(token: str) -> bytes:
     byte = _BYTE_TOKEN.match(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode()
+    if byte:
+        return bytes([int(byte[1], 16)])
+    return token.replace("\u2581", " ").encode()
 
 
 def _decoder(tokenizer: Any) -> list[dict[str, Any]]:

@@ -78,7 +78,9 @@ def status(args: argparse.Namespace) -> int:
         print_json(control.call(socket, "status"))
         time.sleep(1.0)
     answer = control.call(socket, "status")
-    return print_json(answer) if args.json else _print(views.text(answer))
+    if args.json:
+        return print_json(answer)
+    return _print(views.text(answer))
 
 
 # --- pairing -------------------------------------------------------------------------------------------------------
@@ -139,7 +141,9 @@ def change_worker(change: str, args: argparse.Namespace) -> int:
     row = _ask(args, f"{change}_worker", id=args.id, values=values)
     until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
     said = CHANGED[change].format(**row, until=until, listed=" ".join(row["groups"]))
-    return print_json(row) if args.json else _print(said)
+    if args.json:
+        return print_json(row)
+    return _print(said)
 
 
 def _state(row: Row) -> str:
@@ -150,11 +154,15 @@ def _state(row: Row) -> str:
     if not row["linked"]:
         return "away"
 
-    return f"paused: {row['paused']}" if row["paused"] else "linked"
+    if row["paused"]:
+        return f"paused: {row['paused']}"
+    return "linked"
 
 
 def _rtt(row: Row) -> str:
-    return f"{row['rtt_ms']:.1f} ms" if row["rtt_ms"] is not None else "-"
+    if row["rtt_ms"] is not None:
+        return f"{row['rtt_ms']:.1f} ms"
+    return "-"
 
 
 # --- API keys ------------------------------------------------------------------------------------------------------
@@ -199,7 +207,9 @@ def list_keys(args: argparse.Namespace) -> int:
 def revoke_key(args: argparse.Namespace) -> int:
     row = _ask(args, "revoke_key", id=args.id)
     text = f"API key {row['id']} is revoked; a running gateway refuses it from now on."
-    return print_json(row) if args.json else _print(text)
+    if args.json:
+        return print_json(row)
+    return _print(text)
 
 
 # --- the gateway's own keys ----------------------------------------------------------------------------------------
@@ -240,7 +250,9 @@ def since(text: str, sign: int = -1) -> float:
 
 def expiry(text: str) -> float | None:
     """The time from which a pairing is refused: as `since`, but later than now by `90d`; `never`: None."""
-    return None if text == "never" else since(text, 1)
+    if text == "never":
+        return None
+    return since(text, 1)
 
 
 # --- common --------------------------------------------------------------------------------------------------------
@@ -283,7 +295,9 @@ def _key_folder(args: argparse.Namespace) -> Path:
 
 
 def _when(unix_s: float | None) -> str:
-    return "-" if unix_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+    if unix_s is None:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
 def _print(text: str) -> int:

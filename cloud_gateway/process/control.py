@@ -72,7 +72,9 @@ class Commands:
     @property
     def _links(self) -> Links | None:
         """Those of the running gateway, once its port is open."""
-        return None if self._port is None else self._port.links
+        if self._port is None:
+            return None
+        return self._port.links
 
     async def workers(self) -> dict[str, object]:
         """All paired workers, with figures of the linked ones."""

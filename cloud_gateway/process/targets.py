@@ -186,9 +186,9 @@ def engine_for(options: TargetSection, path: Path) -> EngineName:
     """`target.engine`, or what "auto" stands for. Raises ModelError if that engine cannot run this model."""
     if options.engine == "auto":
         suits = path.is_file() and options.dtype != "float32" and options.device in ("auto", "cpu")
-        return (
-            "llamacpp" if suits and _installed("llama_cpp") and not (options.device == "auto" and _cuda()) else "torch"
-        )
+        if suits and _installed("llama_cpp") and not (options.device == "auto" and _cuda()):
+            return "llamacpp"
+        return "torch"
 
     if options.engine == "llamacpp":
         if path.is_dir():

@@ -70,7 +70,9 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | N
 
 def _paused(link: WorkerInfo) -> str | None:
     """Why a linked worker gets no requests."""
-    return link.probation_because if link.probation else link.paused_because
+    if link.probation:
+        return link.probation_because
+    return link.paused_because
 
 
 NAME = 11

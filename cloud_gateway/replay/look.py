@@ -118,7 +118,9 @@ def _name_of(signer: bytes) -> str | None:
         known = PairedGateways(folder).with_key(signer) if os.access(folder, os.R_OK) else None
     except (ConfigError, KeyStoreError):  # another command says what is wrong there
         return None
-    return known.name if known else None
+    if known:
+        return known.name
+    return None
 
 
 def describe(difference: replay.Difference) -> str:
@@ -132,18 +134,24 @@ def spell(act: trace.Act | None) -> str:
     """A decision in words; nodes by their ids."""
     match act:
         case trace.Act("verify", nodes):
-            return f"verify {nodes}" if nodes else "a plain decoding step"
+            if nodes:
+                return f"verify {nodes}"
+            return "a plain decoding step"
         case trace.Act("draft", leaves, width):
             return f"draft at {leaves}, {width} wide"
         case trace.Act("wait", _, until):
             return f"wait until {until!r}"
         case _:
-            return "catch up" if act else "nothing"
+            if act:
+                return "catch up"
+            return "nothing"
 
 
 def _finish(header: trace.Header) -> str:
     end = f"ended by {header.finish}"
-    return end if header.complete else f"{end}; the trace was full before"
+    if header.complete:
+        return end
+    return f"{end}; the trace was full before"
 
 
 USES_PHI = ("wanspec", "rolling-k", "adaptive")
@@ -244,7 +252,9 @@ class _Teller:
         link = self.player.link
         depth = self.player.tree.depth()
         if act.kind == "verify" and act.nodes:
-            return f"depth {depth} ≥ k" if depth >= self._k else f"depth {depth}"
+            if depth >= self._k:
+                return f"depth {depth} ≥ k"
+            return f"depth {depth}"
         if act.kind == "catch-up":
             return f"backlog {self.player.costs.local_backlog_s * 1000:.0f} ms"
         if link is None:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 def interpolate(points: Mapping[int, float], x: int) -> float:
     """Piecewise linear through `points`, level beyond both ends. At least one point is needed."""
     known = points.get(x)
-    return between(points, sorted(points), x) if known is None else known
+    if known is None:
+        return between(points, sorted(points), x)
+    return known
 
 
 def between(points: Mapping[int, float], xs: Sequence[int], x: int) -> float:

@@ -241,7 +241,9 @@ def require_gpu(gpu_layers: int) -> None:
 
 def reason() -> str:
     """llama.cpp's first line about an error, which is the cause, without the name of its function."""
-    return f" ({_errors[0].splitlines()[0].split(': ', 1)[-1]})" if _errors else ""
+    if _errors:
+        return f" ({_errors[0].splitlines()[0].split(': ', 1)[-1]})"
+    return ""
 
 
 @llama.llama_log_callback

@@ -170,7 +170,9 @@ class _Merges:
             found += [*self._merged(text[begin : run.start()]), self._runs[run[0]]]
             begin = run.end()
         found += self._merged(text[begin:])
-        return None if -1 in found else found
+        if -1 in found:
+            return None
+        return found
 
 
 def _merge(ids: Mapping[str, int], scores: Sequence[float], text: bytes) -> tuple[int, ...]:
@@ -182,7 +184,9 @@ def _merge(ids: Mapping[str, int], scores: Sequence[float], text: bytes) -> tupl
 
     def score(at: int) -> float:
         token = ids.get(parts[at] + parts[at + 1])
-        return -math.inf if token is None else scores[token]
+        if token is None:
+            return -math.inf
+        return scores[token]
 
     pairs = [score(at) for at in range(len(parts) - 1)]
     while pairs and (best := max(pairs)) > -math.inf:

@@ -117,7 +117,9 @@ class CountedSocket(socket.socket):
             self._is_flooding = not self._records.take(view[:count], self._is_proven(), now)
             if self._is_flooding:
                 self._on_flood(self._records.count)
-        return 0 if self._is_flooding else count
+        if self._is_flooding:
+            return 0
+        return count
 
 
 class AdmittedConnection(CountedSocket):

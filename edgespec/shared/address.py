@@ -29,7 +29,9 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 def requests_of(features: Iterable[str]) -> int:
     """How many requests a worker with these features takes at once; 0: it does not say."""
     said = [one.removeprefix(REQUESTS) for one in features if one.startswith(REQUESTS)]
-    return int(said[0]) if said and re.fullmatch("[0-9]{1,4}", said[0]) else 0
+    if said and re.fullmatch("[0-9]{1,4}", said[0]):
+        return int(said[0])
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Address:
     port: int = DEFAULT_PORT
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        if ":" in self.host:
+            return f"[{self.host}]:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def near(self) -> bool:
@@ -104,7 +108,9 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
 def stored_address(text: str) -> Address | None:
     """The address, or None for an empty one or one that an earlier version stored in another form."""
     try:
-        return parse_address(text) if text else None
+        if text:
+            return parse_address(text)
+        return None
     except AddressError:
         return None
 

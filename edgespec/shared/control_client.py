@@ -73,4 +73,6 @@ def _error(kind: str, message: str) -> EdgespecError:
     if kind == RemoteProtocolError.__name__:
         return RemoteProtocolError("control", message)
     known = getattr(errors, kind, EdgespecError)
-    return known(message) if isinstance(known, type) and issubclass(known, EdgespecError) else EdgespecError(message)
+    if isinstance(known, type) and issubclass(known, EdgespecError):
+        return known(message)
+    return EdgespecError(message)

@@ -46,7 +46,9 @@ def find_socket(role: Role, configured: str = "") -> Path:
     """The control socket that a command connects to: the daemon's own, else that of the systemd unit."""
     usual = socket_file(role, configured)
     system = SYSTEM_RUNTIME / role / f"{role}.sock"
-    return system if not exists(usual) and exists(system) else usual
+    if not exists(usual) and exists(system):
+        return system
+    return usual
 
 
 def exists(path: Path) -> bool:
@@ -79,11 +81,15 @@ def _socket_folder(role: Role, configured: str) -> Path:
 def _systemd(variable: str) -> Path | None:
     """The first of the folders that systemd made for the service (systemd.exec(5): separated by colons)."""
     first = os.environ.get(variable, "").split(":")[0]
-    return Path(first) if first else None
+    if first:
+        return Path(first)
+    return None
 
 
 def _xdg(variable: str, fallback: str) -> Path:
-    return _absolute(variable) if os.environ.get(variable) else expand(f"~/{fallback}")
+    if os.environ.get(variable):
+        return _absolute(variable)
+    return expand(f"~/{fallback}")
 
 
 def _absolute(variable: str) -> Path:

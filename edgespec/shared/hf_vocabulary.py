@@ -19,7 +19,9 @@ MAX_ENTRIES = 1 << 24
 
 def vocabulary(path: Path) -> Vocabulary:
     """The tokenizer of a GGUF file or of a Hugging Face folder; no weights are read. Raises ModelError."""
-    return hf_vocabulary(path) if path.is_dir() else gguf_vocabulary(path)
+    if path.is_dir():
+        return hf_vocabulary(path)
+    return gguf_vocabulary(path)
 
 
 def hf_vocabulary(path: Path) -> Vocabulary:
@@ -68,7 +70,9 @@ def json_object(path: Path, hint: str = "check its path") -> dict[str, Any]:
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
-    return json_object(path) if path.exists() else {}
+    if path.exists():
+        return json_object(path)
+    return {}
 
 
 def _begins_prompts(description: dict[str, Any]) -> bytes | None:
@@ -83,4 +87,6 @@ def _begins_prompts(description: dict[str, Any]) -> bytes | None:
 def _content(token: Any) -> bytes | None:
     """A special token's text; Hugging Face writes either the text or an object that holds it."""
     text = token.get("content") if isinstance(token, dict) else token
-    return text.encode() if isinstance(text, str) else None
+    if isinstance(text, str):
+        return text.encode()
+    return None

@@ -90,7 +90,9 @@ class KeyStore:
 
     def _credential(self, name: str) -> Path | None:
         path = self._credentials / name if self._credentials is not None else None
-        return path if path is not None and folders.exists(path) else None
+        if path is not None and folders.exists(path):
+            return path
+        return None
 
     def check_writable(self, name: str) -> None:
         given: Path | str | None = self._credential(name)

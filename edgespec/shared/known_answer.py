@@ -99,7 +99,9 @@ def _fault(path: Path, gpu_layers: int, hang_s: float) -> str | None:
             raise EdgespecError(f"The trial of llama.cpp with {path.name} was ended by {name}; memory may be short.")
         return f"is killed by {name}" + (f" ({reason})" if reason else "")
 
-    return _judged(json.loads(said.splitlines()[-1]), tokens) if child.returncode == 0 else ""
+    if child.returncode == 0:
+        return _judged(json.loads(said.splitlines()[-1]), tokens)
+    return ""
 
 
 def _read(child: subprocess.Popen[bytes], hang_s: float) -> bytes | None:

@@ -215,15 +215,21 @@ def _text(record: logging.LogRecord) -> str:
     template = described(record.msg) if isinstance(record.msg, BaseException) else str(record.msg)
     if isinstance(record.args, dict):
         return template % {name: _shown(value) for name, value in record.args.items()}
-    return template % tuple(map(_shown, record.args)) if record.args else template
+    if record.args:
+        return template % tuple(map(_shown, record.args))
+    return template
 
 
 def _shown(value: object) -> object:
-    return described(value) if isinstance(value, BaseException) else value
+    if isinstance(value, BaseException):
+        return described(value)
+    return value
 
 
 def _error_of(record: logging.LogRecord) -> BaseException | None:
-    return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(record.exc_info, tuple):
+        return record.exc_info[1]
+    return None
 
 
 # --- what would otherwise be printed past the log -------------------------------------------------------------------

@@ -65,7 +65,9 @@ class Interface:
     @property
     def choice(self) -> str | int:
         """The interface as zeroconf's argument: one IPv4 address, or its index if it has IPv6 only."""
-        return self.ipv4[0] if self.ipv4 else self.index
+        if self.ipv4:
+            return self.ipv4[0]
+        return self.index
 
 
 class Wakes:

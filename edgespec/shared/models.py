@@ -146,7 +146,9 @@ def dropped_name(file: str, layers: Sequence[int]) -> str:
 def draft_name(file: str, layers: Sequence[int], fmt: str | None) -> str:
     """The file name of a model without `layers`, in another format, or both."""
     name = dropped_name(file, layers) if layers else file
-    return requantised_name(name, fmt) if fmt else name
+    if fmt:
+        return requantised_name(name, fmt)
+    return name
 
 
 AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requantised, dropped, gemma), strict=True))
@@ -176,7 +178,9 @@ def known_tokens(path: Path) -> tuple[int, ...]:
     """ALPHABET for a model of the demo, whose greedy tokens are known; nothing for others."""
     file = QUANTISED.file
     demo = (file, requantised_name(file, "q4_0"), dropped_name(file, (10,)))
-    return ALPHABET if path.parent == model_dir() and path.name in demo else ()
+    if path.parent == model_dir() and path.name in demo:
+        return ALPHABET
+    return ()
 
 
 def _present(path: Path, command: str, sha256: str | None = None) -> Path:
@@ -227,5 +231,7 @@ def recorded(folder: Path) -> dict[str, Fetched]:
 def fetched_files(place: Path) -> set[str]:
     """The names of the files that make the model at `place`."""
     if place.suffix == ".gguf":
-        return {place.name} if place.is_file() else set()
+        if place.is_file():
+            return {place.name}
+        return set()
     return {file.name for pattern in PATTERNS for file in place.glob(pattern)} - {RECORD, f".{RECORD}"}

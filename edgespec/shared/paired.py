@@ -76,7 +76,9 @@ class PairedMachines(Generic[Record]):
     def name_of(self, key: bytes) -> str:
         """The name of a paired machine, for logs and lists; "unknown" for any other key."""
         known = self.get(key)
-        return known.name if known is not None else "unknown"
+        if known is not None:
+            return known.name
+        return "unknown"
 
     def find(self, text: str) -> Record:
         """The one record with this key id, first digits of it (at least four), or name.

@@ -219,7 +219,9 @@ class PairingListener:
 
 def _groups(names: Sequence[str]) -> tuple[str, ...] | None:
     try:
-        return parse_groups(names) if names else None
+        if names:
+            return parse_groups(names)
+        return None
     except ValueError as error:
         raise PairingError(str(error)) from None
 
@@ -233,4 +235,6 @@ def _decode(data: bytes | str) -> PairingMessage:
 
 def _host(ws: ServerConnection) -> str:
     address = ws.remote_address
-    return str(address[0]) if isinstance(address, tuple) else "an unknown address"
+    if isinstance(address, tuple):
+        return str(address[0])
+    return "an unknown address"

@@ -25,7 +25,9 @@ class Rate:
         while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
         began, before = self._seen[0]
-        return max(count - before, 0.0) / (now - began) if now > began else 0.0
+        if now > began:
+            return max(count - before, 0.0) / (now - began)
+        return 0.0
 
 
 class TaskStat(NamedTuple):

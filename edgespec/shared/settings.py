@@ -289,7 +289,9 @@ def _words(kind: inspect.Type) -> str:
             quoted = [json.dumps(value) for value in values]
             return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
         case inspect.StrType(max_length=longest):
-            return f"text of at most {longest} characters" if longest else "text"
+            if longest:
+                return f"text of at most {longest} characters"
+            return "text"
         case inspect.UnionType(types=types):
             return " or ".join(map(_words, types))
         case inspect.VarTupleType(item_type=item):
@@ -298,7 +300,9 @@ def _words(kind: inspect.Type) -> str:
 
 
 def _extra(kind: inspect.Type) -> Mapping[str, Any]:
-    return (kind.extra or {}) if isinstance(kind, inspect.Metadata) else {}
+    if isinstance(kind, inspect.Metadata):
+        return kind.extra or {}
+    return {}
 
 
 def _field_types(schema: type[msgspec.Struct]) -> dict[str, Any]:
@@ -307,12 +311,16 @@ def _field_types(schema: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _table(kind: Any) -> type[msgspec.Struct] | None:
-    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return None
 
 
 def _array(kind: Any) -> type[msgspec.Struct] | None:
     """The tables' type, if a field is an array of them."""
-    return _table(get_args(kind)[0]) if get_origin(kind) is tuple else None
+    if get_origin(kind) is tuple:
+        return _table(get_args(kind)[0])
+    return None
 
 
 def _inside(container: object, name: str) -> object:
@@ -351,7 +359,9 @@ def _shown(value: object) -> str:
         text = json.dumps(value, ensure_ascii=True, default=str)
     except ValueError:  # Python writes no whole number of more than 4300 digits
         text = "a number of thousands of digits"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    if len(text) <= _SHOWN:
+        return text
+    return text[:_SHOWN] + "…"
 
 
 def _syntax_sentence(message: str, text: str, where: str) -> str:

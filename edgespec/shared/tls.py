@@ -53,7 +53,9 @@ def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
     Raises RemoteProtocolError (`tls`, and those of `successor`).
     """
     certificate, seen = _shown(connection)
-    return pin if seen == pin.spki_hash else successor(pin, seen, rotations_in(certificate), time.time())
+    if seen == pin.spki_hash:
+        return pin
+    return successor(pin, seen, rotations_in(certificate), time.time())
 
 
 def _shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[x509.Certificate, bytes]:

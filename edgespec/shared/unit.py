@@ -122,9 +122,9 @@ def quoted(word: str) -> str:
     if not word.isprintable():
         raise ConfigError(f"{word!r} has characters that a unit cannot hold: use a folder without them.")
     word = word.replace("%", "%%").replace("$", "$$")
-    return (
-        word if re.fullmatch(r"[\w@%+=:,./$-]+", word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    )
+    if re.fullmatch(r"[\w@%+=:,./$-]+", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _warnings(paths: Sequence[Path]) -> Iterator[str]:

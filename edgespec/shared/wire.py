@@ -218,7 +218,9 @@ class Wire:
             await asyncio.wait({reader, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             if self._error is not None:
                 raise self._error
-            return self._why if self._ended.done() else reader.result()
+            if self._ended.done():
+                return self._why
+            return reader.result()
         finally:
             if self._timer is not None:
                 self._timer.cancel()

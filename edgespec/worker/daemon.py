@@ -221,7 +221,9 @@ class Daemon:
     def _expected_s(self, work: Work) -> float:
         """Seconds until the next chance to send."""
         leaves = sum(len(leaves) for _, leaves in work)
-        return MAX_BATCH_S if not leaves else self.curve(leaves) if self.curve else 0.0
+        if not leaves:
+            return MAX_BATCH_S
+        return self.curve(leaves) if self.curve else 0.0
 
     def _draft(self, work: Work) -> None:
         """One batch of a prompt, or one step over the most probable leaves (Algorithm 2)."""

@@ -133,7 +133,9 @@ async def _route(address: Address) -> dict[str, Any]:
     """Where TLS begins: in a tunnel through a peer, at an address of this network, or where a proxy may be used."""
     if isinstance(address, Relayed):
         return {"sock": await address.connect()}
-    return {"host": address.host, "port": address.port} if address.near else {}
+    if address.near:
+        return {"host": address.host, "port": address.port}
+    return {}
 
 
 log = logging.getLogger("edgespec.worker.dial")
@@ -175,7 +177,9 @@ class GatewayAddresses:
 
     async def _through_peers(self) -> list[Relayed]:
         try:
-            return list(await self._ways.now()) if self._ways is not None else []
+            if self._ways is not None:
+                return list(await self._ways.now())
+            return []
         except KeyStoreError as error:  # the worker runs on without relays until the list of peers is readable
             log.warning("%s", error)
             return []

@@ -70,7 +70,9 @@ async def pair(
     """
     attempt = Pairing(code, me, store)
     paired = await attempt.at(addresses) if browser is None else await attempt.nearby(browser)
-    return paired if paired is not None else attempt.fail()
+    if paired is not None:
+        return paired
+    return attempt.fail()
 
 
 class _OtherGateway(Exception):

@@ -21,7 +21,9 @@ def text(status: Mapping[str, Any], parts: Sequence[WorkerPart] = ()) -> str:
 
 
 def pause(answer: Mapping[str, Any]) -> str:
-    return f"paused: {answer['paused']}" if answer["paused"] else "not paused: it drafts when requests come"
+    if answer["paused"]:
+        return f"paused: {answer['paused']}"
+    return "not paused: it drafts when requests come"
 
 
 def peers(shown: Mapping[str, Any]) -> str:
@@ -89,13 +91,17 @@ def _gateway(status: Mapping[str, Any]) -> str:
         return f"{status['gateway']}, not linked{refused}"
     relay = f" through the peer {status['through']}" if status["through"] else ""
     linked = f"{status['gateway']} at {status['address']}{relay}, round trip {status['rtt_ms']:.1f} ms"
-    return f"{linked}. {status['refused']}" if status["refused"] else linked
+    if status["refused"]:
+        return f"{linked}. {status['refused']}"
+    return linked
 
 
 def _drafting(status: Mapping[str, Any]) -> str:
     spent = duration(status["drafting_s"])
     if not status["steps"]:
-        return f"no step finished in {spent} of drafting" if status["drafting_s"] else "no step yet"
+        if status["drafting_s"]:
+            return f"no step finished in {spent} of drafting"
+        return "no step yet"
     times = f"{status['step_ms']:.1f} ms a step, and {status['host_us_per_step'] / 1e3:.1f} ms beside the model"
     return f"{status['steps']} steps in {spent}: {times}"
 

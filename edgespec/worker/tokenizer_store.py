@@ -50,7 +50,9 @@ class TokenizerStore:
         """Unix time from which another tokenizer may be fetched; None if one may be now."""
         # A time in the future was written before the clock was set back.
         recent = [min(at, now) for at in self._history.fetched_at if at > now - PERIOD_S]
-        return recent[0] + PERIOD_S if len(recent) >= MAX_FETCHES else None
+        if len(recent) >= MAX_FETCHES:
+            return recent[0] + PERIOD_S
+        return None
 
     def begin(self, now: float) -> None:
         """A tokenizer that is not kept is fetched from now on."""
@@ -63,7 +65,9 @@ class TokenizerStore:
             data = self._file.read_bytes()
         except OSError:
             return None
-        return data if hashlib.sha256(data).digest() == digest else None
+        if hashlib.sha256(data).digest() == digest:
+            return data
+        return None
 
     def keep(self, data: bytes) -> None:
         """Stores it in the place of the former one, and deletes the oldest of other pairings."""
@@ -84,7 +88,9 @@ class TokenizerStore:
         """Why the tokenizer of this SHA-256 was refused lately; empty if it was not."""
         history = self._history
         lately = abs(now - history.refused_at) < PERIOD_S
-        return history.because if lately and history.refused == digest.hex() else ""
+        if lately and history.refused == digest.hex():
+            return history.because
+        return ""
 
     def _read(self) -> History:
         try:

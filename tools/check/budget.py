@@ -43,31 +43,31 @@ class Ceiling:
 
 
 CEILINGS: Mapping[str, Ceiling] = {
-    "cloud_gateway": Ceiling(9.5, 9, 12, 2.0),
-    "cloud_gateway/api": Ceiling(9.2, 17, 35, 0.4),
-    "cloud_gateway/core": Ceiling(9.9, 10, 21, 2.7),
-    "cloud_gateway/engine": Ceiling(9.6, 1, 11, 2.3),
-    "cloud_gateway/links": Ceiling(9.5, 33, 25, 0.4),
-    "cloud_gateway/models": Ceiling(10.8, 32, 26, 0.7),
-    "cloud_gateway/parts": Ceiling(10.7, 38, 35, 0.5),
-    "cloud_gateway/process": Ceiling(8.7, 23, 35, 1.5),
-    "cloud_gateway/replay": Ceiling(8.7, 22, 98, 2.0),
-    "edgespec": Ceiling(10.0, 10, 35, 6.8),
-    "edgespec/core": Ceiling(9.5, 26, 35, 0.1),
-    "edgespec/llamacpp": Ceiling(10.2, 28, 19, 0.4),
-    "edgespec/models": Ceiling(8.6, 13, 13, 3.0),
-    "edgespec/parts": Ceiling(9.5, 25, 36, 0.2),
-    "edgespec/shared": Ceiling(9.0, 20, 33, 0.7),
-    "edgespec/worker": Ceiling(9.1, 19, 31, 0.6),
-    "integrations": Ceiling(10.0, 13, 19, 1.4),
-    "lab/edgespec_lab": Ceiling(10.8, 22, 28, 1.4),
-    "tests": Ceiling(11.1, 17, 10, 1.1),
-    "tools": Ceiling(10.8, 20, 27, 1.1),
+    "cloud_gateway": Ceiling(9.2, 1, 10, 4.6),
+    "cloud_gateway/api": Ceiling(8.9, 2, 24, 3.3),
+    "cloud_gateway/core": Ceiling(9.6, 1, 13, 4.9),
+    "cloud_gateway/engine": Ceiling(9.6, 1, 10, 3.8),
+    "cloud_gateway/links": Ceiling(9.0, 1, 14, 1.8),
+    "cloud_gateway/models": Ceiling(10.3, 5, 20, 3.5),
+    "cloud_gateway/parts": Ceiling(9.4, 1, 18, 4.6),
+    "cloud_gateway/process": Ceiling(8.2, 2, 25, 4.8),
+    "cloud_gateway/replay": Ceiling(8.3, 1, 75, 3.5),
+    "edgespec": Ceiling(9.9, 1, 27, 9.3),
+    "edgespec/core": Ceiling(9.1, 2, 25, 3.4),
+    "edgespec/llamacpp": Ceiling(9.8, 2, 14, 4.5),
+    "edgespec/models": Ceiling(8.5, 1, 13, 5.5),
+    "edgespec/parts": Ceiling(8.0, 2, 23, 3.9),
+    "edgespec/shared": Ceiling(8.7, 1, 22, 3.4),
+    "edgespec/worker": Ceiling(8.9, 1, 22, 2.9),
+    "integrations": Ceiling(10.0, 10, 18, 1.7),
+    "lab/edgespec_lab": Ceiling(10.8, 22, 28, 1.6),
+    "tests": Ceiling(11.1, 16, 9, 1.5),
+    "tools": Ceiling(10.7, 18, 26, 1.4),
 }
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 247_000
+MAX_CORE_TOKENS = 239_000
 MAX_CORE_LINES = 33_000
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 53

@@ -122,7 +122,9 @@ class Cells:
     def lag(self, key: str) -> float:
         """Seconds by which a key has had less than its part of the time; negative if it has had more."""
         account = self._accounts.get(key)
-        return 0.0 if account is None else account.lag_s
+        if account is None:
+            return 0.0
+        return account.lag_s
 
     def advance(self, now: float, prices: Prices) -> None:
         """Books the time since the last call, and begins the turns of requests that have been read."""

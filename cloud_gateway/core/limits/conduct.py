@@ -81,7 +81,9 @@ class Conduct:
         _enter(books, request_of, now)
         recent = {whose: sum(then > now - WINDOW_S for then in book) for whose, book in books.items()}
         count = sum(n if whose is None else min(n, of_one_key) for whose, n in recent.items())
-        return f"{count} protocol faults within an hour, the last one {reason}" if count >= MAX_FAULTS else None
+        if count >= MAX_FAULTS:
+            return f"{count} protocol faults within an hour, the last one {reason}"
+        return None
 
     def renamed(self, worker: str, to: str) -> None:
         """It has another id from now on, and keeps its record."""
@@ -140,7 +142,9 @@ class Contest:
     def addresses(self, worker: str, now: float) -> Sequence[str]:
         """Addresses from which several processes link with this worker's key at present; empty if there is only one."""
         recent = [address for then, address in self._takeovers.get(worker, ()) if then > now - CONTEST_S]
-        return list(dict.fromkeys(recent)) if len(recent) >= MIN_TAKEOVERS else []
+        if len(recent) >= MIN_TAKEOVERS:
+            return list(dict.fromkeys(recent))
+        return []
 
     def contested(self, now: float) -> list[str]:
         """Ids of the workers whose keys several processes have."""
@@ -181,7 +185,10 @@ class Probation:
     def length_s(self, worker: str, now: float) -> float:
         """Seconds for which a link that begins now gets no requests; 0 for a worker in good standing."""
         points = self._now(worker, now)
-        return min(FIRST_S * 2.0 ** min(points - LIMIT, 10.0), MAX_S) if points >= LIMIT else 0.0
+        if points >= LIMIT:
+            length_s: float = FIRST_S * 2.0 ** min(points - LIMIT, 10.0)
+            return min(length_s, MAX_S)
+        return 0.0
 
     def _now(self, worker: str, now: float) -> float:
         points, since = self._points.get(worker, (0.0, now))

@@ -143,7 +143,9 @@ class Adaptive(Policy):
 
     def why_not_local(self, *, drafted: bool) -> str | None:
         """The reasons of the latest round that had a use for a local pass."""
-        return None if self._refused is None else str(self._refused)
+        if self._refused is None:
+            return None
+        return str(self._refused)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Compares what waiting and drafting are worth, in seconds relative to verifying now."""
@@ -317,7 +319,9 @@ class Adaptive(Policy):
             # A long catch-up alternates with target steps, unless they would have none of the worker's candidates.
             completion.read_last = not completion.read_last or bare
             self._refuse("reading", costs)
-            return CatchUp() if completion.read_last else None
+            if completion.read_last:
+                return CatchUp()
+            return None
 
         # Under a budget a run ends before what it saves per pass falls.
         completion.pass_s = 0.0

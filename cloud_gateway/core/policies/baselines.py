@@ -49,7 +49,9 @@ class Colocated(Policy):
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Drafts until the tree is k deep, then verifies a chain; `link` is ignored."""
-        return self._verify(tree) if tree.depth() >= self.k else self.draft(tree, costs)
+        if tree.depth() >= self.k:
+            return self._verify(tree)
+        return self.draft(tree, costs)
 
     def draft(self, tree: CandidateTree, costs: Costs) -> Action:
         """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
@@ -58,7 +60,9 @@ class Colocated(Policy):
         if costs.local_backlog_s <= costs.batch_backlog_s:
             return Draft((tree.best_leaf(),))
         self._caught_up_last = not self._caught_up_last
-        return CatchUp() if self._caught_up_last else self._verify(tree)
+        if self._caught_up_last:
+            return CatchUp()
+        return self._verify(tree)
 
     def _verify(self, tree: CandidateTree) -> Verify:
         return Verify(tree.best(self.k, self.k))
@@ -118,7 +122,9 @@ class Amusd(Policy):
 
         self._waits_since = now if self._waits_since is None else self._waits_since
         silent = self._waits_since + link.rtt_high_s + SILENT_STEPS * link.step_s
-        return Wait(silent) if now < silent else Verify(())
+        if now < silent:
+            return Wait(silent)
+        return Verify(())
 
     def received(self, merged: Merged, now: float) -> None:
         if merged.useful:

@@ -23,7 +23,9 @@ NEWEST = 0.1
 
 def measured(seconds: float, least_s: float = 0.0) -> float | None:
     """The time within these limits; None where it is not a finite number, from which nothing is learnt."""
-    return min(max(seconds, least_s), MAX_S) if math.isfinite(seconds) else None
+    if math.isfinite(seconds):
+        return min(max(seconds, least_s), MAX_S)
+    return None
 
 
 PROBE_EVERY = 128
@@ -110,7 +112,9 @@ class Pace:
         """None before there was a round that took time and gave a token."""
         seconds = self._seconds.value
         tokens = self._tokens.value
-        return seconds / tokens if seconds and tokens else None
+        if seconds and tokens:
+            return seconds / tokens
+        return None
 
 
 class StepCurve:

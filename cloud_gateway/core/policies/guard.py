@@ -75,7 +75,9 @@ class MeasuredPace:
     @property
     def value(self) -> float:
         """Units per token; 0 if nothing was measured."""
-        return self.units / self.tokens if self.tokens else 0.0
+        if self.tokens:
+            return self.units / self.tokens
+        return 0.0
 
     def over(self, min_tokens: float) -> float:
         """The value, once it was measured over so many tokens or for twice their time; 0 before."""

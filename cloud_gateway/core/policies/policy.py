@@ -111,7 +111,9 @@ class Costs(Struct, frozen=True):
         """Seconds of a local step over this many leaves, without catch-up; infinite without a local draft."""
         if self.local_step_s is None:
             return float("inf")
-        return at(self.local_points, leaves) if self.local_points else self.local_step_s
+        if self.local_points:
+            return at(self.local_points, leaves)
+        return self.local_step_s
 
     @property
     def reading_s(self) -> float:
@@ -121,7 +123,9 @@ class Costs(Struct, frozen=True):
     @property
     def local_s(self) -> float:
         """The next local draft step, catch-up included; infinite without a local draft."""
-        return float("inf") if self.local_step_s is None else self.local_step_s + self.local_backlog_s
+        if self.local_step_s is None:
+            return float("inf")
+        return self.local_step_s + self.local_backlog_s
 
 
 class LinkView(Struct, frozen=True):
@@ -173,7 +177,9 @@ WARM_TEMPERATURE = 0.7
 
 def temperature_class(temperature: float) -> int:
     """0 greedy, 1 cool, 2 warm: drafts match the target less the warmer it samples."""
-    return 0 if temperature <= 0 else 1 if temperature < WARM_TEMPERATURE else 2
+    if temperature <= 0:
+        return 0
+    return 1 if temperature < WARM_TEMPERATURE else 2
 
 
 def kind_of(temperature: float, sources: Iterable[str]) -> Kind:
@@ -249,7 +255,9 @@ class Policy:
     def why_not_local(self, *, drafted: bool) -> str | None:
         """Why the local draft made no pass in the latest round that had a use for one; None if it made one. `drafted`:
         whether it made any for the request."""
-        return None if drafted else f"policy {self.name} did not ask it"
+        if drafted:
+            return None
+        return f"policy {self.name} did not ask it"
 
     def resume(self, learnt: Learnt) -> None:
         """Starts with what earlier completions of the same kind taught (`state`); before the first decision."""

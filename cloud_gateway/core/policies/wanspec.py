@@ -78,7 +78,9 @@ class WanSpec(Policy):
             return self._local.draft(tree, costs)
         if not link.ready:
             cheap = costs.local_s <= costs.verify_s(1)
-            return self._local.draft(tree, costs) if cheap else self._verify(tree)
+            if cheap:
+                return self._local.draft(tree, costs)
+            return self._verify(tree)
 
         if self._waits_since is None:
             self._waits_since = now
@@ -99,9 +101,13 @@ class WanSpec(Policy):
         """The worker is on another path: step_draft_model(), after as many batches of catch-up as it needs (4.5).
         Without a local draft target steps fill the time, as far as they end before the worker is back."""
         if costs.local_step_s is None:
-            return self._verify(tree) if now + costs.verify_s(len(tree.tree) + 1) <= due else Wait(due)
+            if now + costs.verify_s(len(tree.tree) + 1) <= due:
+                return self._verify(tree)
+            return Wait(due)
         self._fall_back()
-        return CatchUp() if costs.local_backlog_s > costs.batch_backlog_s else Draft((tree.best_leaf(),))
+        if costs.local_backlog_s > costs.batch_backlog_s:
+            return CatchUp()
+        return Draft((tree.best_leaf(),))
 
     def _due(self, link: LinkView) -> float:
         """When the next usable token is expected."""

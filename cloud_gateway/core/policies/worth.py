@@ -198,7 +198,9 @@ def break_even(soon_s: float, late_s: float, levels_s: float) -> float:
     """The chance at which `wait_value_s` is zero: 0 if waiting pays at every chance, 1 if it pays at none."""
     later_s = max(levels_s - max(late_s - soon_s, 0.0), 0.0)
     if levels_s <= later_s:
-        return 0.0 if levels_s > soon_s else 1.0
+        if levels_s > soon_s:
+            return 0.0
+        return 1.0
     return min(max((soon_s - later_s) / (levels_s - later_s), 0.0), 1.0)
 
 

@@ -151,7 +151,9 @@ def added(left: Any, right: Any) -> Any:
         both = left.keys() & right.keys()
         return left | right | {key: added(left[key], right[key]) for key in both}
 
-    return left + right if isinstance(left, int | float) else left or right
+    if isinstance(left, int | float):
+        return left + right
+    return left or right
 
 
 class TokensEvent(Struct, frozen=True):

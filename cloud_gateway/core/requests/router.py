@@ -39,7 +39,9 @@ class Record:
     @property
     def worth(self) -> float:
         """Mean over keys of the share of tokens that needed no pass."""
-        return max(sum(self.means.values()) / len(self.means), MIN_WORTH) if self.means else START
+        if self.means:
+            return max(sum(self.means.values()) / len(self.means), MIN_WORTH)
+        return START
 
     @property
     def why(self) -> str:
@@ -120,7 +122,9 @@ class LinkedWorker:
 
     def pass_s(self, requests: int) -> float:
         """Seconds of a pass of its model with a leaf of each of so many requests: by its curve, else in turns."""
-        return at(self.draft_points, requests) if self.draft_points else requests * self.step_s
+        if self.draft_points:
+            return at(self.draft_points, requests)
+        return requests * self.step_s
 
     def takes(self, load: int) -> bool:
         """Whether it takes a request beside so many."""
@@ -163,4 +167,6 @@ def choose(
     if explore and best is not None:
         nearer = [one for one in free if wait_s(one) < wait_s(best)]
         best = min(nearer, key=lambda one: (merit.of(one.label).tried, one.id), default=best)
-    return best.id if best else None
+    if best:
+        return best.id
+    return None

@@ -82,7 +82,9 @@ class Answers:
         """The token so far behind position `end` in the same answer; None beyond its end."""
         at = end + 1 + distance
         text = self._suffixes.text
-        return text[at] if at < len(text) and text[at] >= 0 else None
+        if at < len(text) and text[at] >= 0:
+            return text[at]
+        return None
 
 
 MAX_FOUND = 4

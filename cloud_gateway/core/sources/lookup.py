@@ -56,7 +56,9 @@ class Rates:
         if not match:
             return "the text does not end in anything that it holds before"
         rate = self(match)
-        return None if rate >= MIN_RATE else f"a match of {match} tokens was right {rate:.0%} of the time"
+        if rate >= MIN_RATE:
+            return None
+        return f"a match of {match} tokens was right {rate:.0%} of the time"
 
 
 def likeliest(rates: Rates, match: int, ends: Sequence[int], following: Following, room: int) -> Sequence[Suggestion]:
@@ -119,7 +121,9 @@ class Suffixes:
     @property
     def match(self) -> int:
         """Tokens of the longest end of the text that occurs earlier too; 0 for none."""
-        return self._length[self._link[self._last]] if self.text else 0
+        if self.text:
+            return self._length[self._link[self._last]]
+        return 0
 
     def append(self, token: int) -> None:
         """The text has grown."""
@@ -132,7 +136,9 @@ class Suffixes:
 
     def earlier(self) -> Iterator[int]:
         """Where the longest match ended before: positions of its last token, at most MAX_VISITS."""
-        return self.ends(self._link[self._last]) if self.match else iter(())
+        if self.match:
+            return self.ends(self._link[self._last])
+        return iter(())
 
     def ends(self, state: int) -> Iterator[int]:
         """Where the substrings of a state end: positions of the last token, at most MAX_VISITS."""
@@ -150,7 +156,9 @@ class Suffixes:
         while state and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
-        return (self._next[state][token], length + 1) if token in self._next[state] else (0, 0)
+        if token in self._next[state]:
+            return (self._next[state][token], length + 1)
+        return (0, 0)
 
     def following(self, end: int, distance: int) -> int:
         """The token so far behind position `end`, the text being continued as it went on there."""

@@ -91,7 +91,9 @@ class Recorded:
 
     def allowed(self, path: Sequence[int]) -> int:
         """Whether the constraint had left this candidate out: 0, else all of it."""
-        return 0 if tuple(path) in self.left_out else len(path)
+        if tuple(path) in self.left_out:
+            return 0
+        return len(path)
 
     def forced(self, path: Sequence[int]) -> Sequence[int]:
         return self.to_force
@@ -168,7 +170,9 @@ class Player:
 
     def node(self, number: int) -> Node:
         """A node by its id. Raises KeyError."""
-        return self.tree.root if number == self.tree.root.id else self.tree.tree.nodes[number]
+        if number == self.tree.root.id:
+            return self.tree.root
+        return self.tree.tree.nodes[number]
 
     def _decide(self, now: float, event: trace.Decided) -> trace.Act:
         self.link = event.link

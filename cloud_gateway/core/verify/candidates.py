@@ -221,11 +221,15 @@ class CandidateTree:
         position = PRUNED if place is None else _position(place)
         if position > self.tree.root.position:
             return place
-        return self._at(position) if position >= self._oldest else None
+        if position >= self._oldest:
+            return self._at(position)
+        return None
 
     def _at(self, position: int) -> Node | int:
         root = self.tree.root
-        return root if position == root.position else position
+        if position == root.position:
+            return root
+        return position
 
     @property
     def _oldest(self) -> int:
@@ -248,7 +252,9 @@ class CandidateTree:
 
     def _committed_at(self, parent: int | None, token: int) -> int | None:
         """The position after `parent` where it holds this token; None where the frame is off the committed path."""
-        return None if parent is None or self.prefix.tokens[parent + 1] != token else parent + 1
+        if parent is None or self.prefix.tokens[parent + 1] != token:
+            return None
+        return parent + 1
 
 
 def _mark_remote(where: Mapping[int, Node | int], frame: Tree) -> None:
@@ -260,7 +266,9 @@ def _mark_remote(where: Mapping[int, Node | int], frame: Tree) -> None:
 
 
 def _position(place: Node | int) -> int:
-    return place.position if isinstance(place, Node) else place
+    if isinstance(place, Node):
+        return place.position
+    return place
 
 
 def _reprice(node: Node, cost: float) -> None:

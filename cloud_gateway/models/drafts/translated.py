@@ -81,7 +81,9 @@ class TranslatedDraft(LocalDraft):
             path[len(tokens) :]: rest for path, rest in state.going_on.items() if path[: len(tokens)] == tuple(tokens)
         }
         certain = state.text.commit(tokens)
-        return super().commit(request, certain) if certain else 0
+        if certain:
+            return super().commit(request, certain)
+        return 0
 
     def close(self, request: Hashable, *, keep: bool = True) -> None:
         self._translated.pop(request, None)
@@ -124,7 +126,9 @@ class TranslatedDraft(LocalDraft):
     def _text(self, state: _Request, path: TokenPath) -> bytes | None:
         """The text after what the draft has read; None where a token has none."""
         pieces = [self._pair.target.pieces[token] for token in path]
-        return None if None in pieces else state.text.tail + b"".join(piece or b"" for piece in pieces)
+        if None in pieces:
+            return None
+        return state.text.tail + b"".join(piece or b"" for piece in pieces)
 
     def _go_on(self, state: _Request, path: TokenPath, rank: Rank) -> Proposal:
         token, *rest = state.going_on[path]
@@ -163,4 +167,6 @@ class TranslatedDraft(LocalDraft):
         *over, last = self._pair.borders.parted(text + piece, 1)
         tokens = [token for one in (*over, last) for token in self._pair.cut(one)]
         known = [*state.text.tail_tokens, *path]
-        return tokens[len(known) :] if tokens[: len(known)] == known and len(tokens) > len(known) else (-1,)
+        if tokens[: len(known)] == known and len(tokens) > len(known):
+            return tokens[len(known) :]
+        return (-1,)

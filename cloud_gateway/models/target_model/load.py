@@ -85,7 +85,9 @@ def fast_dtype() -> Dtype:
 
     from cloud_gateway.models.target_model.linear import can_pack
 
-    return "bfloat16" if can_pack(torch.device("cpu"), torch.bfloat16) else "float32"
+    if can_pack(torch.device("cpu"), torch.bfloat16):
+        return "bfloat16"
+    return "float32"
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -111,7 +113,9 @@ def folder_digest(folder: Path) -> bytes:
     if not files or not (folder / "config.json").is_file():
         raise ModelError(f"The folder {folder} holds no model: config.json and *.safetensors are needed.")
     digests = [model_digest(file) for file in files]
-    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(b"".join(digests)).digest()
 
 
 def target_cache() -> Path:
@@ -210,7 +214,9 @@ def device_for(name: str) -> str:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return "cuda" if count else "cpu"
+        if count:
+            return "cuda"
+        return "cpu"
     if name.startswith("cuda") and count <= int(name.partition(":")[2] or 0):
         there = f"only {count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         raise ModelError(f'`target.device` is "{name}" and there is {there} here; set it to "cpu" or "auto".')

@@ -46,7 +46,9 @@ class _Slot:
 
     def reusable(self, tokens: Sequence[int], scope: bytes) -> int:
         """Number of a prompt's first tokens that it may reuse from this slot."""
-        return common_prefix(self.tokens, list(tokens)) if scope and scope == self.scope else 0
+        if scope and scope == self.scope:
+            return common_prefix(self.tokens, list(tokens))
+        return 0
 
 
 class SlotTable:
@@ -213,7 +215,9 @@ class HostEntropy:
         with np.errstate(invalid="ignore"):  # a logit of minus infinity makes 0 · inf
             mean = self._sum(weights, scores) / total
 
-        return math.log(total) - mean if math.isfinite(mean) else entropy_on_host(scores)
+        if math.isfinite(mean):
+            return math.log(total) - mean
+        return entropy_on_host(scores)
 
     def _sum(self, weights: NDArray[np.float32], scores: NDArray[np.float32] | None) -> float:
         """The sum of the weights, each times its score if scores are given."""

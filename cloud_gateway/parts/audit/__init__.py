@@ -48,7 +48,9 @@ class Auditing(Running):
     def recording(self, serving: Serving) -> Recording | None:
         from cloud_gateway.parts.audit.listener import Audited
 
-        return None if self._log is None else Audited(self._log)
+        if self._log is None:
+            return None
+        return Audited(self._log)
 
     def book(self) -> PromptBook | None:
         return self._log

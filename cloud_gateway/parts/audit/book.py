@@ -188,7 +188,9 @@ async def batches(folder: Path, since: float) -> AsyncIterator[dict[str, object]
 
 
 def file_name(key: str) -> str:
-    return f"audit-{key}.jsonl" if key else FILE_NAME
+    if key:
+        return f"audit-{key}.jsonl"
+    return FILE_NAME
 
 
 def _key(entry: Entry) -> str:
@@ -209,4 +211,6 @@ def _of_one(folder: Path, name: str, since: float) -> Iterator[Entry]:
 
 def _age(path: Path) -> int:
     number = path.name.rpartition(".")[2]
-    return int(number) if number.isdigit() else 0
+    if number.isdigit():
+        return int(number)
+    return 0

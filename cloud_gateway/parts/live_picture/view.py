@@ -112,7 +112,9 @@ class View(events.Listener):
 
     def _by(self, owner: str) -> dict[str, str]:
         """Who proposed a candidate; a worker has another field than a source, so that no name can pass for one."""
-        return {"worker": self._named[owner]} if owner in self._named else {"source": owner}
+        if owner in self._named:
+            return {"worker": self._named[owner]}
+        return {"source": owner}
 
     def _frame(self, worker: str, frame: Tree, effects: Sequence[events.Effect], now: float) -> None:
         taken = next((effect.kind for effect in effects if isinstance(effect, events.FrameTaken)), "stale")

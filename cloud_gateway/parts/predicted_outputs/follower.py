@@ -60,7 +60,9 @@ class Follower:
     def expected(self) -> int | None:
         """The next token by the prediction; None behind its end."""
         tokens = self._predicted.tokens
-        return tokens[self.place] if self.place < len(tokens) else None
+        if self.place < len(tokens):
+            return tokens[self.place]
+        return None
 
     def ahead(self, room: int) -> Sequence[int]:
         """At most `room` tokens that are expected next."""

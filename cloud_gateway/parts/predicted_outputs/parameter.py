@@ -124,7 +124,9 @@ class PredictionSource:
     def _trusted(self) -> int:
         """The match in tokens by which `Rates` judges the next token."""
         beginning = self._follower.place == 0
-        return FIRST_RUN if beginning else self._follower.run
+        if beginning:
+            return FIRST_RUN
+        return self._follower.run
 
     def _refusal(self) -> str | None:
         """Why it suggests nothing now; None if it does."""

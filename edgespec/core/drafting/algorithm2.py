@@ -164,7 +164,9 @@ class Drafting:
         count = self.rule.sequences
         part = self.part
         leaves = self.tree.most_probable(count * part.count, deepest)
-        return leaves if part.count == 1 else part.best(leaves, self.tree.root, count)
+        if part.count == 1:
+            return leaves
+        return part.best(leaves, self.tree.root, count)
 
     def chance(self, leaf: Node) -> float:
         """Probability that a leaf's path is the target's, as far as the draft says."""
@@ -237,4 +239,6 @@ class Drafting:
 
 def millinats(nats: float, unknown: int = MAX_COST) -> int:
     """Whole millinats for the wire, 0 to `MAX_COST`; `unknown` for what is not a finite number."""
-    return min(max(round(nats * 1000), 0), MAX_COST) if math.isfinite(nats) else unknown
+    if math.isfinite(nats):
+        return min(max(round(nats * 1000), 0), MAX_COST)
+    return unknown

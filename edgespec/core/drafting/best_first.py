@@ -88,7 +88,9 @@ class BestFirst(Drafting):
     def candidates(self) -> list[Node]:
         """The most probable leaves; with `step_s` as many as `paced` says."""
         leaves = super().candidates()
-        return leaves[: paced(map(self.chance, leaves), self.step_s)] if self.step_s else leaves
+        if self.step_s:
+            return leaves[: paced(map(self.chance, leaves), self.step_s)]
+        return leaves
 
     def record(self, candidates: Sequence[Node], proposals: Sequence[Proposal]) -> None:
         """Grows the tree by a step's results; those of nodes that a commit has pruned meanwhile are dropped."""

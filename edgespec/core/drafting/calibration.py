@@ -98,11 +98,15 @@ class Calibrator:
 
 def _clipped(score: float) -> float:
     """Within MAX_SCORE; not-a-number counts as never."""
-    return (score if score < MAX_SCORE else MAX_SCORE) if score > -MAX_SCORE else -MAX_SCORE
+    if score > -MAX_SCORE:
+        return score if score < MAX_SCORE else MAX_SCORE
+    return -MAX_SCORE
 
 
 def _logit(cost: float) -> float:
     """log(q / (1 - q)) for q = exp(-cost), within limits."""
     if cost < _MIN_COST:
         return MAX_LOGIT
-    return -log(expm1(cost)) if cost < MAX_LOGIT else -cost if cost < 2 * MAX_LOGIT else -2 * MAX_LOGIT
+    if cost < MAX_LOGIT:
+        return -log(expm1(cost))
+    return -cost if cost < 2 * MAX_LOGIT else -2 * MAX_LOGIT

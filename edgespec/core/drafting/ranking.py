@@ -218,7 +218,9 @@ class Ranker:
     @property
     def _scale(self) -> float:
         """What scores in logits are divided by: the temperature where the noise is unknown and a fresh draw decides."""
-        return self.spread.value if self._noisy or self._processor.greedy else self.sampling.temperature
+        if self._noisy or self._processor.greedy:
+            return self.spread.value
+        return self.sampling.temperature
 
     def _candidates(self, logits: NDArray[np.float32], path: Sequence[int]) -> Candidates:
         if self._processor.greedy:

@@ -69,7 +69,9 @@ class Reading:
     @property
     def batch(self) -> int:
         """Tokens of a batch, and the most pending ones that a draft step evaluates with its leaves."""
-        return max(min(int(MAX_BATCH_S / self._token_s), self.most), 1) if self._token_s else FIRST_BATCH
+        if self._token_s:
+            return max(min(int(MAX_BATCH_S / self._token_s), self.most), 1)
+        return FIRST_BATCH
 
     @property
     def due(self) -> bool:

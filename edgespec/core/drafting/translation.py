@@ -84,7 +84,9 @@ class Translator:
         """
         same = self._controls.get(token)
         text = self.target.controls[token]
-        return [same] if same is not None else [] if text in _UNWRITTEN else self.draft.encode(text)
+        if same is not None:
+            return [same]
+        return [] if text in _UNWRITTEN else self.draft.encode(text)
 
     def drafting(self, request: int, epoch: int, prompt_len: int, rule: BestFirstRule, **rest: Any) -> Drafting:
         """The state of one request; `rest`: of `TranslatedDrafting`."""
@@ -100,12 +102,16 @@ def _cut(target: Tokenizer, entries: Mapping[bytes, tuple[int]], segment: bytes)
     whole = whole_characters(segment)
     pieces = target.pieces
     tokens = tuple(target.encode(whole)) if whole else ()
-    return tokens if b"".join(pieces[token] or b"" for token in tokens) == whole else ()
+    if b"".join(pieces[token] or b"" for token in tokens) == whole:
+        return tokens
+    return ()
 
 
 def _read(draft: Tokenizer, text: bytes) -> Sequence[int]:
     """The draft's tokens of whole segments, without an incomplete character at their end."""
-    return draft.encode(whole) if (whole := whole_characters(text)) else ()
+    if whole := whole_characters(text):
+        return draft.encode(whole)
+    return ()
 
 
 _UNWRITTEN = frozenset((b"<bos>", b"<s>", b"<|begin_of_text|>", b"<|endoftext|>", b"<unk>", b"<pad>"))
@@ -164,7 +170,9 @@ def whole_characters(text: bytes) -> bytes:
         byte = text[-back]
         if byte >= 0xC0:
             needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return text[:-back] if back < needed else text
+            if back < needed:
+                return text[:-back]
+            return text
         if byte < 0x80:
             return text
 
@@ -383,7 +391,9 @@ class TranslatedDrafting(Drafting):
         committed = tuple(self.text.tail_tokens)
 
         # The target may have cut the tail otherwise than its tokenizer would.
-        return tokens[len(committed) :] if tokens[: len(committed)] == committed else cut(segment[begin:])
+        if tokens[: len(committed)] == committed:
+            return tokens[len(committed) :]
+        return cut(segment[begin:])
 
     def _add(
         self, anchor: Node | None, tokens: Sequence[int], counted: int, share: float, entropy: float

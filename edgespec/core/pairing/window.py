@@ -263,7 +263,9 @@ class PairingWindow:
         """Why an attempt that is no longer running ended, for its peer."""
         if self.state is Window.CLOSED:
             return self._why_closed
-        return Reason.ABANDONED if exchange is self._last_ended else Reason.BUSY
+        if exchange is self._last_ended:
+            return Reason.ABANDONED
+        return Reason.BUSY
 
     def _require_running(self, exchange: GatewayExchange) -> None:
         if exchange is not self._exchange:

@@ -181,7 +181,9 @@ def foreign_version(data: bytes) -> str | None:
     """
     found = re.match(rb"(?s)(?:[\x90-\x9f]|\xdc..)\xa5hello[\xa0-\xbf](edgespec/[0-9.]{1,8})", data)
     theirs = found[1].decode() if found else PROTOCOL
-    return theirs if theirs != PROTOCOL else None
+    if theirs != PROTOCOL:
+        return theirs
+    return None
 
 
 def standing_of(key: bytes, proven_by: Proof | RotatedProof, lookup: Lookup, rotate: Rotate) -> Standing:

@@ -198,12 +198,16 @@ NOTICES: Mapping[str, str] = {
 
 def notice_of(reason: str, worker: str) -> Notice | None:
     """What a worker with this id shows its admin after a signed `Bye`; None if there is nothing to do about it."""
-    return Notice(reason, NOTICES[reason].format(worker=worker)) if reason in NOTICES else None
+    if reason in NOTICES:
+        return Notice(reason, NOTICES[reason].format(worker=worker))
+    return None
 
 
 def shown(reason: str) -> str:
     """The label, or a constant in place of any other text."""
-    return reason if reason in REASONS else "another reason" if reason else "no reason"
+    if reason in REASONS:
+        return reason
+    return "another reason" if reason else "no reason"
 
 
 def refusal_digest(hello: bytes, reason: str, text: str) -> bytes:
@@ -275,12 +279,16 @@ def rotation(old: SigningKey, new: SigningKey) -> Rotation:
 def up_to(rotations: Sequence[Rotation], key: bytes) -> tuple[Rotation, ...]:
     """The latest statements that lead to this key, oldest first; empty where none does."""
     ends = [number for number, one in enumerate(rotations, 1) if one.new_key == key]
-    return tuple(rotations[: ends[-1]][-MAX_ROTATIONS:]) if ends else ()
+    if ends:
+        return tuple(rotations[: ends[-1]][-MAX_ROTATIONS:])
+    return ()
 
 
 def proof(signature: bytes, rotations: Sequence[Rotation]) -> Proof | RotatedProof:
     """The message with which a worker proves its key."""
-    return RotatedProof(signature, list(rotations)) if rotations else Proof(signature)
+    if rotations:
+        return RotatedProof(signature, list(rotations))
+    return Proof(signature)
 
 
 def check_succession(rotations: Sequence[Rotation | GatewayRotation], key: bytes) -> None:

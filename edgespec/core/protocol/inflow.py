@@ -158,7 +158,9 @@ def _header(data: bytearray, at: int) -> tuple[int, int] | None:
         size += 2 if length == 126 else 8
         length = int.from_bytes(data[at + 2 : at + size], "big")
     size += 4 if data[at + 1] & 0x80 else 0
-    return (size, length) if len(data) >= at + size else None
+    if len(data) >= at + size:
+        return (size, length)
+    return None
 
 
 def flood(text: str) -> RemoteProtocolError:

@@ -194,7 +194,9 @@ class ListenerHandshake:
 
         verify(self.peer, ASK, _asked(self._digest, message.what, message.gateway), message.signature)
         refusal = self._refusal(self.peer)
-        return message if refusal is None else PeerRefused(refusal)
+        if refusal is None:
+            return message
+        return PeerRefused(refusal)
 
 
 def transcript(hello: PeerHello, challenge: PeerChallenge, spki_hash: bytes) -> bytes:

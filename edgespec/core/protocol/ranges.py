@@ -23,19 +23,23 @@ class Range:
     @property
     def meta(self) -> Meta:
         """The same for msgspec."""
-        return Meta(gt=self.low, le=self.high) if self.above else Meta(ge=self.low, le=self.high)
+        if self.above:
+            return Meta(gt=self.low, le=self.high)
+        return Meta(ge=self.low, le=self.high)
 
     def __contains__(self, value: float) -> bool:
         return (self.low < value if self.above else self.low <= value) and value <= self.high
 
     def __str__(self) -> str:
-        return (
-            f"above {self.low:g}, to {self.high:g}" if self.above else f"from {_shown(self.low)} to {_shown(self.high)}"
-        )
+        if self.above:
+            return f"above {self.low:g}, to {self.high:g}"
+        return f"from {_shown(self.low)} to {_shown(self.high)}"
 
 
 def _shown(bound: float) -> str:
-    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+    if isinstance(bound, int):
+        return str(bound)
+    return f"{bound:g}"
 
 
 MAX_ID = 2**31 - 1

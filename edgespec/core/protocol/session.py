@@ -197,9 +197,9 @@ class Session:
         """When `tick` is due, for a ping or a deadline; infinity once the session is over."""
         if self.state is State.CLOSED:
             return float("inf")
-        return (
-            min(self.received_at + self.timers.silent_s, self._ping_at) if self.state is State.OPEN else self._deadline
-        )
+        if self.state is State.OPEN:
+            return min(self.received_at + self.timers.silent_s, self._ping_at)
+        return self._deadline
 
     def tick(self, now: float) -> None:
         """Checks the deadlines, and sends a ping when it is due.

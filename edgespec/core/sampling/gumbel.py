@@ -147,7 +147,9 @@ def noisy_argmax(logits: Floats, seed: int, position: int, tokens: Tokens | None
 
 
 def _key(seed: int | Bits, position: int) -> Bits | np.uint64:
-    return np.uint64(row_key(seed, position)) if isinstance(seed, int) else row_keys(seed, position)
+    if isinstance(seed, int):
+        return np.uint64(row_key(seed, position))
+    return row_keys(seed, position)
 
 
 @lru_cache(maxsize=4)

@@ -175,7 +175,9 @@ def finite(logits: NDArray[np.floating]) -> NDArray[np.floating]:
 
     Raises ValueError where none of them is a number.
     """
-    return logits if math.isfinite(logits.max()) else _clipped(logits)
+    if math.isfinite(logits.max()):
+        return logits
+    return _clipped(logits)
 
 
 def _clipped(logits: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -105,7 +105,9 @@ class BusSource(Source):
 
         if service == self.service:
             self._owner = reply.sender
-        return reply.body[0] if reply.body else None
+        if reply.body:
+            return reply.body[0]
+        return None
 
     async def _property(self, path: str, interface: str, name: str) -> Any:
         return (await self._call(self.service, path, PROPERTIES, "Get", "ss", interface, name)).value

@@ -32,7 +32,9 @@ class Peers:
 
     async def now(self) -> Sequence[Relayed]:
         """The ways to the gateway through peers, best first; a peer may have been paired since the last call."""
-        return await (await self._loaded()).routes.now() if self._paired.all() else []
+        if self._paired.all():
+            return await (await self._loaded()).routes.now()
+        return []
 
     def failed(self, way: Relayed) -> None:
         """The gateway was not reached that way, or a link over it has ended."""

@@ -162,7 +162,9 @@ class PeerPort:
     def _refusal(self, key: bytes) -> PeerReason | None:
         """Why nothing is done for the machine with this key; None if it is paired, and at no later version."""
         peer = self._peers.get(key)
-        return "unpaired" if peer is None else "version" if peer.min_version > VERSION else None
+        if peer is None:
+            return "unpaired"
+        return "version" if peer.min_version > VERSION else None
 
     def _granted(self) -> Granted:
         return Granted(self._name, self._relay.offer, list(self._drafting_for())[:MAX_GATEWAYS])

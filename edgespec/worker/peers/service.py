@@ -181,10 +181,14 @@ class PeerService:
 
     def _gateway_name(self, key: bytes) -> str:
         known = self._gateways.get(key)
-        return f"{known.name} ({key_id(key)})" if known is not None else key_id(key)
+        if known is not None:
+            return f"{known.name} ({key_id(key)})"
+        return key_id(key)
 
     def _drafting_for(self) -> list[bytes]:
-        return [self._gateway()] if self._linked() else []
+        if self._linked():
+            return [self._gateway()]
+        return []
 
 
 def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingListener:
