@@ -51,11 +51,14 @@ def used(importers: Sequence[Path] = FILES) -> Iterator[tuple[str, str, str]]:
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
             for alias in node.names:
-                package, module, name = node.module.replace(".", "/"), "", alias.name
+                package = node.module.replace(".", "/")
+                module = ""
+                name = alias.name
                 if package in PACKAGES:  # the package itself, or one of its modules
                     if f"{package}/{name}" in PACKAGES or not (ROOT / package / f"{name}.py").exists():
                         continue
-                    module, name = name, WHOLE
+                    module = name
+                    name = WHOLE
                 else:
                     package, _, module = package.rpartition("/")
                 if package in PACKAGES and not path.is_relative_to(ROOT / package):

@@ -35,7 +35,8 @@ class BadDrafter:
     """A `Drafter` whose steps misbehave once `bad`."""
 
     def __init__(self, drafter: Drafter, case: str) -> None:
-        self._drafter, self._case = drafter, case
+        self._drafter = drafter
+        self._case = case
         self._stalled = set[Hashable]()
         self.bad = False
 
@@ -64,7 +65,8 @@ class BadDrafter:
 
     def _wrong(self, proposal: Proposal) -> Proposal:
         """Neighbours of the proposed tokens in the vocabulary, at the same costs."""
-        taken, tokens = set(proposal.tokens), list[int]()
+        taken = set(proposal.tokens)
+        tokens = list[int]()
         for token in proposal.tokens:
             while token in taken:
                 token = (token + 1) % self._drafter.vocab_size

@@ -125,7 +125,8 @@ def _compiled(extras: Sequence[str], keep: Mapping[str, str], options: Sequence[
 
 def pip_for_uv() -> dict[str, str]:
     """The environment with uv's settings, from pip's."""
-    index, extra = pip_setting("index-url"), pip_setting("extra-index-url")
+    index = pip_setting("index-url")
+    extra = pip_setting("extra-index-url")
     found = {"UV_DEFAULT_INDEX": index, "UV_INDEX": extra, "UV_INDEX_STRATEGY": "unsafe-best-match"}
     return os.environ | {name: value for name, value in found.items() if value}
 

@@ -82,7 +82,8 @@ def build(jobs: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         require_space(folder, SPACE_BYTES)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
-            source, made = extract(download(Path(scratch)), Path(scratch)), Path(scratch) / "build"
+            source = extract(download(Path(scratch)), Path(scratch))
+            made = Path(scratch) / "build"
             _run(["cmake", "-S", str(source), "-B", str(made), *OPTIONS], "configuring")
             _run(["cmake", "--build", str(made), "--target", TARGET, "-j", str(jobs)], "compiling (6 to 30 minutes)")
             (made / "bin" / TARGET).replace(program())

@@ -54,7 +54,8 @@ def kind_of(figures: Figures) -> str:
 
 def name_of(figures: Figures) -> str:
     """The file's name in docs/results."""
-    kind, setting = kind_of(figures), figures.get("setting", {})
+    kind = kind_of(figures)
+    setting = figures.get("setting", {})
     if kind == "map":
         return "map.json"
     only = "".join(f"-{rtt_ms:g}ms" for rtt_ms in setting["rtt_ms"]) if len(setting.get("rtt_ms", ())) == 1 else ""
@@ -71,7 +72,8 @@ def local_table(every: Sequence[Figures]) -> list[str]:
     """The arms without a worker, milliseconds per token."""
     lines = markdown(("draft", "prompts", "plain", "co-located k = 2", "best k", "plain beside ÷ alone"), [])
     for figures in every:
-        rows, setting = figures["local"], figures["setting"]
+        rows = figures["local"]
+        setting = figures["setting"]
         times = [f"{rows[name]['decoding']:.1f}" for name in ("plain", "colocated_k2", "colocated_best")]
         times[2] += f" (k = {figures['best_k']})"
         factor = figures["start"].get("neighbour") or {}
@@ -132,7 +134,8 @@ def _rows(every: Sequence[Figures]) -> list[str]:
     lines = markdown((*head, "÷ no worker") if controlled else head, [])
     for figures in every:
         for row in figures["rows"]:
-            decoding, whole = row["decoding"], row["whole"]
+            decoding = row["decoding"]
+            whole = row["whole"]
             lines.append(line((
                 figures["setting"]["draft"], f"{row['rtt_ms']:g} ms", row["prefer"], ratio(decoding, "k2"),
                 f"{decoding['best']['median']:.2f}", f"{decoding['better']['median']:.2f}",

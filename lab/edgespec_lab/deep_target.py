@@ -32,7 +32,8 @@ from edgespec.shared.procstat import available_memory
 from edgespec_lab import verbs
 from edgespec_lab.options import number
 
-MIN_BLOCKS, MAX_BLOCKS = 2, 16
+MIN_BLOCKS = 2
+MAX_BLOCKS = 16
 """16 blocks each make a pass cost what a model of 3 billion parameters costs; more would not fit small machines."""
 BLOCKS = number(int, MIN_BLOCKS, MAX_BLOCKS)
 """The type of an option for their number."""
@@ -70,7 +71,8 @@ def make(source: Path, out: Path, blocks: int) -> Comparison:
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".target-", dir=out) as scratch:
-            folder, gguf = Path(scratch) / name, Path(scratch) / f"{name}.gguf"
+            folder = Path(scratch) / name
+            gguf = Path(scratch) / f"{name}.gguf"
             deepen_gguf(source, gguf, blocks)
             plain = load(source, "float32", "cpu").folder
             deepen_folder(plain, folder, blocks)
@@ -101,7 +103,8 @@ def deepened(blocks: int = 4, *, gguf: bool = False) -> Path:
 
 def target_model(options: argparse.Namespace, console: Console) -> Path:
     """The target of `options.target`, `plain` or `deep`, made when it is missing. Raises ModelError."""
-    source, gguf = models.quantised(), options.engine == "llamacpp"
+    source = models.quantised()
+    gguf = options.engine == "llamacpp"
     if options.target == "plain":
         return source
     require_memory(memory_bytes(source, options.blocks), "The deep target")
@@ -160,13 +163,15 @@ def deepen_folder(source: Path, out: Path, blocks: int) -> None:
 
 def _deepened(plain: Mapping[str, Weights], blocks: int, source: Path) -> dict[str, Weights]:
     made: dict[str, Weights] = {}
-    outputs, numbers = 0, set[int]()
+    outputs = 0
+    numbers = set[int]()
     for name, weights in plain.items():
         block = _BLOCK.match(name)
         if block is None:
             made[name] = weights
             continue
-        output, number = block[3].startswith(_OUTPUTS), int(block[2])
+        output = block[3].startswith(_OUTPUTS)
+        number = int(block[2])
         outputs += output
         numbers.add(number)
         for copy in range(blocks):
@@ -253,7 +258,9 @@ def _greedy(folder: Path, follow: Sequence[Logits] | None) -> tuple[list[Logits]
 def _one(model: Any, prompt: list[int], follow: Logits | None) -> Logits:
     import torch
 
-    rows, cache, tokens = [], None, prompt
+    rows = []
+    cache = None
+    tokens = prompt
     for step in range(TOKENS):
         out = model(torch.tensor([tokens]), past_key_values=cache, use_cache=True)
         cache = out.past_key_values
@@ -295,7 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(options: argparse.Namespace) -> int:
-    source, out = options.source or models.quantised(), options.out or models.model_dir()
+    source = options.source or models.quantised()
+    out = options.out or models.model_dir()
     print(f"{make(source, out, options.blocks)}: {out / deepened_name(source.name, options.blocks)}")
     return 0
 

@@ -58,7 +58,8 @@ class OneWay:
     """One direction of a connection: what was sent first arrives first, so one late packet delays those behind it."""
 
     def __init__(self, model: LinkModel, rng: Random) -> None:
-        self.model, self._rng = model, rng
+        self.model = model
+        self._rng = rng
         self._free_at = 0.0
         self._last_arrival = 0.0
 

@@ -67,7 +67,8 @@ class Agreement:
 
 def measure(target: Path, draft: Path, texts: Sequence[str], count: int, translator: Translator | None) -> Agreement:
     """`agreement` of two GGUF files on prompts in plain text. Raises ModelError, ConfigError, and DraftMemoryError."""
-    begin, tokenizer = gguf_vocabulary(target).bos, translator.target if translator else GgufTokenizer(target)
+    begin = gguf_vocabulary(target).bos
+    tokenizer = translator.target if translator else GgufTokenizer(target)
     prompts = [([] if begin is None else [begin]) + list(tokenizer.encode(text.encode())) for text in texts]
     context = max(map(len, prompts)) * 2 + count + 64 * LEAVES
     whole, small = (Drafter(path, context=context, sequences=LEAVES, requests=1) for path in (target, draft))
@@ -81,7 +82,9 @@ def agreement(
     target: Drafter, draft: Drafter, prompts: Sequence[Sequence[int]], count: int, translator: Translator | None
 ) -> Agreement:
     """Greedy completions of `count` tokens of these prompts, which are in the target's tokens."""
-    found, calibrator, spread = Agreement(), Calibrator(), Spread()
+    found = Agreement()
+    calibrator = Calibrator()
+    spread = Spread()
     for prompt in prompts:
         completion = greedy(target, prompt, count)
         rule = BestFirstRule(sequences=LEAVES)
@@ -140,7 +143,8 @@ def _rounds(
 
 def _compare(found: Agreement, drafting: Drafting, rest: Sequence[int]) -> int:
     """Counts how far the tree agrees with the target's next tokens; returns how many would be accepted."""
-    node, tree = drafting.tree.root, drafting.tree
+    node = drafting.tree.root
+    tree = drafting.tree
     for level, token in enumerate(rest):
         if not node.children:
             break
@@ -153,12 +157,14 @@ def _compare(found: Agreement, drafting: Drafting, rest: Sequence[int]) -> int:
         found.by_position[level][0] += 1
         node = best
     kept = {node.id for node in sorted(tree.nodes.values(), key=lambda node: (node.cost, node.position))[:NODES]}
-    node, accepted = tree.root, 0
+    node = tree.root
+    accepted = 0
     for token in rest:
         child = node.children.get(token)
         if child is None or child.id not in kept:
             break
-        node, accepted = child, accepted + 1
+        node = child
+        accepted = accepted + 1
     found.in_tree += accepted
     return accepted
 

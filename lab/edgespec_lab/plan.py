@@ -26,7 +26,8 @@ RIGHT = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Shares of right drafts of which the least that pays is looked for."""
 PAYS = 1.05
 """Tokens a second with a worker, for one without, from which on it is worth its machine."""
-ROW_SHARE, LEAF_SHARE = 0.02, 0.05
+ROW_SHARE = 0.02
+LEAF_SHARE = 0.05
 """The share of a pass that a further row adds, and of a draft step that a further leaf adds, if it is not given."""
 MAX_ROWS = 4096
 LEAVES = 16

@@ -122,7 +122,8 @@ class Kept:
     """Measured figures by key; each is written at once to a file, which is read again if it is there."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._known = path, dict[tuple[Any, ...], Any]()
+        self._path = path
+        self._known = dict[tuple[Any, ...], Any]()
         for line in path.read_text().splitlines() if path.exists() else ():
             with suppress(json.JSONDecodeError):  # the last line of a run that was cut off
                 one = json.loads(line)

@@ -65,7 +65,9 @@ class Proxy:
         self, target: tuple[str, int], model: LinkModel, listen: tuple[str, int] = ("127.0.0.1", 0), seed: int = 1
     ) -> None:
         """Raises AddressError when `listen` cannot be bound."""
-        self.target, self.model, self._seed = target, model, seed
+        self.target = target
+        self.model = model
+        self._seed = seed
         try:
             self._server = socket.create_server(listen)
         except OSError as error:

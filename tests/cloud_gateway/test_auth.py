@@ -70,7 +70,8 @@ def test_neither_key_nor_secret_is_stored_and_the_file_is_private(tmp_path: Path
 
 
 def test_a_running_gateway_sees_new_and_revoked_keys_at_once(tmp_path: Path) -> None:
-    running, admin = KeyRing(tmp_path / "keys"), KeyRing(tmp_path / "keys")
+    running = KeyRing(tmp_path / "keys")
+    admin = KeyRing(tmp_path / "keys")
     record, key = admin.create("lab")
     with pytest.raises(ClientError):
         running.check(bearer(key[:-1]))

@@ -26,7 +26,9 @@ from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, 
 COPIES = 40
 SENT_S = 15.0
 """After the hostile tokenizer was sent: a worker that takes it is given a prompt, which ends llama.cpp's process."""
-NORMAL, UNKNOWN, BYTE = 1, 2, 6
+NORMAL = 1
+UNKNOWN = 2
+BYTE = 6
 THIRD = "third"
 
 

@@ -51,7 +51,9 @@ class Scenes:
         row_s: float = ROW_S,
     ) -> None:
         """`run_one` is `run`; tests replace it."""
-        self._make, self._run, self._row_s = make, run_one or run, row_s
+        self._make = make
+        self._run = run_one or run
+        self._row_s = row_s
         self._ends = contextlib.ExitStack()
         self._scene: Scene | None = None
 

@@ -113,17 +113,25 @@ class Stream(threading.Thread):
     def __init__(self, scene: Scene, prompt: str, pause_s: float = 0.0, leave_after: int = 0) -> None:
         """`pause_s`: wait of the reader between chunks; `leave_after`: chunks after which it hangs up."""
         super().__init__(daemon=True)
-        self.scene, self.prompt, self.pause_s, self.leave_after = scene, prompt, pause_s, leave_after
-        self.text, self.stall_s, self.chunks, self.error = "", 0.0, 0, ""
+        self.scene = scene
+        self.prompt = prompt
+        self.pause_s = pause_s
+        self.leave_after = leave_after
+        self.text = ""
+        self.stall_s = 0.0
+        self.chunks = 0
+        self.error = ""
 
     def run(self) -> None:
         """Reads to the end."""
-        last, ended = time.monotonic(), False
+        last = time.monotonic()
+        ended = False
         chunks = self.scene.client().chunks(self.scene.body(self.prompt, policy="wanspec"))
         try:
             for chunk in chunks:
                 now = time.monotonic()
-                self.stall_s, last = max(self.stall_s, now - last), now
+                self.stall_s = max(self.stall_s, now - last)
+                last = now
                 self.chunks += 1
                 ended = chunk.get("usage") is not None
                 for choice in chunk["choices"]:

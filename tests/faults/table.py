@@ -247,8 +247,10 @@ def handed_over(scene: Scene) -> None:
         scene.rig.wait_linked(60, name)
 
 
-KILL, TERM = signal.SIGKILL, signal.SIGTERM
-ONE, BOTH = WORKERS[:1], WORKERS
+KILL = signal.SIGKILL
+TERM = signal.SIGTERM
+ONE = WORKERS[:1]
+BOTH = WORKERS
 GROUP = ["workers", "group", "demo-second"]
 Row = Scenario
 TABLE = (

@@ -23,7 +23,8 @@ TOKENS = list(range(8, 40))
 def test_a_deep_folder_gives_bit_equal_logits_from_more_blocks(tmp_path: Path) -> None:
     plain = make_tiny_target(tmp_path / "plain", layers=2)
     deepen_folder(plain, tmp_path / "deep", 3)
-    one, other = load_tiny(plain), load_tiny(tmp_path / "deep")
+    one = load_tiny(plain)
+    other = load_tiny(tmp_path / "deep")
     assert torch.equal(plain_logits(one, TOKENS), plain_logits(other, TOKENS))
     assert (one.config.num_hidden_layers, other.config.num_hidden_layers) == (2, 6)
     assert hf_vocabulary(plain).digest == hf_vocabulary(tmp_path / "deep").digest
@@ -33,7 +34,8 @@ def test_a_deep_folder_gives_bit_equal_logits_from_more_blocks(tmp_path: Path) -
 
 
 def test_a_deep_gguf_gives_bit_equal_logits_and_the_same_tokenizer(tmp_path: Path) -> None:
-    plain, deep = make_tiny_gguf(tmp_path / "plain.gguf"), tmp_path / "deep.gguf"
+    plain = make_tiny_gguf(tmp_path / "plain.gguf")
+    deep = tmp_path / "deep.gguf"
     deepen_gguf(plain, deep, 3)
     one, other = (deep_target._llama_logits(path, [TOKENS])[0] for path in (plain, deep))
     assert np.array_equal(one, other)

@@ -20,7 +20,8 @@ def reported(seconds: float, passes: int) -> Reported:
 
 
 def pair(seconds: float, *, passes: int = 5, waited: float = 0.0) -> Pair:
-    base, sim = Result(seconds=1.0, tokens=40, local_passes=20, rounds=20), Result(0.5, 40, 18, 4, accepted=18)
+    base = Result(seconds=1.0, tokens=40, local_passes=20, rounds=20)
+    sim = Result(0.5, 40, 18, 4, accepted=18)
     return Pair(reported(1.0, 20), reported(seconds, passes), base, sim, waited)
 
 

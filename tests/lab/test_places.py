@@ -29,10 +29,12 @@ def run(ms: float, passes: int = 0, others: float = 0.0) -> Run:
 class FakeRig:
     """Remembers who asked for what, and whether the neighbour drafted."""
 
-    folder, cores = Path("unused"), (None, None)
+    folder = Path("unused")
+    cores = (None, None)
 
     def __init__(self, neighbour: FakeNeighbour) -> None:
-        self.neighbour, self.asked = neighbour, list[tuple[str, str, Mapping[str, Any], bool]]()
+        self.neighbour = neighbour
+        self.asked = list[tuple[str, str, Mapping[str, Any], bool]]()
         self.on_chat: Callable[[str], None] = lambda key: None
 
     def pid(self, name: str) -> str:

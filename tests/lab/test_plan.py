@@ -48,7 +48,8 @@ def test_rows_that_cost_and_a_draft_at_the_gateway_leave_less_to_gain() -> None:
 
 def test_one_worker_for_several_clients_brings_each_less() -> None:
     several = replace(GPU, clients=4, leaf_ms=1.0, gateway_draft_ms=6.0)
-    shared, own = outcome(several), outcome(replace(several, workers=4))
+    shared = outcome(several)
+    own = outcome(replace(several, workers=4))
     assert shared.alone == own.alone and shared.gain < own.gain
 
 

@@ -62,9 +62,11 @@ def test_worker_and_simulator_draft_with_the_same_machines() -> None:
 
 async def test_a_change_inside_a_policy_changes_both_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the registry is shared: the class in it is, however the object was made."""
-    before, before_live = simulated("colocated"), await live("colocated")
+    before = simulated("colocated")
+    before_live = await live("colocated")
     monkeypatch.setattr(Colocated, "_verify", lambda self, tree: Verify(()))
-    after, after_live = simulated("colocated"), await live("colocated")
+    after = simulated("colocated")
+    after_live = await live("colocated")
     assert after.rounds == after_live.rounds == 60
     assert before.rounds < 60 and before_live.rounds < 60
 
@@ -75,8 +77,10 @@ async def test_a_change_of_algorithm_2_changes_both(monkeypatch: pytest.MonkeyPa
             node.expanded = True
 
     assert tools.doubles.workers.Drafting is drafting.Drafting
-    before, before_live = simulated("wanspec", WorkerSpec()), await live("wanspec", LoopWorker(0.001, 0.9))
+    before = simulated("wanspec", WorkerSpec())
+    before_live = await live("wanspec", LoopWorker(0.001, 0.9))
     monkeypatch.setattr(drafting.Drafting, "record", blind)
-    after, after_live = simulated("wanspec", WorkerSpec()), await live("wanspec", LoopWorker(0.001, 0.9))
+    after = simulated("wanspec", WorkerSpec())
+    after_live = await live("wanspec", LoopWorker(0.001, 0.9))
     assert before.useful_frames > 0 == after.frames
     assert before_live.accepted.get("worker", 0) > 0 == after_live.frames["received"]

@@ -18,10 +18,12 @@ from edgespec_lab.sim.theory import expected_tokens
 from edgespec_lab.sim.tokens import Iid
 from edgespec_lab.sim.world import Curve, Steps, run
 
-TT, TD = 0.01034, 0.00373
+TT = 0.01034
+TD = 0.00373
 STEPS = Steps(Curve({1: TT}), Curve({1: TD}), Curve({1: TD}), catch_up_s=0.0)
 KIND = Iid()
-CHAIN, TREE = WorkerSpec(branching=1, sequences=1), WorkerSpec("bestfirst", 4, 0.0, 16)
+CHAIN = WorkerSpec(branching=1, sequences=1)
+TREE = WorkerSpec("bestfirst", 4, 0.0, 16)
 
 
 def arm(policy: str, worker: WorkerSpec | None = None, **options: object) -> Arm:
@@ -81,7 +83,8 @@ def test_algorithm_1_falls_back_to_colocated_decoding_at_long_round_trips() -> N
 @pytest.mark.parametrize("leaves_s", [0.02, 0.2])
 def test_when_a_worker_leaves_the_other_goes_on(policy: str, leaves_s: float) -> None:
     """run() compares every token; nothing is assigned again, so all frames after that are the other one's."""
-    kind, made = Iid().make(1, 60), [TREE.make(2, STEPS.worker, epoch) for epoch in (1, 2)]
+    kind = Iid().make(1, 60)
+    made = [TREE.make(2, STEPS.worker, epoch) for epoch in (1, 2)]
     both = run(arm(policy).controller(), made, kind, LinkModel(0.02), STEPS, 60, 1, leaves_s=leaves_s)
     assert both.tokens == 60
     assert made[1].part.count == 1 and made[0].part.count == 2

@@ -19,7 +19,8 @@ from edgespec_lab.sim.config import load, steps_of, tokens_of
 from edgespec_lab.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
 
 CONFIG = load("wanspec")
-CHAIN, TREE = WorkerSpec(branching=1, theta=0.0, sequences=1), WorkerSpec()
+CHAIN = WorkerSpec(branching=1, theta=0.0, sequences=1)
+TREE = WorkerSpec()
 ROW = {"rtt_ms", "config", "latency_ratio", "draft_ratio", "draft_token_ratio", "ms_per_token", "tokens_per_round"}
 SHORT = {"rtt_ms": [0, 20], "sweep_rtt_ms": [20], "phi_values": 3}
 
@@ -79,7 +80,10 @@ class Algorithm1(Policy):
     name = "algorithm 1"
 
     def __init__(self, k: int, phi: float, *, whole: bool = False) -> None:
-        self.k, self.phi, self.whole, self.t_update = k, phi, whole, float("-inf")
+        self.k = k
+        self.phi = phi
+        self.whole = whole
+        self.t_update = float("-inf")
         self.sent: list[tuple[int, float]] = []
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:

@@ -46,10 +46,8 @@ def test_the_limit_acts_by_default_on_recorded_tokens() -> None:
 
 
 def test_it_changes_nothing_else_than_when_the_gateway_waits() -> None:
-    off, learnt = (
-        simulated(Arm("off", "adaptive", NARROW, phi=100.0, prefer="latency")),
-        simulated(Arm("learnt", "adaptive", NARROW, prefer="latency")),
-    )
+    off = simulated(Arm("off", "adaptive", NARROW, phi=100.0, prefer="latency"))
+    learnt = simulated(Arm("learnt", "adaptive", NARROW, prefer="latency"))
     assert [result.tokens for _, result in off] == [result.tokens for _, result in learnt]
     assert [result.seconds for _, result in off] != [result.seconds for _, result in learnt]
 

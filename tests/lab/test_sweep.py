@@ -65,7 +65,8 @@ def test_a_step_of_the_target_follows_from_the_ratio() -> None:
 
 @pytest.mark.parametrize("place", [sweep.Place("q4_0", 0.6, 0.5, 20.0), sweep.Place("sequential", 0.3, 0.5, 80.0)])
 def test_a_draft_that_brings_too_little_does_not_read_the_prompt(place: sweep.Place) -> None:
-    steps, net = sweep.steps_at(place, CONFIG), LinkModel(place.rtt_ms / 1000)
+    steps = sweep.steps_at(place, CONFIG)
+    net = LinkModel(place.rtt_ms / 1000)
     spent = [
         sum(one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, 5)))
         for arm in (Arm("plain", "plain"), Arm("latency", "adaptive", sweep.WORKER, prefer="latency"))

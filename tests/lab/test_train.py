@@ -66,7 +66,8 @@ def interrupted_at(patch: pytest.MonkeyPatch, step: int, how: Callable[[], objec
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
 def test_each_kind_learns_what_the_target_writes(kind: str, command: Command, tmp_path: Path) -> None:
-    out, loss = tmp_path / "figures", dict[int, float]()
+    out = tmp_path / "figures"
+    loss = dict[int, float]()
     for steps in (1, 150):
         given = command(kind, tmp_path / str(steps), "--steps", steps, "--rate", "5e-3", "--json", out)
         assert main(given) == 0
@@ -80,7 +81,8 @@ def test_each_kind_learns_what_the_target_writes(kind: str, command: Command, tm
 def test_a_run_that_was_stopped_ends_with_the_same_bits(
     kind: str, number: int, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     assert main(command(kind, whole)) == 0
     with pytest.MonkeyPatch.context() as patched:
         interrupted_at(patched, 7, lambda: os.kill(os.getpid(), number))
@@ -96,7 +98,9 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
 
 
 def test_a_worker_loads_the_draft_and_its_measures_are_the_models(command: Command, gguf: Path, tmp_path: Path) -> None:
-    run, figures, compared = tmp_path / "run", tmp_path / "figures", tmp_path / "compared"
+    run = tmp_path / "run"
+    figures = tmp_path / "figures"
+    compared = tmp_path / "compared"
     assert main(command("draft", run, "--format", "f16", "--json", figures)) == 0
     assert gguf_vocabulary(run / "draft.gguf").digest == gguf_vocabulary(gguf).digest
     given = ["measure", run, gguf, run / "draft.gguf", "--steps", 2, "--json", compared]

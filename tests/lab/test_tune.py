@@ -119,7 +119,8 @@ def test_a_busy_machine_is_named_as_a_reason_for_doubt() -> None:
 def test_a_file_keeps_its_comments_and_other_keys() -> None:
     text = EXAMPLE.read_text()
     changed = rewritten(text, {"policy.name": "plain", "policy.sources": [], "local_draft.model": ""})
-    before, after = text.splitlines(), changed.splitlines()
+    before = text.splitlines()
+    after = changed.splitlines()
     assert len(before) == len(after) and sum(a != b for a, b in zip(before, after)) == 3
     assert parse(changed, schema(all_parts()), "changed").policy.name == "plain"
 
@@ -155,8 +156,10 @@ def test_the_round_trip_is_that_of_a_tcp_handshake() -> None:
 def test_tiny_models_are_measured_and_the_file_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from edgespec.__main__ import main
 
-    folder, draft = make_tiny_target(tmp_path / "target", vocab=320), make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
-    path, prompts = tmp_path / "gateway.toml", tmp_path / "prompts.jsonl"
+    folder = make_tiny_target(tmp_path / "target", vocab=320)
+    draft = make_tiny_gguf(tmp_path / "draft.gguf", vocab=320)
+    path = tmp_path / "gateway.toml"
+    prompts = tmp_path / "prompts.jsonl"
     path.write_text(
         f'[target]\nmodel = "{folder}"\nengine = "torch"\ncontext = 512\n[local_draft]\nmodel = "{draft}"\n'
         f'[daemon]\nstate_dir = "{tmp_path / "state"}"\n'
@@ -165,7 +168,8 @@ def test_tiny_models_are_measured_and_the_file_written(tmp_path: Path, capsys: p
     given = ["tune", "--config", str(path), "--prompts", str(prompts), "--limit", "2", "--max-tokens", "8"]
     assert main([*given, "--json", "--write"]) == 0
     report = json.loads(capsys.readouterr().out)
-    arms, chosen = report["measured"]["arms"], {one["key"]: one["value"] for one in report["settings"]}
+    arms = report["measured"]["arms"]
+    chosen = {one["key"]: one["value"] for one in report["settings"]}
     assert {"plain", "merge", "answers"} <= set(arms)
     assert report["queued_answers"].startswith("Queued answers") and report["measured"]["write_s"] > 0
     assert load(path, ()).policy.name == chosen["policy.name"]

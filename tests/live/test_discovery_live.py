@@ -36,7 +36,8 @@ async def announced(key: bytes, port: int, name: str = "live test") -> AsyncIter
 
 
 async def test_a_gateway_is_found_by_its_key_and_gone_when_it_stops() -> None:
-    key, browser = os.urandom(32), Browser(only=LO)
+    key = os.urandom(32)
+    browser = Browser(only=LO)
     await browser.start()
     try:
         async with announced(key, 4001):
@@ -52,7 +53,8 @@ async def test_a_gateway_is_found_by_its_key_and_gone_when_it_stops() -> None:
 
 
 async def test_the_browser_follows_gateways_that_come_and_go() -> None:
-    one, two = os.urandom(32), os.urandom(32)
+    one = os.urandom(32)
+    two = os.urandom(32)
     browser = Browser(only=LO)
     await browser.start()
     try:
@@ -91,10 +93,13 @@ async def test_an_address_that_failed_is_asked_for_again() -> None:
 
 
 async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    suspended, asked, spoken = 5.0, list[str](), list[str]()
+    suspended = 5.0
+    asked = list[str]()
+    spoken = list[str]()
     monkeypatch.setattr(mdns, "suspended_s", lambda: suspended)
     monkeypatch.setattr(mdns, "POLL_S", 0.05)
-    query, announce = Browser._query, Advertiser._announce
+    query = Browser._query
+    announce = Advertiser._announce
 
     async def counted_query(self: Browser, zeroconf: Zeroconf) -> None:
         asked.append("query")

@@ -184,7 +184,8 @@ def test_a_taken_port_is_a_warning_and_everything_works_once_it_is_free(namespac
 
 def test_mdns_pairing_by_code_and_a_remotely_drafted_request(namespaces: tuple[str, str], tmp_path: Path) -> None:
     lan(*namespaces)
-    gateway, draft = namespaces[0], str(models.quantised())
+    gateway = namespaces[0]
+    draft = str(models.quantised())
     run_in = {name: ["ip", "netns", "exec", one] for name, one in zip(("gateway", "worker"), namespaces, strict=True)}
     with Rig(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
         stage.start_gateway()

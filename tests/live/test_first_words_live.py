@@ -65,7 +65,8 @@ def in_terminal(argv: Sequence[str]) -> Iterator[Terminal]:
 
 def paired_worker(folder: Path) -> Path:
     """The configuration of a worker that is paired with a gateway that never answers."""
-    store, model = KeyStore(folder / "state"), make_tiny_gguf(folder / "tiny.gguf")
+    store = KeyStore(folder / "state")
+    model = make_tiny_gguf(folder / "tiny.gguf")
     PairedGateways(store.folder).add(GATEWAY_KEY.public, b"s" * 32, "gw", "127.0.0.1:9", 1)
     path = folder / "worker.toml"
     path.write_text(
@@ -76,7 +77,8 @@ def paired_worker(folder: Path) -> Path:
 
 
 async def test_a_worker_answers_while_it_loads(tmp_path: Path) -> None:
-    config, socket = paired_worker(tmp_path), tmp_path / "state" / "worker.sock"
+    config = paired_worker(tmp_path)
+    socket = tmp_path / "state" / "worker.sock"
     with in_terminal([*module("edgespec"), "run", "--config", str(config)]) as terminal:
         await until(socket.exists)
         terminal.process.send_signal(signal.SIGSTOP)  # else the tiny model might be loaded before it is asked

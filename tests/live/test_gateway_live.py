@@ -177,7 +177,8 @@ def test_a_second_gateway_and_a_taken_port_are_one_sentence(running: Running, tm
 async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         await asyncio.to_thread(running.wait_ready)
-        ready, made = running.ready, json.loads(await asyncio.to_thread(running.command, "keys", "create", "--json"))
+        ready = running.ready
+        made = json.loads(await asyncio.to_thread(running.command, "keys", "create", "--json"))
         client = openai.AsyncOpenAI(base_url=ready["api"]["url"] + "/v1", api_key=made["key"], max_retries=0)
         ask = {"model": "tiny", "prompt": "hello", "max_tokens": 480, "extra_body": ENDLESS}
         stream = await client.completions.create(**ask, stream=True)
@@ -212,10 +213,8 @@ def test_sigterm_while_loading_ends_at_once(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         with ThreadPoolExecutor() as both:  # one after the other they might outlast the loading
-            status, pair = (
-                both.submit(running.command, "status", "--json"),
-                both.submit(running.command, "pair", code=77),
-            )
+            status = both.submit(running.command, "status", "--json")
+            pair = both.submit(running.command, "pair", code=77)
         assert json.loads(status.result())["state"] == "starting"
         assert "still loading" in pair.result()
         code, out, err = running.end()

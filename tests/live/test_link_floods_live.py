@@ -20,7 +20,8 @@ from tests.support.until import until
 
 pytestmark = pytest.mark.live
 CONNECTIONS = 4
-WINDOWS, WINDOW_S = 9, 0.25
+WINDOWS = 9
+WINDOW_S = 0.25
 LIMIT_S = 120.0
 """After which a process ends by itself, for a test that is killed."""
 BURN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
@@ -54,7 +55,8 @@ async def usual_gap_s() -> float:
 
 
 async def longest_gap_s() -> float:
-    longest, end = 0.0, time.monotonic() + WINDOW_S
+    longest = 0.0
+    end = time.monotonic() + WINDOW_S
     while (began := time.monotonic()) < end:
         await asyncio.sleep(0.005)
         longest = max(longest, time.monotonic() - began - 0.005)

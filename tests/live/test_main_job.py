@@ -49,7 +49,8 @@ class Standstills:
         self._thread.join()
 
     def _watch(self) -> None:
-        left, before = False, time.monotonic()
+        left = False
+        before = time.monotonic()
         while not left:
             left = self._left.wait(LOOK_S)
             now = time.monotonic()
@@ -108,9 +109,12 @@ def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Rig)
 
 def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Rig) -> None:
     """Must show 3: the stall is at most one round trip plus one target step beyond normal."""
-    prompt, count = PROMPTS[1], 96
+    prompt = PROMPTS[1]
+    count = 96
     expected = text_of(stage.chat(prompt, count, policy="plain"))
-    text, killed_at, at = "", 0, [time.monotonic()]
+    text = ""
+    killed_at = 0
+    at = [time.monotonic()]
     with Standstills() as standstills:
         for chunk in stage.stream(prompt, count, policy="wanspec", phi=3.0):
             piece = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
@@ -123,7 +127,8 @@ def test_a_killed_worker_costs_no_text_no_error_and_little_time(stage: Rig) -> N
                 killed_at = len(at)
                 at[-1] = time.monotonic()
     gaps = [standstills.without(a, b) for a, b in itertools.pairwise(at[1:])]
-    normal, after = gaps[: killed_at - 2], gaps[killed_at - 2 :]
+    normal = gaps[: killed_at - 2]
+    after = gaps[killed_at - 2 :]
     step = statistics.median(normal)
     allowed = max(normal) + RTT_MS / 1e3 + 2 * step
     assert text == expected

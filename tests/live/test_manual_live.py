@@ -23,7 +23,8 @@ EXCUSED_HERE = {
 @pytest.mark.live
 @pytest.mark.timeout(900)
 def test_every_command_of_readme_and_manual_runs(short_folder: Path) -> None:
-    programs, rows = short_folder / "bin", list[Row]()
+    programs = short_folder / "bin"
+    rows = list[Row]()
     programs.mkdir()
     for program, module in {"edgespec": "edgespec", "cloud-gateway": "cloud_gateway"}.items():
         (programs / program).write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} "$@"\n')

@@ -26,7 +26,8 @@ START_S = 30.0
 
 def nginx(folder: Path, port: int, api: int) -> list[str]:
     """Its command; the recipe as it is but for ports and places."""
-    key, certificate = folder / "tls.key", folder / "tls.pem"
+    key = folder / "tls.key"
+    certificate = folder / "tls.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=llm.example.org", "-days", "2"]
     subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     site = (RECIPES / "nginx.conf").read_text()
@@ -68,9 +69,11 @@ async def proxied(
     require(name)
     port = free_port()
     if other is None:
-        command, ready = PROXIES[name](folder, port, echo.listener.port), "/v1/models"
+        command = PROXIES[name](folder, port, echo.listener.port)
+        ready = "/v1/models"
     else:
-        command, ready = caddy(folder, port, echo.listener.port, "several.Caddyfile"), "/small/v1/models"
+        command = caddy(folder, port, echo.listener.port, "several.Caddyfile")
+        ready = "/small/v1/models"
         site = folder / "Caddyfile"
         site.write_text(site.read_text().replace("127.0.0.1:8081", f"127.0.0.1:{other.listener.port}"))
     context = ssl.create_default_context()

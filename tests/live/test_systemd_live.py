@@ -20,7 +20,8 @@ from tests.support.booted import CODE, COMMAND_S, FILES, LOGS, SYSTEMD, Booted, 
 from tests.support.tiny_gguf import make_tiny_gguf
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1400)]
-WORKER, GATEWAY = "edgespec.service", "cloud-gateway.service"
+WORKER = "edgespec.service"
+GATEWAY = "cloud-gateway.service"
 OWNER = "owner"
 TOKENS = 60
 CONFIGS = f"{FILES}/a b 50%n $HOME ${{HOME}} \"'\\\\ --set x=1"
@@ -36,7 +37,8 @@ print(repr(ChatClient(8080, "target", sys.argv[1]).complete(body)["choices"][0][
 @contextmanager
 def machine(folder: Path) -> Iterator[Booted]:
     """A booted machine with the models and configurations of a gateway and a worker."""
-    files, root = folder / "files", folder / "root"
+    files = folder / "files"
+    root = folder / "root"
     root.mkdir()
     make_tiny_gguf(files / "target.gguf")
     make_tiny_gguf(files / "draft.gguf", unlike=0.05)

@@ -38,7 +38,9 @@ def make_target(path: Path, dtype: Dtype, **options: Any) -> TorchTarget:
 
 def random_tree(rng: random.Random, row_0: int, right: Sequence[int]) -> FlatTree:
     """A tree of any shape in which some paths are the target's own choices, and others are not."""
-    tokens, parents, depths = [row_0], [-1], [0]
+    tokens = [row_0]
+    parents = [-1]
+    depths = [0]
     for _ in range(rng.randrange(12)):
         parent = rng.randrange(len(tokens))
         depth = depths[parent] + 1
@@ -64,8 +66,10 @@ def answer_by_trees(target: TorchTarget, prompt: list[int], plain: list[int], rn
 
 
 def test_float32_answers_equal_transformers_own_greedy_decoding(quantised_model: Path, text: Text) -> None:
-    model, target = load(quantised_model, "float32", "cpu").model, make_target(quantised_model, "float32")
-    rng, model.generation_config.eos_token_id = random.Random(1), None
+    model = load(quantised_model, "float32", "cpu").model
+    target = make_target(quantised_model, "float32")
+    rng = random.Random(1)
+    model.generation_config.eos_token_id = None
     for words in PROMPTS:
         prompt = text.render_chat([{"role": "user", "content": words}])
         ids = torch.tensor([prompt])

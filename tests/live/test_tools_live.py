@@ -25,8 +25,10 @@ PROMPTS = ("Say one.", "Say two.", "Say red.", "Say blue.")
 
 
 def test_our_arms_answer_alike_alone_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target, draft = make_tiny_gguf(tmp_path / "a.gguf"), make_tiny_gguf(tmp_path / "b.gguf", unlike=0.05)
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    target = make_tiny_gguf(tmp_path / "a.gguf")
+    draft = make_tiny_gguf(tmp_path / "b.gguf", unlike=0.05)
+    prompts = tmp_path / "prompts.jsonl"
+    out = tmp_path / "out.json"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     given = ["live", "--model", str(target), "--draft", str(draft), "--engine", "llamacpp", "--k", "2"]
     given += ["--arms", "plain,colocated,alone,adaptive,ngram", "--levels", "1,2"]

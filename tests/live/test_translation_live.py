@@ -51,7 +51,8 @@ def bodies(**options: Any) -> list[dict[str, Any]]:
 
 def killed_while_drafting(rig: Rig) -> tuple[str, list[list[int]]]:
     """The first completion, in which the worker is killed."""
-    text, tokens = "", list[list[int]]()
+    text = ""
+    tokens = list[list[int]]()
     for chunk in rig.chunks(bodies()[0]):
         for choice in chunk["choices"]:
             text += choice["delta"].get("content") or ""
@@ -83,7 +84,8 @@ def test_real_tokenizers_cut_segments_as_the_whole_text(file: str, text: str) ->
 def test_short_texts_are_merged_as_llama_cpp_does(parts: list[str]) -> None:
     path = require_model(model_dir() / GEMMA, FETCH[GEMMA])
     text = "".join(parts).encode(errors="ignore")
-    tokenizer, own = cut_by(path)[0], without_merges(path)
+    tokenizer = cut_by(path)[0]
+    own = without_merges(path)
     assert tokenizer.encode(text) == own.encode(text)
 
 

@@ -66,7 +66,8 @@ async def held_s(echo: Echo, path: str, data: bytes) -> float:
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {echo.key}\r\n"
     writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     answer = asyncio.create_task(reader.read())
-    longest, last = 0.0, time.process_time()
+    longest = 0.0
+    last = time.process_time()
     while not answer.done():
         await asyncio.sleep(0)
         now = time.process_time()

@@ -28,7 +28,8 @@ class Browser:
     """One page. Expressions are JavaScript; what they return comes back as JSON."""
 
     def __init__(self, socket: ClientConnection) -> None:
-        self._socket, self._ids = socket, itertools.count(1)
+        self._socket = socket
+        self._ids = itertools.count(1)
         self.said: list[str] = []
         """Errors of the page: exceptions, and what its policy refused."""
         for domain in ("Page", "Runtime", "Log", "Network"):

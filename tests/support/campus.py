@@ -97,7 +97,9 @@ class Campus:
     """The daemons on the machines, paired and linked."""
 
     def __init__(self, folder: Path, machines: Machines, stage: Rig) -> None:
-        self.folder, self.machines, self.stage = folder, machines, stage
+        self.folder = folder
+        self.machines = machines
+        self.stage = stage
         self.processes = Processes(folder)
 
     def set_up(self) -> None:
@@ -180,9 +182,12 @@ class Campus:
 
 def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, Any]:
     """One completion by plain decoding, and the same while the relay in use is lost after a third of it."""
-    machines, stage = campus.machines, campus.stage
+    machines = campus.machines
+    stage = campus.stage
     plain = within(machines.names["gateway"], lambda: stage.chat(PROMPT, tokens, policy="plain", ignore_eos=True))
-    plain_text, first, pieces = plain["choices"][0]["message"]["content"], campus.through(), list[str]()
+    plain_text = plain["choices"][0]["message"]["content"]
+    first = campus.through()
+    pieces = list[str]()
 
     def lose() -> None:
         if how == "cut":

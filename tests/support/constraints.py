@@ -16,7 +16,8 @@ class ForcesFive(Constraint):
     """Forces the token 5 after each of some tokens."""
 
     def __init__(self, prompt: Sequence[int], after: Collection[int] = (4,)) -> None:
-        self._last, self._after = prompt[-1], after
+        self._last = prompt[-1]
+        self._after = after
 
     def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
         return np.arange(VOCAB) == 5 if [self._last, *path][-1] in self._after else None

@@ -42,7 +42,8 @@ class DrivenLoop(asyncio.SelectorEventLoop):
     """Its clock begins at 0 and moves as said above."""
 
     def __init__(self) -> None:
-        self.now, selector = 0.0, _Selector()
+        self.now = 0.0
+        selector = _Selector()
         self.threads: list[Turns] = []
         selector.loop = self
         super().__init__(selector)
@@ -57,8 +58,12 @@ class Turns:
     """A thread that takes turns with the loop; in place of the event on which the engine waits."""
 
     def __init__(self, loop: DrivenLoop) -> None:
-        self._loop, self._until, self._asleep, self._set = loop, 0.0, False, False
-        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._loop = loop
+        self._until = 0.0
+        self._asleep = False
+        self._set = False
+        self._go = threading.Semaphore(0)
+        self._paused = threading.Semaphore(0)
         self.ended = False
         loop.threads.append(self)
 

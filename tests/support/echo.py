@@ -142,7 +142,8 @@ async def echo_gateway(
     more: Callable[[KeyRing], Sequence[Route]] = lambda keys: (),
 ) -> AsyncIterator[Echo]:
     """Serves an EchoEngine on a free port of loopback, with `more` routes."""
-    keys, engine = KeyRing(state / "keys"), engine or EchoEngine()
+    keys = KeyRing(state / "keys")
+    engine = engine or EchoEngine()
     _, key = keys.create("test", offload=True)
     api = Api(limits or request_limits(), Metrics())
     if loaded:

@@ -57,7 +57,8 @@ class Paced(TableTarget):
 
     def __init__(self, seen: Seen, **options: Any) -> None:
         super().__init__(pass_s=0.004, **options)
-        self.paced, self.sleep = True, self._wait
+        self.paced = True
+        self.sleep = self._wait
         self._seen = seen
 
     def _wait(self, seconds: float) -> None:

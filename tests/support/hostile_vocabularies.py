@@ -10,7 +10,11 @@ import msgspec
 from edgespec.core.protocol.tokenizer_file import TokenizerFile
 from tests.support.tiny_tokenizer import byte_alphabet
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+BYTE = 6
 WORDS = [b"\xe2\x96\x81the", b"\xe2\x96\x81a", b"t", b"h", b"e", b"a", b"th", b"\xe2\x96\x81"]
 
 
@@ -50,5 +54,6 @@ def without(data: bytes, *tokens: bytes) -> bytes:
     file = msgspec.msgpack.decode(data, type=TokenizerFile)
     kept = [number for number, token in enumerate(file.tokens) if token not in tokens]
     scores = None if file.scores is None else [file.scores[number] for number in kept]
-    entries, kinds = [file.tokens[number] for number in kept], [file.token_type[number] for number in kept]
+    entries = [file.tokens[number] for number in kept]
+    kinds = [file.token_type[number] for number in kept]
     return msgspec.msgpack.encode(msgspec.structs.replace(file, tokens=entries, token_type=kinds, scores=scores))

@@ -59,7 +59,8 @@ class Keyed:
 
 def tiny_settings(folder: Path) -> GatewaySettings:
     """Random models of some tens of kilobytes; the policy drafts at the gateway."""
-    target, draft = make_tiny_target(folder / "target"), make_tiny_gguf(folder / "draft.gguf")
+    target = make_tiny_target(folder / "target")
+    draft = make_tiny_gguf(folder / "draft.gguf")
     return chosen(target=target, draft=draft, context=512, policy="colocated")
 
 
@@ -80,7 +81,8 @@ def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySetti
 async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator[Keyed]:
     """Serves on a free port of loopback."""
     models = load_models(settings)
-    engine, keys = Engine(models.target, models.local, engine_settings(settings)), KeyRing(state / "keys")
+    engine = Engine(models.target, models.local, engine_settings(settings))
+    keys = KeyRing(state / "keys")
     api = Api(request_limits(), Metrics())
     listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
     keyed = Keyed(listener.url, keys, models)

@@ -33,7 +33,9 @@ from edgespec.worker.link import Handler, Link
 from tools.doubles.limits import link_limits
 
 VOCAB = 1000
-TOKENIZER, MODEL, HASH = b"t" * 32, b"m" * 32, b"h" * 32
+TOKENIZER = b"t" * 32
+MODEL = b"m" * 32
+HASH = b"h" * 32
 GATEWAY_KEY = SigningKey(b"g" * 32)
 
 
@@ -166,7 +168,9 @@ async def serving(
     context, pin = make_certificate(folder)
     key = GATEWAY_KEY
     if keys is not None:
-        key, context, pin = keys.identity(), keys.tls_identity().context(), keys.tls_identity().spki_hash
+        key = keys.identity()
+        context = keys.tls_identity().context()
+        pin = keys.tls_identity().spki_hash
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
     names = {me.key.public: me.name for me in (worker_identity(), *paired)}
     seen = seen or Seen()
@@ -194,7 +198,9 @@ class Client:
     """A worker made by hand: authenticates like a correct one, then sends what the test passes."""
 
     def __init__(self, ws: ClientConnection, session: WorkerSession, me: WorkerIdentity) -> None:
-        self.ws, self.session, self.me = ws, session, me
+        self.ws = ws
+        self.session = session
+        self.me = me
 
     async def handshake(self) -> None:
         await self.flush()

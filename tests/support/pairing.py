@@ -80,7 +80,9 @@ class Worker:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Gateway]:
     store = ServerKeyStore(folder / "gateway")
-    tls, key, workers = store.tls_identity(), store.identity(), PairedWorkers(store.folder)
+    tls = store.tls_identity()
+    key = store.identity()
+    workers = PairedWorkers(store.folder)
     desk = PairingListener(key, "dept gateway", tls.spki_hash, workers.add)
     async with serve(desk.handle, "127.0.0.1", 0, ssl=tls.context(), compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]

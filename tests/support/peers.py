@@ -55,7 +55,9 @@ class Peer:
 async def peer(folder: Path, relay: RelaySection | None = None) -> AsyncIterator[Peer]:
     """A listening daemon with a state folder of its own."""
     store = ServerKeyStore(folder)
-    key, tls, peers = store.identity(), store.tls_identity(), PairedPeers(store.folder)
+    key = store.identity()
+    tls = store.tls_identity()
+    peers = PairedPeers(store.folder)
     gateways: dict[bytes, Sequence[Address]] = {}
     pairing = desk(key, folder.name, tls.spki_hash, peers)
     port = PeerPort(

@@ -19,7 +19,8 @@ def permute_tokens(source: Path, out: Path, fixed: int = 512) -> None:
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name == "general.architecture":
             continue
-        value, kind = field.contents(), field.types[0]
+        value = field.contents()
+        kind = field.types[0]
         if kind == gguf.GGUFValueType.ARRAY:
             if len(value) == len(tokens) and field.name != "tokenizer.ggml.merges":
                 value = [value[old] for old in order]

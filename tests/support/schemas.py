@@ -32,7 +32,9 @@ NESTED: dict[str, Any] = {
 
 def keeps_nested(value: Any) -> bool:
     """Whether a value satisfies NESTED."""
-    home, tags, age = value["home"], value["tags"], value["age"]
+    home = value["home"]
+    tags = value["tags"]
+    age = value["age"]
     return (
         set(value) == {"name", "kind", "age", "tags", "home"}
         and set(home) == {"zip", "near"}
@@ -103,5 +105,6 @@ MAKERS: dict[str, Maker] = {
 def largest(name: str, size: int = MAX_SCHEMA_BYTES) -> dict[str, Any]:
     """One of a kind that takes nearly so many bytes, by the size of a smaller one; deeper ones than 900 levels cannot
     be written."""
-    make, count = MAKERS[name], 900
+    make = MAKERS[name]
+    count = 900
     return make(count if name == "nested" else int(0.92 * count * size / len(json.dumps(make(count)))))

@@ -13,13 +13,16 @@ from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, Wor
 from edgespec.core.protocol.session import Linked, RttSample, State, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 
-WORKER_KEY, GATEWAY_KEY = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
+WORKER_KEY = SigningKey(b"w" * 32)
+GATEWAY_KEY = SigningKey(b"g" * 32)
 SPKI = b"s" * 32
-TOKENIZER, MODEL = b"t" * 32, b"m" * 32
+TOKENIZER = b"t" * 32
+MODEL = b"m" * 32
 WORKER = WorkerIdentity(WORKER_KEY, "lab-7", TOKENIZER, MODEL, 49152, 4)
 GATEWAY = GatewayIdentity(GATEWAY_KEY, "gw", SPKI, TOKENIZER)
 PIN = Pin(GATEWAY_KEY.public, SPKI)
-WORKER_NONCE, GATEWAY_NONCE = b"1" * 32, b"2" * 32
+WORKER_NONCE = b"1" * 32
+GATEWAY_NONCE = b"2" * 32
 HASH = b"h" * 32
 TREE = m.Tree(1, 1, 3, HASH, 1, [0], [5], [100], [200])
 COMMIT = m.Commit(1, 1, 3, [5], HASH)
@@ -57,7 +60,8 @@ def deliver(sender: Any, receiver: Any, now: float = 0.0) -> list[Any]:
 
 
 def linked() -> tuple[WorkerSession, GatewaySession]:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     assert deliver(w, g) == [] and deliver(g, w) == []
     assert deliver(w, g, now=0.02) == [RttSample(0.02), Linked()]
     assert deliver(g, w, now=0.02) == [Linked(GATEWAY.branching)]

@@ -35,7 +35,8 @@ def make_tiny_gguf(
     mixes other random weights in: with 0.05 a model proposes 0.78 of the greedy tokens of its twin with 0. The last
     `unused` entries of the vocabulary stand for no text.
     """
-    own, other = np.random.default_rng(seed), np.random.default_rng(seed + 1_000_003)
+    own = np.random.default_rng(seed)
+    other = np.random.default_rng(seed + 1_000_003)
 
     def weights(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
         """Gaussian, scaled by fan-in; llama.cpp's shapes are [out, in]."""
@@ -48,7 +49,8 @@ def make_tiny_gguf(
         num_attention_heads=heads, num_key_value_heads=kv_heads, rope_parameters={"rope_theta": 10_000.0},
         rms_norm_eps=1e-5, vocab_size=vocab,
     )  # fmt: skip
-    ones, kv = np.ones(hidden, np.float32), hidden // heads * kv_heads
+    ones = np.ones(hidden, np.float32)
+    kv = hidden // heads * kv_heads
     with gguf_file(path) as writer:
         describe(writer, shape)
         writer.add_file_type(gguf.LlamaFileType.ALL_F32)

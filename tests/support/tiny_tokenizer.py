@@ -20,7 +20,8 @@ PRE = "gpt-2"
 """`tokenizer.ggml.pre` in GGUF; Hugging Face's `ByteLevel(use_regex=True)` splits by the same pattern."""
 MERGES = ("t h", "th e", "i n", "Ġ a", "Ġ the")
 """Best first, in the byte alphabet's letters (Ġ is a space)."""
-NORMAL, CONTROL = 1, 3
+NORMAL = 1
+CONTROL = 3
 """`tokenizer.ggml.token_type` values."""
 _COMMON = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-_/<>|"
 CHAT_TEMPLATE = (

@@ -15,10 +15,13 @@ from cloud_gateway.models.target_model import Target
 @st.composite
 def flat_trees(draw: Any, vocab: int = 64, max_rows: int = 10) -> FlatTree:
     """Trees of 1 to `max_rows` rows in any legal order of the rows, without duplicate siblings."""
-    tokens, parents, depths = [draw(st.integers(0, vocab - 1))], [-1], [0]
+    tokens = [draw(st.integers(0, vocab - 1))]
+    parents = [-1]
+    depths = [0]
     siblings: set[tuple[int, int]] = set()
     for _ in range(draw(st.integers(0, max_rows - 1))):
-        parent, token = draw(st.integers(0, len(tokens) - 1)), draw(st.integers(0, vocab - 1))
+        parent = draw(st.integers(0, len(tokens) - 1))
+        token = draw(st.integers(0, vocab - 1))
         if (parent, token) not in siblings:
             siblings.add((parent, token))
             tokens.append(token)

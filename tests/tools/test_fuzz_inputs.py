@@ -77,7 +77,8 @@ def test_time_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mutations_are_bounded_and_leave_some_inputs_as_they_are() -> None:
-    rng, samples = random.Random(SEED), [b'{"a": [1, 2, {"b": null}]}', b"[]"]
+    rng = random.Random(SEED)
+    samples = [b'{"a": [1, 2, {"b": null}]}', b"[]"]
     made = [mutated(rng, samples, JSON) for _ in range(3000)]
     assert all(len(one) <= MAX_BYTES for one in made) and max(map(len, made)) > 3000
     assert 20 < sum(one in samples for one in made) < 600

@@ -29,7 +29,8 @@ def header(folder: Path, bytes_read: int) -> Path:
 @pytest.mark.parametrize("level", ["-O2"])
 @pytest.mark.parametrize(("bytes_read", "code"), [(8, 1), (64, 0)])
 def test_the_probe_sees_stores_that_a_compiler_drops(tmp_path: Path, level: str, bytes_read: int, code: int) -> None:
-    include, program = header(tmp_path / "include", bytes_read), tmp_path / "probe"
+    include = header(tmp_path / "include", bytes_read)
+    program = tmp_path / "probe"
     flags = [level, "-march=native", "-mamx-tile", f"-I{include}"]
     subprocess.run(["c++", *flags, str(TOOLS / "amx_probe.cpp"), "-o", str(program)], check=True)
     assert subprocess.run([program], check=False).returncode == code
@@ -39,7 +40,8 @@ def test_the_probe_sees_stores_that_a_compiler_drops(tmp_path: Path, level: str,
 def test_amx_is_compiled_only_by_a_compiler_that_passed(
     tmp_path: Path, bytes_read: int, says: str, flags: list[str]
 ) -> None:
-    include, source = header(tmp_path / "include", bytes_read), tmp_path / "source"
+    include = header(tmp_path / "include", bytes_read)
+    source = tmp_path / "source"
     source.mkdir()
     (source / "CMakeLists.txt").write_text(PROJECT)
     (source / "some.c").touch()

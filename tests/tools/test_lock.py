@@ -54,7 +54,8 @@ def test_cpu_wheels_of_another_version_are_not_kept(tmp_path: Path, monkeypatch:
 
 def empty_wheel(folder: Path, name: str) -> str:
     """Makes a wheel of one empty module; returns its digest."""
-    wheel, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr(f"{name}.py", "")
         packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -67,7 +68,8 @@ def empty_wheel(folder: Path, name: str) -> str:
 @pytest.mark.claim("set-up-installs-what-is-locked")
 def test_setup_installs_no_file_with_another_hash(tmp_path: Path) -> None:
     """The build tools have their hash, the packages of a worker another one."""
-    links, requirements = tmp_path / "links", tmp_path / "requirements"
+    links = tmp_path / "links"
+    requirements = tmp_path / "requirements"
     links.mkdir()
     requirements.mkdir()
     for file, name, given in (("build", "edgespec_test_a", ""), ("worker", "edgespec_test_b", "0" * 64)):

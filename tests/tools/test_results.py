@@ -25,7 +25,8 @@ def only_20ms() -> dict[str, Any]:
 
 
 def test_the_table_of_the_readme_takes_the_row_of_more_prompts() -> None:
-    many, few = only_20ms(), only_20ms() | {"prompts": 2}
+    many = only_20ms()
+    few = only_20ms() | {"prompts": 2}
     few["rows"] = [row | {"passes_to_k2": 0.77} for row in few["rows"]]
     assert results.summary([many, few]) == results.summary([few, many]) == results.summary([many])
     assert results.summary([few]) != results.summary([many])

@@ -61,15 +61,18 @@ VOCABULARIES = (49_152, 128_256, 262_144)
 ENTROPIES = 200
 WARM_UP = 50
 """Rounds before those measured: caches fill."""
-PASS_S, ROW_S = 0.030, 0.001
+PASS_S = 0.030
+ROW_S = 0.001
 """What a pass of the target is said to take, and each row of a request besides: the demo's model on one core. Rows of
 many requests are said to cost what those of one do, as on an accelerator, so that candidates are worth verifying."""
 
 
 def linked_sessions() -> tuple[WorkerSession, GatewaySession]:
     """Both ends of an authenticated link, without a socket."""
-    spki, digest = b"s" * 32, b"t" * 32
-    worker_key, gateway_key = SigningKey(b"w" * 32), SigningKey(b"g" * 32)
+    spki = b"s" * 32
+    digest = b"t" * 32
+    worker_key = SigningKey(b"w" * 32)
+    gateway_key = SigningKey(b"g" * 32)
     me = WorkerIdentity(worker_key, "bench", digest, b"m" * 32, VOCAB, 4)
     worker = WorkerSession(me, Pin(gateway_key.public, spki), spki, b"1" * 32, 0.0)
     gateway = GatewaySession(GatewayIdentity(gateway_key, "bench", spki, digest), lambda key: "paired", b"2" * 32, 0.0)
@@ -84,11 +87,16 @@ def linked_sessions() -> tuple[WorkerSession, GatewaySession]:
 class InstantTarget:
     """Says that the next token is a fixed function of the last one, at once."""
 
-    vocab_size, context, slots, eos, kv_tokens = VOCAB, 1_000_000, 64, frozenset[int](), sys.maxsize
+    vocab_size = VOCAB
+    context = 1_000_000
+    slots = 64
+    eos = frozenset[int]()
+    kv_tokens = sys.maxsize
 
     def __init__(self) -> None:
         self.passes: Sequence[Pass] = ()
-        self.now, self.spent_s = 0.0, 0.0
+        self.now = 0.0
+        self.spent_s = 0.0
         """The engine's clock, and the real time that was spent in `verify`."""
         rng = np.random.default_rng(1)
         self.following: list[int] = rng.permutation(VOCAB).tolist()
@@ -156,7 +164,8 @@ class BenchLink(Workers):
     """The engine's link layer over sessions; the workers' own work is done between rounds and not timed."""
 
     def __init__(self, target: InstantTarget, setup: Setup) -> None:
-        self.target, self.setup = target, setup
+        self.target = target
+        self.setup = setup
         self.views = {
             f"w{i}": LinkedWorker(f"w{i}", 0.0, 0.0, 0.006, paused=False, name=f"w{i}") for i in range(setup.workers)
         }
@@ -184,7 +193,8 @@ class BenchLink(Workers):
 
     def draft(self, worker: str) -> list[bytes]:
         """A worker's turn: takes in what was sent, drafts, and signs its frames; not timed."""
-        session, drafting = self.sessions[worker][0], self.drafting[worker]
+        session = self.sessions[worker][0]
+        drafting = self.drafting[worker]
         for data in self.wire[worker]:
             self.sent_bytes += len(data)
             for event in session.receive(data, 0.0):
@@ -203,7 +213,8 @@ class BenchLink(Workers):
         return frames
 
     def _step(self, drafting: Drafting) -> Iterator[Tree]:
-        leaves, last = drafting.candidates(), drafting.prefix.tokens[-1]
+        leaves = drafting.candidates()
+        last = drafting.prefix.tokens[-1]
         drafting.record(leaves, [self._proposal(last if leaf.token < 0 else leaf.token) for leaf in leaves])
         while (tree := drafting.delta()) is not None:
             yield tree
@@ -279,7 +290,8 @@ class _Timed:
     """A policy whose decisions are timed."""
 
     def __init__(self, policy: Policy, seconds: list[float]) -> None:
-        self.policy, self.seconds = policy, seconds
+        self.policy = policy
+        self.seconds = seconds
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """As the policy decides."""
@@ -311,7 +323,8 @@ async def _measure(setup: Setup, recorder: Recording) -> dict[str, Any]:
     await _chunks(streams)
     for number in range(setup.rounds + WARM_UP):
         frames = [(worker, data) for worker in link.views for data in link.draft(worker)]
-        before, modelled = engine.stats.rounds, target.spent_s
+        before = engine.stats.rounds
+        modelled = target.spent_s
         began = time.thread_time()
         for worker, data in frames:
             for tree in link.sessions[worker][1].receive(data, 0.0):
@@ -328,7 +341,9 @@ async def _measure(setup: Setup, recorder: Recording) -> dict[str, Any]:
         sent = time.thread_time()
         if number >= WARM_UP:
             spans.append(((received - began) / rounds, (turned - received) / rounds, (sent - resumed) / rounds))
-            tokens, frames_seen, done = tokens + emitted, frames_seen + len(frames), done + rounds
+            tokens = tokens + emitted
+            frames_seen = frames_seen + len(frames)
+            done = done + rounds
         else:
             link.sent_bytes = link.received_bytes = target.entropies = 0
     receive, run, send = np.array(spans).T * 1e6
@@ -355,7 +370,8 @@ async def _chunks(streams: Sequence[Stream]) -> tuple[int, int]:
             event = await anext(aiter(stream))
             assert isinstance(event, TokensEvent)
             json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * len(event.tokens)}}]})
-            rounds, tokens = rounds + 1, tokens + len(event.tokens)
+            rounds = rounds + 1
+            tokens = tokens + len(event.tokens)
     return rounds, tokens
 
 

@@ -122,7 +122,8 @@ def chain(rows: int, vocabulary: int) -> FlatTree:
 def measure(target: TorchTarget, slots: Sequence[int], rows: int, repeats: int) -> Cell:
     """Median milliseconds of a pass over `rows` rows of each slot, choices and entropies fetched, nothing kept."""
     works = [Work(slot, chain(rows, target.vocab_size)) for slot in slots]
-    times, launches = [], []
+    times = []
+    launches = []
     for repeat in range(repeats + WARM_UP):
         synchronise(target)
         began = time.perf_counter()
@@ -132,7 +133,8 @@ def measure(target: TorchTarget, slots: Sequence[int], rows: int, repeats: int) 
         synchronise(target)
         times.append(time.perf_counter() - began)
         if repeat < WARM_UP:
-            times, launches = [], []
+            times = []
+            launches = []
     return {
         "requests": len(slots),
         "rows": rows,
@@ -178,7 +180,10 @@ def decode(target: TorchTarget, slot: int, count: int, propose: Callable[[list[i
 
 def beside_wrong_siblings(last: int, path: Sequence[int], vocabulary: int) -> FlatTree:
     """The path as a tree in which every node has a sibling that is laid out before it."""
-    rows, parents, depths, parent = [last], [-1], [0], 0
+    rows = [last]
+    parents = [-1]
+    depths = [0]
+    parent = 0
     for depth, token in enumerate(path, 1):
         rows += [(token + 1) % vocabulary, token]
         parents += [parent, parent]

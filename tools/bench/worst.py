@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a row for each case. Raises ConfigError, ModelError, RigError."""
-    console, rows = verbs.console(), list[dict[str, Any]]()
+    console = verbs.console()
+    rows = list[dict[str, Any]]()
     prompts = read_prompts(options.prompts, options.limit, seed=1)
     setting = {name: getattr(options, name) for name in ("case", "draft", "max_tokens", "limit")}
     arms = [Asked(CONTROL, LOCAL[CONTROL]), Asked(ALONE, LOCAL[CONTROL], beside=False)]
@@ -88,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def prepared(options: argparse.Namespace) -> Iterator[Series]:
     """One gateway with a neighbour, and the worker of each case."""
-    target, draft = str(models.quantised()), str(DRAFTS[options.draft]())
+    target = str(models.quantised())
+    draft = str(DRAFTS[options.draft]())
     with tempfile.TemporaryDirectory(prefix="edgespec-worst-") as name, make_rig(Path(name), target, draft, 0.0) as rig:
         rig.start_gateway()
         rig.create_key()

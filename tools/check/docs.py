@@ -131,7 +131,8 @@ def leak_faults(root: Path) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints each fault; returns 1 when there is one."""
     root = Path((argv or ["."])[0]).resolve()
-    parsers, found = load_parsers(), list[str]()
+    parsers = load_parsers()
+    found = list[str]()
     for document in documents(root):
         name = document.relative_to(root)
         found += [f"{name}: {fault}" for fault in text_faults(root, document, document.read_text(), parsers)]

@@ -104,10 +104,12 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
     A line that continues a paragraph begins with a space, and each cell of a table's row is a line of its own.
     """
-    fenced, within = False, False
+    fenced = False
+    within = False
     for number, line in enumerate(text.splitlines(), 1):
         if FENCE.match(line):
-            fenced, within = not fenced, False
+            fenced = not fenced
+            within = False
         elif not fenced and not line.startswith("#"):
             prose = re.sub(r"`[^`]*`", "`", line).strip()
             if prose.startswith("|"):

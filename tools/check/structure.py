@@ -63,7 +63,8 @@ def _folder(folder: Path, root: Path, links: Set[tuple[str, str]]) -> Folder:
         if room.stem != "__init__" and (room.suffix == ".py" or next(room.rglob("*.py"), None) is not None)
     }
     for source, used in links:
-        a, b = _room(source, prefix), _room(used, prefix)
+        a = _room(source, prefix)
+        b = _room(used, prefix)
         if a in arrows and b in arrows and a != b:
             arrows[a].add(b)
     return Folder(path, arrows, tuple(_circles(arrows)))

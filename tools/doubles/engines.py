@@ -29,9 +29,13 @@ class TableTarget:
         kv_tokens: int = sys.maxsize,
     ) -> None:
         """`pass_s`: what a pass takes, or a pass over so many rows."""
-        self.kv_tokens, self.rooms = kv_tokens, dict[int, int]()
-        self.vocab_size, self.slots, self.context = model.vocab_size, slots, context
-        self.model, self.eos = model, eos
+        self.kv_tokens = kv_tokens
+        self.rooms = dict[int, int]()
+        self.vocab_size = model.vocab_size
+        self.slots = slots
+        self.context = context
+        self.model = model
+        self.eos = eos
         self.pass_s = pass_s if callable(pass_s) else lambda rows: pass_s
         self.sleep: Callable[[float], object] = time.sleep
         self.held: dict[int, list[int]] = {}
@@ -87,9 +91,12 @@ class TableDraft:
 
     def __init__(self, right: float = 0.7, leaves: int = 1, *, model: Model | None = None) -> None:
         """`right`: share of places where the target's best token is this draft's, where no other model is given."""
-        self.model, self.leaves, self.passes = model or HashModel(right=right), leaves, 0
+        self.model = model or HashModel(right=right)
+        self.leaves = leaves
+        self.passes = 0
         self.together = 64
-        self.step_s, self.token_s = 0.0005, 0.0001
+        self.step_s = 0.0005
+        self.token_s = 0.0001
         self.points: Points = ()
         self._tokens: dict[Hashable, list[int]] = {}
         self._read: dict[Hashable, int] = {}

@@ -39,7 +39,8 @@ class HashModel:
     """Logits from a hash of all tokens. With `right` < 1 a draft of it, wrong on a share 1 - `right` of places."""
 
     def __init__(self, vocab_size: int = VOCAB, right: float = 1.0) -> None:
-        self.vocab_size, self.right = vocab_size, right
+        self.vocab_size = vocab_size
+        self.right = right
 
     def row(self, tokens: Sequence[int]) -> Logits:
         """The target's logits after these tokens."""
@@ -102,7 +103,8 @@ class Rows:
     """What a model says of one tree; `committed` ends with the tree's row 0."""
 
     def __init__(self, model: Model, committed: Sequence[int], tree: FlatTree) -> None:
-        self._model, self._paths = model, [list(committed)]
+        self._model = model
+        self._paths = [list(committed)]
         for parent, token in zip(tree.parents[1:], tree.tokens[1:]):
             self._paths.append([*self._paths[parent], token])
 

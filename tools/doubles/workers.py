@@ -27,7 +27,9 @@ class OneWorker(Workers):
 
     def __init__(self, view: LinkedWorker = NEAR, *, returns: bool = False) -> None:
         """`returns`: it is linked again at once after it was punished."""
-        self.worker, self.returns, self.up = view, returns, True
+        self.worker = view
+        self.returns = returns
+        self.up = True
         self.engine: Engine | None = None
         self.seen: list[ToWorker] = []
         self.punished: list[RemoteProtocolError] = []
@@ -77,7 +79,9 @@ class LoopWorker(OneWorker):
     ) -> None:
         """`view`: fields of the engine's view of it, where they are not those of the delay."""
         super().__init__(replace(NEAR, **({"rtt_s": 2 * delay_s, "rtt_high_s": 2 * delay_s} | view)))
-        self.delay_s, self.step_s, self.model = delay_s, step_s, model or HashModel(right=right)
+        self.delay_s = delay_s
+        self.step_s = step_s
+        self.model = model or HashModel(right=right)
         self.rule = rule or DraftRule(branching=2, theta=0.5, sequences=4)
         self.muted = False
         self.requests: dict[int, Drafting] = {}
@@ -125,7 +129,9 @@ class LoopWorker(OneWorker):
 
     def step(self, drafting: Drafting) -> bool:
         """One draft step over the leaves that are due; whether there were any."""
-        leaves, root, prefix = drafting.candidates(), drafting.tree.root, drafting.prefix.tokens
+        leaves = drafting.candidates()
+        root = drafting.tree.root
+        prefix = drafting.prefix.tokens
         found = [self.propose([*prefix, *leaf.path(root)], self.rule.branching) for leaf in leaves]
         drafting.record(leaves, found)
         return bool(leaves)

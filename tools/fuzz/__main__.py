@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.case:
         return _repeat(args.case)
     console = Console(stderr=True)
-    began, seen, cases = time.monotonic(), Counter[str](), Counter[str]()
+    began = time.monotonic()
+    seen = Counter[str]()
+    cases = Counter[str]()
     with progress(console) as bar:
         task = bar.add_task("fuzz", total=args.cases)
 

@@ -52,7 +52,8 @@ def shown(seed: str) -> str:
 
 def _drawn(rng: random.Random) -> tuple[bool, int, Body, str | None]:
     """Whether it is a chat, the vocabulary's size, the body, and the parameter out of its range."""
-    chat, vocab_size = rng.random() < 0.6, rng.choice(VOCABULARIES)
+    chat = rng.random() < 0.6
+    vocab_size = rng.choice(VOCABULARIES)
     return chat, vocab_size, *body(rng, chat, vocab_size, most_tokens=TOKENS)
 
 
@@ -121,7 +122,8 @@ def _prompts(decoded: Common, vocab_size: int) -> list[list[int]]:
 
 def _answer(request: GenerationRequest, chosen: Verification, model: TableModel, draft: TableModel | None) -> list[int]:
     """The first tokens of the answer; with `draft`, in rounds over candidates that it proposes."""
-    prefix, answer = list(request.tokens), list[int]()
+    prefix = list(request.tokens)
+    answer = list[int]()
     while len(answer) < request.max_tokens:
         flat = ALONE if draft is None else _candidates(chosen, draft, prefix)
         rows = Rows(model, prefix, flat)
@@ -146,7 +148,9 @@ def _answer(request: GenerationRequest, chosen: Verification, model: TableModel,
 
 def _candidates(chosen: Verification, draft: TableModel, prefix: Sequence[int]) -> FlatTree:
     """The most probable tokens after the prefix, and those after the first of them."""
-    tokens, parents, depths = [prefix[-1]], [-1], [0]
+    tokens = [prefix[-1]]
+    parents = [-1]
+    depths = [0]
     first = chosen.rank(draft.logits(prefix), (), MANY)
     _check_proposal(first, draft.vocab_size)
     found_below = [(0, first)]

@@ -20,7 +20,8 @@ EDGES = (0.0, -0.0, *SUBNORMAL, 1e-300, 1e-38, 1e-5, 0.009999, 0.01, 0.5, 1.0, 2
 def inside(rng: random.Random, bounds: Range, whole: bool = False) -> float:
     """A number of the range: a bound, its neighbour, an edge of the arithmetic, or any."""
     if whole:
-        low, high = int(bounds.low), int(bounds.high)
+        low = int(bounds.low)
+        high = int(bounds.high)
         any_ = rng.choice((low, low + 1, 0, 1, 2, high - 1, high, rng.randint(low, high), rng.randint(low, low + 50)))
         return any_ if any_ in bounds else high
     kind = rng.random()

@@ -49,7 +49,8 @@ JSON = Codec(msgspec.json.decode, msgspec.json.encode)
 
 def mutated(rng: random.Random, samples: Sequence[bytes], codec: Codec | None = None) -> bytes:
     """An input of at most `MAX_BYTES` made from valid ones."""
-    data, kind = _one(rng, samples), rng.random()
+    data = _one(rng, samples)
+    kind = rng.random()
     if kind < 0.02:
         return data
     if kind < 0.06:

@@ -35,6 +35,7 @@ def case(seed: str) -> Counter[str]:
     rng, (names, shares) = random.Random(seed), _shares()
     (name,) = rng.choices(names, cum_weights=shares)
     decoder = decoders()[name]
-    samples, codec = decoder.samples, decoder.codec
+    samples = decoder.samples
+    codec = decoder.codec
     seen = Counter(outcome(decoder, mutated(rng, samples, codec)) for _ in range(INPUTS))
     return Counter({f"{name}: {what}": count for what, count in seen.items()})

@@ -12,7 +12,11 @@ from edgespec.core.protocol.signing import SigningKey
 
 VOCABULARY = 300
 WORKER_KEY, GATEWAY_KEY, FORMER_KEY = (SigningKey(letter * 32) for letter in (b"w", b"g", b"f"))
-HASH, SPKI, TOKENIZER, NONCE, SIGNATURE = b"h" * 32, b"s" * 32, b"t" * 32, b"n" * 32, bytes(64)
+HASH = b"h" * 32
+SPKI = b"s" * 32
+TOKENIZER = b"t" * 32
+NONCE = b"n" * 32
+SIGNATURE = bytes(64)
 ROTATION = rotation(FORMER_KEY, WORKER_KEY)
 WORKER = WorkerIdentity(WORKER_KEY, "lab-7", TOKENIZER, HASH, VOCABULARY, 16, (ROTATION,))
 GATEWAY = GatewayIdentity(GATEWAY_KEY, "gw", SPKI, TOKENIZER)

@@ -68,7 +68,8 @@ class RandomWorker:
 
     def _nodes(self, first: int, count: int, length: int) -> tuple[list[int], list[int]]:
         """Parents before children, no token twice under one parent."""
-        rng, answer = self.rng, self.answer
+        rng = self.rng
+        answer = self.answer
         parents: list[int] = []
         tokens: list[int] = []
         seen: set[tuple[int, int]] = set()
@@ -78,7 +79,8 @@ class RandomWorker:
             parent = right if follows else rng.choice((ROOT, rng.randint(max(0, first + i - 12), first + i - 1)))
             token = answer[depth] if follows else rng.randrange(self.vocab_size)
             if (parent, token) in seen:
-                parent, token = first + i - 1, rng.randrange(self.vocab_size)
+                parent = first + i - 1
+                token = rng.randrange(self.vocab_size)
                 follows = False
             if (parent, token) in seen:
                 break
@@ -86,7 +88,8 @@ class RandomWorker:
             parents.append(parent)
             tokens.append(token)
             if follows:
-                right, depth = first + i, depth + 1
+                right = first + i
+                depth = depth + 1
         return parents or [ROOT], tokens or [rng.randrange(self.vocab_size)]
 
     def _cost(self) -> int:
@@ -98,7 +101,8 @@ class RandomLink(OneWorker):
 
     def __init__(self, rng: random.Random, vocab_size: int) -> None:
         super().__init__(LinkedWorker("w", 0.002, 0.003, 0.001, paused=False), returns=True)
-        self._rng, self._vocab_size = rng, vocab_size
+        self._rng = rng
+        self._vocab_size = vocab_size
         self._open: dict[int, tuple[Open, Prefix, RandomWorker]] = {}
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:

@@ -23,7 +23,10 @@ from tools.fuzz.served import AT_ONCE, TIMEOUT_S, documented_routes, serving
 
 Json = dict[str, Any]
 TEXTS = ("", "a", "fuzz", "user", "assistant", "text", "function", "stop \u2603", "\u0000", "x" * 70, "\U0001f600")
-WRONG_SHARE, BYTES_SHARE, USUAL_SHARE, POST_SHARE = 0.25, 0.03, 0.9, 0.9
+WRONG_SHARE = 0.25
+BYTES_SHARE = 0.03
+USUAL_SHARE = 0.9
+POST_SHARE = 0.9
 SERVED = documented_routes()
 
 
@@ -31,7 +34,8 @@ class Drawing:
     """Values of the document's schemas."""
 
     def __init__(self, document: Json, rng: random.Random) -> None:
-        self._schemas, self._rng = document["components"]["schemas"], rng
+        self._schemas = document["components"]["schemas"]
+        self._rng = rng
 
     def value(self, schema: Json, depth: int = 0) -> Any:
         """Any value that the schema allows; optional fields are rarer further down."""
@@ -60,7 +64,8 @@ class Drawing:
         return rng.choice(WRONG)
 
     def _object(self, schema: Json, depth: int) -> Json:
-        rng, required = self._rng, schema.get("required", ())
+        rng = self._rng
+        required = schema.get("required", ())
         share = 0.25 / (1 + depth)
         made = {
             name: self.value(one, depth + 1)
@@ -73,7 +78,8 @@ class Drawing:
         return made
 
     def _number(self, schema: Json, whole: bool) -> float:
-        low, high = schema.get("minimum", -(2.0**31)), schema.get("maximum", 2.0**31)
+        low = schema.get("minimum", -(2.0**31))
+        high = schema.get("maximum", 2.0**31)
         drawn = self._rng.choice((low, high, self._rng.uniform(low, high)))
         return int(min(max(int(drawn), int(low)), int(high))) if whole else drawn
 
@@ -81,7 +87,9 @@ class Drawing:
 async def cases(seed: str, count: int) -> Counter[str]:
     """So many requests, a few at once. Raises AssertionError naming the first at which something went wrong."""
     # The gateway draws at times that vary; with numbers of its own the requests are the same in every run.
-    rng, gateways, seen = random.Random(seed), random.Random(f"{seed} gateway"), Counter[str]()
+    rng = random.Random(seed)
+    gateways = random.Random(f"{seed} gateway")
+    seen = Counter[str]()
     async with serving(gateways) as (url, headers), aiohttp.ClientSession(headers=headers) as session:
         async with session.get(url + "/openapi.json") as response:
             drawing = Drawing(await response.json(), rng)
@@ -123,7 +131,8 @@ async def _ask(session: aiohttp.ClientSession, url: str, method: str, path: str,
     where = url + path.replace("{model}", "fuzz")
     try:
         async with asyncio.timeout(TIMEOUT_S), session.request(method, where, data=data) as response:
-            body, kind = await response.read(), response.content_type
+            body = await response.read()
+            kind = response.content_type
     except TimeoutError:
         raise AssertionError(f"no response within {TIMEOUT_S:g} s: {shown}") from None
     assert response.status < 500, f"status {response.status}: {body[:500]!r} for {shown}"

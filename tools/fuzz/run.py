@@ -102,7 +102,9 @@ class Result:
 
 def pieces(cases: int, seed: int, kinds: Collection[str] = tuple(KINDS)) -> list[Piece]:
     """A run of at least so many inputs, of these kinds by their shares; a short one leaves the rarest out."""
-    found, whole, left = list[Piece](), sum(KINDS[name].share for name in kinds), cases
+    found = list[Piece]()
+    whole = sum(KINDS[name].share for name in kinds)
+    left = cases
     for name in sorted(kinds, key=lambda name: KINDS[name].share, reverse=True):
         kind = KINDS[name]
         total = math.ceil(min(cases * kind.share / whole, left) / kind.weight) if left > 0 else 0

@@ -47,7 +47,8 @@ TIMEOUT_S = 60.0
 
 async def cases(seed: str, count: int) -> Counter[str]:
     """So many bodies, a few at once. Raises AssertionError naming the body at which something went wrong."""
-    rng, seen = random.Random(seed), Counter[str]()
+    rng = random.Random(seed)
+    seen = Counter[str]()
     async with serving(rng) as (url, headers), aiohttp.ClientSession(headers=headers) as session:
         for start in range(0, count, AT_ONCE):
             made = [_body(rng) for _ in range(min(AT_ONCE, count - start))]
@@ -62,7 +63,8 @@ def _body(rng: random.Random) -> tuple[Body, str | None, bool]:
 
 async def _ask(session: aiohttp.ClientSession, url: str, made: Body, wrong: str | None, chat: bool) -> str:
     path = "/v1/chat/completions" if chat else "/v1/completions"
-    data, shown = json.dumps(made).encode(), json.dumps(made)[:2000]
+    data = json.dumps(made).encode()
+    shown = json.dumps(made)[:2000]
     try:
         async with asyncio.timeout(TIMEOUT_S), session.post(url + path, data=data) as response:
             text = await response.text()

@@ -56,7 +56,8 @@ def worker_settings() -> settings.Section:
 def table() -> dict[str, Decoder]:
     """By name."""
     keys = ServerKeyStore(_folder())
-    identity, tls = keys.identity(), keys.tls_identity().pem.read_bytes()
+    identity = keys.identity()
+    tls = keys.tls_identity().pem.read_bytes()
     pems = [(keys.folder / "identity.key").read_bytes(), tls]
     PairedGateways(keys.folder).add(GATEWAY_KEY.public, HASH, "gw", "gw.example:7443", 1)
     PairedWorkers(keys.folder).add(WORKER_KEY.public, "lab-7", 1, ("lab",))

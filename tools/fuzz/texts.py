@@ -67,7 +67,8 @@ def _schema(data: bytes) -> object:
 
 
 def _calls(data: bytes) -> object:
-    text, calls = data.decode(errors="replace"), CallText(["f1"])
+    text = data.decode(errors="replace")
+    calls = CallText(["f1"])
     passed = "".join(calls.feed(text[at : at + PIECE]) for at in range(0, len(text), PIECE))
     rest, found = calls.end()
     assert text.startswith(passed + rest) and (found or passed + rest == text), "text was lost"

@@ -93,7 +93,8 @@ class Walk:
     """One answer under one policy."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.seen = rng, Counter[str]()
+        self.rng = rng
+        self.seen = Counter[str]()
         self.vocab_size = rng.choice(VOCABULARIES)
         self.model = table(self.vocab_size, rng.randrange(2), rng.random() < 0.3)
         self.draft = table(self.vocab_size, rng.choice((0, 1, 100)), rng.random() < 0.3)
@@ -140,7 +141,9 @@ class Walk:
         def some() -> float:
             return rng.choice((0.0, 1e-9, 10 ** rng.uniform(-4, 1), 1e6, float("nan")))
 
-        curve, rtt, clock = StepCurve({1: 0.03}), RttEstimator(), StepClock(0.01)
+        curve = StepCurve({1: 0.03})
+        rtt = RttEstimator()
+        clock = StepClock(0.01)
         now = 0.0
         for _ in range(rng.randrange(8)):
             curve.sample(rng.choice((1, 2, 3, 5, 9, 17, 33, 65)), some())
@@ -197,7 +200,8 @@ class Walk:
 
     def _draft(self, action: Draft) -> None:
         """One pass of the gateway's own draft."""
-        prefix, root = self.tree.prefix.tokens, self.tree.root
+        prefix = self.tree.prefix.tokens
+        root = self.tree.root
         for leaf in action.leaves[:4]:  # as many as this draft takes in one pass
             path = leaf.path(root)
             proposal = self.chosen.rank(self.draft.logits([*prefix, *path]), path, action.width)

@@ -38,7 +38,8 @@ PIN = Pin(GATEWAY_KEY.public, SPKI, time.time())
 
 def table() -> dict[str, Decoder]:
     """By name."""
-    frames, handshake = [m.encode(one) for one in FRAMES], [m.encode(one) for one in HANDSHAKE]
+    frames = [m.encode(one) for one in FRAMES]
+    handshake = [m.encode(one) for one in HANDSHAKE]
     kind = signing.WORKER_FRAME
     sealed = [signing.seal(WORKER_KEY, kind, frame) for frame in frames]
     certificates = [_certificate(msgspec.msgpack.encode(one)) for one in ((ROTATED,), ())]

@@ -29,7 +29,8 @@ def next_token(
     logits: Sequence[float], rule: Sampling, prompt: Sequence[int], answer: Sequence[int]
 ) -> dict[int, float]:
     """The tokens that may follow, with their probabilities."""
-    counts, seen = Counter(answer), {*prompt, *answer}
+    counts = Counter(answer)
+    seen = {*prompt, *answer}
     x: dict[int, float] = {}
     for token, logit in enumerate(logits):
         logit += rule.logit_bias.get(token, 0.0)
@@ -42,11 +43,13 @@ def next_token(
         x = {token: logit for token, logit in x.items() if logit >= border}
     p = _softmax(x)
     if rule.top_p < 1:
-        mass, border = 0.0, 1.0
+        mass = 0.0
+        border = 1.0
         for one in sorted(p.values(), reverse=True):
             if mass >= rule.top_p:
                 break
-            mass, border = mass + one, one
+            mass = mass + one
+            border = one
         p = {token: one for token, one in p.items() if one >= border}
     if rule.min_p:
         best = max(p.values())

@@ -100,7 +100,8 @@ def _messages(prompt: str) -> list[dict[str, str]]:
 
 def make_stage(folder: Path, args: argparse.Namespace) -> Rig:
     """The gateway's own draft and the second worker's are the poorer one, so that mismatches are frequent enough."""
-    good, poor = str(models.quantised()), str(models.dropped())
+    good = str(models.quantised())
+    poor = str(models.dropped())
     threads = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
     drafts = {"second": poor}
     given = args.dtype, args.rtt_ms, threads, {"draft.threads": 1}
@@ -121,7 +122,8 @@ class Matrix:
     """The answers by condition and case, as they come in."""
 
     def __init__(self, stage: Rig, args: argparse.Namespace) -> None:
-        self.stage, self.args = stage, args
+        self.stage = stage
+        self.args = args
         self.cases: list[Case] = []
         self.found: dict[str, Answers] = {condition: {} for condition in CONDITIONS}
         self.trees: dict[str, Counter[str]] = {condition: Counter() for condition in CONDITIONS}
@@ -208,7 +210,8 @@ class Matrix:
 
     def differing(self, condition: str, names: Sequence[str]) -> list[str]:
         """Cases whose answer is not that of the first condition."""
-        expected, found = self.found[CONDITIONS[0]], self.found[condition]
+        expected = self.found[CONDITIONS[0]]
+        found = self.found[condition]
         return [name for name in names if found[name].choices != expected[name].choices]
 
 
@@ -274,7 +277,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """All conditions. Raises ModelError, RigError, ConfigError."""
-    console, began = Console(stderr=True), time.monotonic()
+    console = Console(stderr=True)
+    began = time.monotonic()
     columns = TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     reports: dict[str, dict[str, Any]] = {}
     prompts = read_prompts(args.prompts, args.limit, seed=1)

@@ -39,7 +39,8 @@ def run(case: Case, scene: Scene, rule: Sampling, trials: int, rng: np.random.Ge
     """One case. Some of its answers are also made by the gateway's own loop, with the same candidates and with none."""
     drafter = DRAFTERS[case.drafter]
     parts: list[Answers] = []
-    hits, mismatches = 0, 0
+    hits = 0
+    mismatches = 0
     for size in chunks(trials):
         seeds = rng.integers(0, 2**63, size, dtype=np.uint64)
         outcome = shared_noise.steps(scene, rule, seeds, drafter, case.siblings, rng)

@@ -58,14 +58,18 @@ class Request:
             token = rng.choice(self.prefix.tokens) if rng.random() < 0.5 else rng.randrange(vocab_size)
             parent = self.next_id + above - 1 if above else ROOT
             if depths[above] >= MAX_DEPTH or (parent, token) in zip(parents, tokens, strict=True):
-                above, parent, token = 0, ROOT, _unused(rng, vocab_size, tokens)
+                above = 0
+                parent = ROOT
+                token = _unused(rng, vocab_size, tokens)
             parents.append(parent)
             tokens.append(token)
             costs.append((costs[above - 1] if above else 0) + rng.randint(0, MAX_MILLINATS))
             depths.append(depths[above] + 1)
         entropies = [rng.randint(0, MAX_MILLINATS) for _ in tokens]
-        first, self.next_id = self.next_id, self.next_id + len(tokens)
-        opening, prefix = self.opening, self.prefix
+        first = self.next_id
+        self.next_id = self.next_id + len(tokens)
+        opening = self.opening
+        prefix = self.prefix
         return Tree(
             opening.request, opening.epoch, len(prefix), prefix.digest, first, parents, tokens, costs, entropies
         )
@@ -81,7 +85,8 @@ class RandomWorker(Handler):
     """The link's `Handler`: sends a random tree for every message."""
 
     def __init__(self, rng: random.Random, vocab_size: int) -> None:
-        self._rng, self._vocab_size = rng, vocab_size
+        self._rng = rng
+        self._vocab_size = vocab_size
         self._requests: dict[int, Request] = {}
         self._link: Link | None = None
 

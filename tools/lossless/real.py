@@ -62,7 +62,8 @@ def _plain(target: Target, prompt: list[int], rule: str) -> Scene:
 
 def _through_trees(target: Target, plain: Scene, first: list[int], width: int) -> Scene:
     """The same scene with logits from verify passes over trees of `width` siblings out of `first`."""
-    prompt, known = list(plain.prompt), dict[Path, Logits]()
+    prompt = list(plain.prompt)
+    known = dict[Path, Logits]()
     for start in range(0, len(first), width):
         siblings = first[start : start + width]
         flat = FlatTree([prompt[-1], *siblings], [-1] + [0] * len(siblings), [0] + [1] * len(siblings))

@@ -81,7 +81,9 @@ class PathRows:
     """Rows of a tree below a committed path, as `Chooser` reads them from a verify pass."""
 
     def __init__(self, scene: Scene, committed: Path, flat: FlatTree) -> None:
-        self._scene, self._committed, self._flat = scene, committed, flat
+        self._scene = scene
+        self._committed = committed
+        self._flat = flat
 
     @property
     def argmax(self) -> Sequence[int]:

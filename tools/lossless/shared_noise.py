@@ -135,7 +135,9 @@ def by_path(tokens: Tokens) -> Iterator[tuple[Path, NDArray[np.int64]]]:
 
 def _tree(levels: Tokens) -> FlatTree:
     """The first level below the root; the second below each node of the first."""
-    tokens, parents, depths = [-1], [-1], [0]
+    tokens = [-1]
+    parents = [-1]
+    depths = [0]
     first = levels[0].tolist()
     tokens += first
     parents += [0] * len(first)

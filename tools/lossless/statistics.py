@@ -31,7 +31,8 @@ def chi_square(observed: NDArray[np.int64], probabilities: NDArray[np.float64]) 
     if observed[probabilities == 0].any():
         return Fit(len(observed), math.inf, 0.0)
     order = np.argsort(expected)
-    observed, expected = observed[order], expected[order]
+    observed = observed[order]
+    expected = expected[order]
     # The smallest cells, up to the first that brings their sum over the limit, become one.
     pooled = int(np.searchsorted(expected, MIN_EXPECTED))
     if pooled:
@@ -51,7 +52,8 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     """
     if freedom < 1 or statistic <= 0:
         return 1.0
-    a, x = freedom / 2, statistic / 2
+    a = freedom / 2
+    x = statistic / 2
     front = math.exp(a * math.log(x) - x - math.lgamma(a))
     if x < a + 1:
         term = total = 1 / a
@@ -62,7 +64,8 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
             total += term
         return max(1 - front * total, 0.0)
     b = x + 1 - a
-    c, d = math.inf, 1 / b
+    c = math.inf
+    d = 1 / b
     fraction = d
     for i in range(1, 100_000):
         step = i * (a - i)
@@ -81,7 +84,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     That any of them falls below alpha by chance has at most probability alpha, however the tests depend on each other.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    corrected, running = [0.0] * len(p_values), 0.0
+    corrected = [0.0] * len(p_values)
+    running = 0.0
     for rank, i in enumerate(order):
         running = max(running, min(1.0, p_values[i] * (len(p_values) - rank)))
         corrected[i] = running

@@ -45,7 +45,11 @@ class _Stream:
     __slots__ = ("accepted", "drafted", "number", "planned", "request", "sent", "terms", "tokens", "tree")
 
     def __init__(self, request: str, number: int, tokens: Sequence[int], terms: Terms) -> None:
-        self.request, self.number, self.tokens, self.terms, self.sent = request, number, tokens, terms, 0
+        self.request = request
+        self.number = number
+        self.tokens = tokens
+        self.terms = terms
+        self.sent = 0
         self.tree: Tree | None = None
         self.drafted = self.accepted = 0
         self.planned = (0, 0)
@@ -64,7 +68,8 @@ class Board:
     """One engine's end. Nothing in it waits."""
 
     def __init__(self, line: Line, rank: int, vocab_size: int, drafts: int) -> None:
-        self.line, self._drafts = line, drafts
+        self.line = line
+        self._drafts = drafts
         self._hello = frame(Hello(messages.VERSION, rank, vocab_size, drafts))
         self.streams: dict[str, _Stream] = {}
         """By request."""
@@ -154,7 +159,8 @@ class Board:
             count = min(total - stream.sent, messages.MAX_TOKENS, (self.line.room - SMALL) // BYTES_PER_TOKEN)
             if count <= 0:
                 return
-            start, stream.sent = stream.sent, stream.sent + count
+            start = stream.sent
+            stream.sent = stream.sent + count
             part = list(stream.tokens[start : stream.sent])
             counts = stream.drafted, stream.accepted
             self.line.send(frame(Tokens(stream.number, start, part, total - stream.sent, *counts)))

@@ -93,7 +93,8 @@ def terms_of(request: Running, *, sampled: bool) -> Terms | None:
     """
     params = request.sampling_params
     extra = getattr(params, "extra_args", None) or {}
-    consent, tag = extra.get(CONSENT), extra.get(TAG)
+    consent = extra.get(CONSENT)
+    tag = extra.get(TAG)
     tag = tag if isinstance(tag, str) and len(tag) <= MAX_GROUP else ""
     groups = consent.split() if isinstance(consent, str) else []
     if not 0 < len(groups) <= MAX_GROUPS or any(len(group) > MAX_GROUP for group in groups):

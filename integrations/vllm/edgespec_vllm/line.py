@@ -20,7 +20,8 @@ from edgespec_vllm.messages import BoardError, Frames
 MAX_UNSENT_BYTES = 256 * 1024
 MAX_READ_BYTES = 16 * 1024
 """In one call of `recv`: with the messages that are not taken yet, all that is kept."""
-RETRY_S, MAX_RETRY_S = 0.5, 30.0
+RETRY_S = 0.5
+MAX_RETRY_S = 30.0
 USER = "EDGESPEC_BOARD_USER"
 """The environment variable with the user that runs the link process, by number or name, if it is another one."""
 

@@ -144,7 +144,8 @@ class Frames:
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes. Raises BoardError for a length that no frame has."""
         found: list[bytes] = []
-        data, at = self._rest + data, 0
+        data = self._rest + data
+        at = 0
         while len(data) - at >= 4:
             end = at + 4 + int.from_bytes(data[at : at + 4], "little")
             if end - at - 4 > MAX_FRAME_BYTES:

@@ -16,7 +16,11 @@ from edgespec_vllm.messages import Closed, Hello, Opened, Tokens, Want
 
 from integrations.vllm.tests.boards import Link
 
-DRAFTS, MAX_LEN, BLOCKS, BLOCK, ROWS = 6, 384, 40, 32, 32
+DRAFTS = 6
+MAX_LEN = 384
+BLOCKS = 40
+BLOCK = 32
+ROWS = 32
 """Forty blocks of 32 tokens: ROWS short requests fit, eight long ones preempt one another."""
 
 
@@ -77,7 +81,8 @@ class Engine:
         """The completions' token ids. `before` is called with the number of each step."""
         from vllm import SamplingParams
 
-        base, found = self.count, {}
+        base = self.count
+        found = {}
         self.count += len(prompts)
         self.accepted = step = 0
         for n, prompt in enumerate(prompts, base):

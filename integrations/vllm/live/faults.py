@@ -25,7 +25,8 @@ from edgespec.shared.models import resolve_model
 from edgespec_lab.rig.processes import Processes, RigError
 from integrations.vllm.live.served import INTEGRATION, LinkRig, Server, variables
 
-LINK_USER, GROUP = 20_001, 20_003
+LINK_USER = 20_001
+GROUP = 20_003
 PROMPT = "Explain how a bicycle stays upright."
 TOKENS = 64
 STALL_S = 20.0

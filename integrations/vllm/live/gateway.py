@@ -22,7 +22,8 @@ from edgespec_lab.rig.processes import RigError
 from edgespec_lab.rig.stage import CLIENT_OPTIONS, Rig
 
 INTEGRATION = Path(__file__).parents[1]
-SERVE_S, CONTEXT = 600.0, 2048
+SERVE_S = 600.0
+CONTEXT = 2048
 SCRIPT = """#!/bin/sh
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=0
 export LD_PRELOAD={venv}/lib/libiomp5.so PYTHONPATH={integration}
@@ -135,7 +136,9 @@ def ended(rig: Rig) -> str:
     for child in children:
         if b"vllm" in Path(f"/proc/{child}/cmdline").read_bytes():
             os.killpg(int(child), signal.SIGKILL)
-    began, refused, until = time.monotonic(), 0, time.monotonic() + SERVE_S
+    began = time.monotonic()
+    refused = 0
+    until = time.monotonic() + SERVE_S
     while time.monotonic() < until:
         status, header = _status(rig)
         if status == 200 and refused:
@@ -181,7 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 try:
                     said = check(rig)
                 except (AssertionError, RigError, ValueError, KeyError) as error:
-                    said, wrong = f"WRONG: {type(error).__name__}: {str(error)[:600]}", wrong + 1
+                    said = f"WRONG: {type(error).__name__}: {str(error)[:600]}"
+                    wrong = wrong + 1
                 print(f"{check.__name__:12} {time.monotonic() - began:5.0f} s  {said}", flush=True)
     return 1 if wrong else 0
 

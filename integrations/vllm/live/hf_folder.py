@@ -5,7 +5,8 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-gguf, folder = Path(sys.argv[1]), sys.argv[2]
+gguf = Path(sys.argv[1])
+folder = sys.argv[2]
 where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
 loaded = AutoModelForCausalLM.from_pretrained(**where)
 config = loaded.config

@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("venv", type=Path, help="what `make vllm` made")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep logs and state there")
     options = parser.parse_args(argv)
-    venv, wrong = options.venv.resolve(), 0
+    venv = options.venv.resolve()
+    wrong = 0
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
         environment = variables(venv, folder) | {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}

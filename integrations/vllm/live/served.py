@@ -32,7 +32,9 @@ from edgespec_lab.rig.processes import Processes, RigError, free_port, module
 from edgespec_lab.rig.stage import Rig
 
 INTEGRATION = Path(__file__).parents[1]
-DRAFTS, SERVE_S, LINK_S = 8, 900.0, 60.0
+DRAFTS = 8
+SERVE_S = 900.0
+LINK_S = 60.0
 PROMPTS = INTEGRATION.parents[1] / "edgespec" / "lab" / "demo" / "prompts.jsonl"
 
 

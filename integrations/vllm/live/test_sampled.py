@@ -11,7 +11,8 @@ from edgespec_vllm.messages import Chain
 
 from integrations.vllm.live.conftest import ROWS, Engine
 
-SAMPLES, TOKENS = 4000, 3
+SAMPLES = 4000
+TOKENS = 3
 PROMPT = [504, 3575, 282, 4649, 314]
 ALLOWED = [28, 198, 30, 284]
 """Few tokens, so that each completion of TOKENS is seen often."""

@@ -12,7 +12,9 @@ from edgespec_vllm.board import Board
 from edgespec_vllm.hook import CONSENT, Hook
 from edgespec_vllm.line import Line
 
-VOCAB, DRAFTS, MAX_LEN = 100, 4, 64
+VOCAB = 100
+DRAFTS = 4
+MAX_LEN = 64
 
 
 class Link:
@@ -50,7 +52,8 @@ class Link:
         """Ends the connection; the next one is accepted."""
         assert self.peer is not None
         self.peer.close()
-        self.peer, self._frames = None, messages.Frames()
+        self.peer = None
+        self._frames = messages.Frames()
 
 
 def request(tokens: list[int], name: str = "a", consent: object = "default", **other: Any) -> Any:

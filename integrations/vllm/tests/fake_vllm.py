@@ -18,7 +18,8 @@ from typing import Any
 from aiohttp import web
 from tokenizers import Tokenizer
 
-EOS, LENGTH = 2, 10
+EOS = 2
+LENGTH = 10
 QUOTED = "top_k is too large; the prompt was: my secret"
 KEY = os.environ["VLLM_API_KEY"]
 BODIES = Path(os.environ["FAKE_BODIES"]).open("a")  # noqa: SIM115  until the process ends

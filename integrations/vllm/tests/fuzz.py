@@ -50,10 +50,12 @@ def values(rng: random.Random) -> list[Any]:
 
 def message(rng: random.Random, requests: Sequence[Any]) -> bytes:
     """One frame."""
-    number, start = rng.randrange(1, 60), rng.randrange(MAX_LEN)
+    number = rng.randrange(1, 60)
+    start = rng.randrange(MAX_LEN)
     if requests and rng.random() < 0.7:  # a chain that continues, or nearly
         one = rng.choice(requests)
-        number, start = one.number, len(one.all_token_ids) - rng.randrange(3)
+        number = one.number
+        start = len(one.all_token_ids) - rng.randrange(3)
         tokens = [*one.all_token_ids[start:], *values(rng)]
     else:
         tokens = values(rng)
@@ -78,7 +80,8 @@ def run(cases: int, seed: int) -> dict[str, int]:
     rng = random.Random(seed)
     found = {"messages": 0, "drafts": 0, "malformed": 0, "connections": 0}
     with tempfile.TemporaryDirectory() as folder:
-        link, opened = Link(Path(folder)), 0
+        link = Link(Path(folder))
+        opened = 0
         it = hook(link.path, grammar=lambda one, tokens: tokens[: len(one.all_token_ids) % 4])
         now = 0.0
         it._clock = lambda: now

@@ -43,7 +43,8 @@ class Workers:
         self.sent.append((worker, "diverged"))
 
     def taken(self) -> list[tuple[str, Any]]:
-        sent, self.sent = self.sent, []
+        sent = self.sent
+        self.sent = []
         return sent
 
 
@@ -70,7 +71,8 @@ class Scene:
     """A link process with its board, and one engine."""
 
     def __init__(self, folder: Path) -> None:
-        self.workers, self.now = Workers(), 0.0
+        self.workers = Workers()
+        self.now = 0.0
         self.ledger = Kept()
         self.streams = Streams(self.workers, lambda: self.now, self.ledger)
         self.server = BoardServer(folder / "board.sock", self.streams, VOCAB)

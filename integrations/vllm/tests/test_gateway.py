@@ -39,7 +39,9 @@ class Served:
     """A running gateway and a client with its key."""
 
     def __init__(self, folder: Path, gateway: VllmGateway, url: str) -> None:
-        self.folder, self.gateway, self.url = folder, gateway, url
+        self.folder = folder
+        self.gateway = gateway
+        self.url = url
         self.headers = {"Authorization": f"Bearer {gateway.keys.create('test', offload=True)[1]}"}
 
     async def post(

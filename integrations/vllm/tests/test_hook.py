@@ -115,7 +115,8 @@ def scheduler(**config_of_it: Any) -> Any:
 def test_the_scheduler_opens_drafts_commits_and_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = Link(tmp_path)
     monkeypatch.setenv(hooks.BOARD, link.path)
-    it, one = scheduler(), request([1, 2, 3])
+    it = scheduler()
+    one = request([1, 2, 3])
     it.add_request(one)
     assert it.update_from_output(None, None) == "outputs"
     link.received()

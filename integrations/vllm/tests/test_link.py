@@ -144,7 +144,8 @@ async def test_a_worker_whose_candidates_cost_more_than_they_save_leaves(scene: 
     tokens = [1, 2, 3]
     scene.board.open("a", tokens, Terms(["default"]))
     await scene.settle()
-    opened, first = scene.workers.taken()[0][1], 1
+    opened = scene.workers.taken()[0][1]
+    first = 1
     for n in range(20):  # a candidate is right each time, so the worker is not silent, but four are verified for it
         scene.streams.post(FrameArrived("w", tree(opened.request, 1, tokens, first, [0 if n == 0 else first - 1], [4])))
         first += 1

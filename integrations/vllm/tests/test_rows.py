@@ -285,7 +285,8 @@ async def test_a_cut_stream_goes_on_where_it_was_cut(monkeypatch: pytest.MonkeyP
 async def test_a_server_that_is_busy_in_the_middle_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec_vllm.gateway.remote.RESUME_S", (0.01, 0.01))
     vllm = PlainVllm(token_s=0.002, call_s=0.5)
-    vllm.cut_after, vllm.busy_from = 20, 2
+    vllm.cut_after = 20
+    vllm.busy_from = 2
     async with running(vllm, DraftingWorkers(sometimes(0.0))) as made:
         tokens, done = await made.complete()
     assert tokens == expected_text() and done.finish == "length"

@@ -21,7 +21,9 @@ from edgespec.core.errors import AddressError
 from integrations.vllm.tests.boards import DRAFTS, VOCAB
 from integrations.vllm.tests.test_worth import Link
 
-LINK_USER, VLLM_USER, GROUP = 20_001, 20_002, 20_003
+LINK_USER = 20_001
+VLLM_USER = 20_002
+GROUP = 20_003
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 

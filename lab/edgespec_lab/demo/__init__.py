@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
-    draft, target, text = DRAFTS[options.draft](), TARGETS[options.target](), options.target == "gemma"
+    draft = DRAFTS[options.draft]()
+    target = TARGETS[options.target]()
+    text = options.target == "gemma"
     options.engine = options.engine or ("llamacpp" if text else "torch")
     with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
         folder = options.keep or Path(scratch)

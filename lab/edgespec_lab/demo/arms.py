@@ -59,7 +59,8 @@ class Run:
         It begins when target and co-located draft have read the prompt, so that the first pass and all of its tokens
         count. A worker's prefill ends with its first useful frame; tokens before that are left out with their time.
         """
-        times, before = self.usage["timings_ms"], int(self.usage["tokens_before_worker"])
+        times = self.usage["timings_ms"]
+        before = int(self.usage["tokens_before_worker"])
         return float(times["decode"] - times["before_worker"]) / max(self.tokens - before, 1)
 
     @property
@@ -143,13 +144,16 @@ class Bench:
         """One completion with this extension of the request, `beside` the neighbour or without it."""
         pids = [*self.rig.pids(), *(self.neighbour.pids() if self.neighbour else ()), os.getpid()]
         with self.neighbour.drafting() if beside and self.neighbour else nullcontext():
-            ours, everyone, began = cpu_time_s(pids), machine_time_s(), time.monotonic()
+            ours = cpu_time_s(pids)
+            everyone = machine_time_s()
+            began = time.monotonic()
             waited = waited_s(self.rig.pids())
             answer = self.rig.chat(prompt, max_tokens, key=key, **asks)
             seconds = max(time.monotonic() - began, 0.01)
             others = (machine_time_s() - everyone) - (cpu_time_s(pids) - ours)
             waited = waited_s(self.rig.pids()) - waited
-        usage, text = answer["usage"], answer["choices"][0]["message"]["content"]
+        usage = answer["usage"]
+        text = answer["choices"][0]["message"]["content"]
         return Run(text, usage["completion_tokens"], usage["edgespec"], others / seconds, waited / seconds)
 
 

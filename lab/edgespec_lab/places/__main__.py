@@ -64,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Measures, saves after every prompt, and shows the table; returns 0. Raises ConfigError."""
-    began, console = time.monotonic(), verbs.console()
+    began = time.monotonic()
+    console = verbs.console()
     if options.keep:
         with writing(options.keep):
             options.keep.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,9 @@ def prompts_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 @contextmanager
 def rigged(options: argparse.Namespace, places: Sequence[Place], scratch: Path, console: Console) -> Iterator[Series]:
     """Gateway, neighbour and all workers, one after the other: each measures its step time when it starts."""
-    folder, draft, target = options.keep or scratch, DRAFTS[options.draft](), deep_target.target_model(options, console)
+    folder = options.keep or scratch
+    draft = DRAFTS[options.draft]()
+    target = deep_target.target_model(options, console)
     with make_rig(folder, str(target), str(draft), 0.0, engine=options.engine) as rig:
         with console.status("Starting the gateway"):
             rig.start_gateway()

@@ -78,7 +78,8 @@ def _local_rows(every: Sequence[Runs], best: int) -> dict[str, Any]:
 def row(every: Sequence[Runs], place: Place, name: str, best: int) -> dict[str, Any]:
     """One place and preference."""
     arm = place.arm(name)
-    mine, theirs = [runs[arm] for runs in every], [runs[BASE] for runs in every]
+    mine = [runs[arm] for runs in every]
+    theirs = [runs[BASE] for runs in every]
     found: dict[str, Any] = {"rtt_ms": place.rtt_ms, "prefer": name, "arm": arm}
     for kind, value in VALUES.items():
         to = {"plain": ["plain"], "k2": [BASE], "best": [f"colocated_k{best}"], "better": ["plain", BASE]}
@@ -113,8 +114,10 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Of the median, with at least CONFIDENCE where there are six values or more, from their order alone: the n-th
     smallest and largest, as the number below the median is binomial. With fewer values the smallest and the largest."""
-    ordered, n = sorted(values), len(values)
-    outside, cut = 0.0, 0
+    ordered = sorted(values)
+    n = len(values)
+    outside = 0.0
+    cut = 0
     while cut < n // 2:
         outside += 2 * math.comb(n, cut) / 2**n
         if outside > 1 - CONFIDENCE:
@@ -140,7 +143,8 @@ accepted in a round."""
 
 def cells(found: Mapping[str, Any]) -> list[str]:
     """A row of the table."""
-    decode, all_of_it = found["decoding"], found["whole"]
+    decode = found["decoding"]
+    all_of_it = found["whole"]
     return [
         f"{found['rtt_ms']:g}", found["prefer"], f"{decode['ms_per_token']:.1f}",
         f"{decode['k2']['median']:.2f}", f"{decode['k2']['low']:.2f}-{decode['k2']['high']:.2f}",
@@ -156,7 +160,8 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
     title = f"{figures['prompts']} prompts, draft {setting['draft']}, target {setting['target']}; ratios while decoding"
     table = RichTable(title=title, box=box.SIMPLE, padding=(0, 0, 0, 1))
     for column in COLUMNS:
-        left, width = column == "prefer", 9 if column == "interval" else len(column)
+        left = column == "prefer"
+        width = 9 if column == "interval" else len(column)
         table.add_column(column, justify="left" if left else "right", min_width=width, no_wrap=True)
     for found in figures["rows"]:
         table.add_row(*cells(found))

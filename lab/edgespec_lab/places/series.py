@@ -111,7 +111,8 @@ def measured(
 
     Ends before a prompt that would end after `until` (on the monotonic clock), at the pace so far.
     """
-    every, began = list[Runs](), time.monotonic()
+    every = list[Runs]()
+    began = time.monotonic()
     for number, prompt in enumerate(prompts):
         every.append(series.prompt(number, prompt, max_tokens, arms(number)))
         yield every

@@ -21,7 +21,10 @@ class ChatClient:
 
     def __init__(self, port: int, model: str, key: str, text: bool = False) -> None:
         """`text`: ask for text completions of the first message, of a model without a chat template."""
-        self.port, self.model, self.key, self.text = port, model, key, text
+        self.port = port
+        self.model = model
+        self.key = key
+        self.text = text
 
     def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """One chat completion for any body without a model's name. Raises RigError with the API's sentence."""
@@ -46,7 +49,8 @@ class ChatClient:
         asked = {"model": self.model, **body}
         if self.text:
             asked["prompt"] = asked.pop("messages")[0]["content"]
-        whole, path = json.dumps(asked), "/v1/completions" if self.text else "/v1/chat/completions"
+        whole = json.dumps(asked)
+        path = "/v1/completions" if self.text else "/v1/chat/completions"
         try:
             connection.request("POST", path, whole, headers)
             response = connection.getresponse()

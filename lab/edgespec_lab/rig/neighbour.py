@@ -34,7 +34,8 @@ class Neighbour(Processes):
 
     def __init__(self, folder: Path, draft: str, core: int | None) -> None:
         super().__init__(folder)
-        self._draft, self._core = draft, core
+        self._draft = draft
+        self._core = core
         self.steps = 0
         """Draft steps that it made, over all blocks so far."""
 
@@ -64,7 +65,8 @@ class Drafting:
         self._drafter = drafter
         self._leaves = affordable_leaves(step_curve(drafter))
         self.active = threading.Event()
-        self.steps, self.ended = 0, False
+        self.steps = 0
+        self.ended = False
         self.resting = threading.Event()
         self._length = 0
 

@@ -34,7 +34,8 @@ class Processes:
 
     def __init__(self, folder: Path, last: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         """`folder` takes the logs; `environment` is added to this process's own."""
-        self.folder, self.last = folder, [*last]
+        self.folder = folder
+        self.last = [*last]
         self.environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | dict(environment or {})
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: dict[str, int] = {}
@@ -54,7 +55,8 @@ class Processes:
         pin = [] if core is None else ["taskset", "-c", str(core)]
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
-            pipe, out = subprocess.PIPE, subprocess.PIPE if piped else log
+            pipe = subprocess.PIPE
+            out = subprocess.PIPE if piped else log
             with _signals_later():
                 self._running[name] = subprocess.Popen(
                     [*pin, *command], stdin=pipe, stdout=out, stderr=log, env=self.environment

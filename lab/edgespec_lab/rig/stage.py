@@ -120,7 +120,8 @@ class Rig(Processes):
     def pair(self, worker: str = "worker", *group: str) -> None:
         """`cloud-gateway pair` here, `edgespec pair ADDRESS CODE` there."""
         offer = [*self._gateway(), "pair", *group, "--json", "--config", str(self.folder / "gateway.toml")]
-        pipe, environment = subprocess.PIPE, self.environment
+        pipe = subprocess.PIPE
+        environment = self.environment
         with subprocess.Popen(offer, stdout=pipe, stderr=pipe, env=environment) as gateway:
             assert gateway.stdout is not None
             try:

@@ -40,7 +40,8 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
         default=Path("out", f"{name}.json"),
         help="output (default: %(default)s); plots go beside it",
     )
-    runs, processes = number(int, 1, 10_000), number(int, 1, 64)
+    runs = number(int, 1, 10_000)
+    processes = number(int, 1, 64)
     command.add_argument("--runs", type=runs, help="completions per point (default: as the configuration says)")
     command.add_argument("--processes", type=processes, default=2, help="processes to use (default: 2)")
     command.set_defaults(simulated=FIGURES[name][0])
@@ -72,7 +73,8 @@ def _figure(options: argparse.Namespace) -> int:
     verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key in [one for one in answer if one not in ("figure", "rows", "tables", "table", "worst")]:
-        name, found = key.replace("_", " "), answer[key]
+        name = key.replace("_", " ")
+        found = answer[key]
         verbs.console().print(verbs.table(_listed(name, found)) if isinstance(found, Mapping) else f"{name}: {found}")
     print(f"written: {options.json}, {options.json.with_suffix('.png')}, {options.json.with_suffix('.svg')}")
     return 0

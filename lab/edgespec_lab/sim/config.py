@@ -27,7 +27,8 @@ def steps_of(config: Mapping[str, Any]) -> Steps:
     """[steps]: milliseconds by rows; the draft's curve serves gateway and worker. `catch_up_ms`: per token, where it is
     not what rows cost."""
     table = config["steps"]
-    draft, catch_up = curve(table["draft_ms"]), table.get("catch_up_ms")
+    draft = curve(table["draft_ms"])
+    catch_up = table.get("catch_up_ms")
     return Steps(curve(table["verify_ms"]), draft, draft, None if catch_up is None else catch_up / 1000)
 
 

@@ -23,7 +23,8 @@ NEVER_SKIP = -1.0
 """phi below every entropy: the controller always takes the worker to be on another path."""
 HELPS = 0.98
 """A configuration helps while its latency ratio is below this."""
-IID, PERSISTENT = "i.i.d.", "synthetic, persistent"
+IID = "i.i.d."
+PERSISTENT = "synthetic, persistent"
 """The synthetic tokens' names in figures 7 and 9; their configurations bear the paper's names alone."""
 LATENCY = ("latency_ratio", "latency")
 PASSES = ("draft_ratio", "draft passes at the gateway")
@@ -32,7 +33,8 @@ PASSES = ("draft_ratio", "draft passes at the gateway")
 def figure7(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """Latency and controller draft passes against the round trip; each heuristic added in turn."""
     config = load("wanspec")
-    want, steps = config["run"], steps_of(config)
+    want = config["run"]
+    steps = steps_of(config)
     cells = [
         Cell(
             arm, kind, LinkModel(rtt / 1000), steps, want["tokens"], runs or want["runs"],
@@ -64,7 +66,8 @@ def recorded(made: Mapping[str, Any]) -> Recorded:
 def ablation(prefix: str, want: Mapping[str, Any]) -> list[tuple[str, Arm]]:
     """The four configurations of section 5.2. A target step yields 1 to k + 1 tokens, as section 4.3 has it."""
     s, k, theta, phi = (want[key] for key in ("sequences", "k", "theta", "phi"))
-    chain, wide = WorkerSpec("algorithm2", 1, 0.0, 1), WorkerSpec(theta=0.0, sequences=s)
+    chain = WorkerSpec("algorithm2", 1, 0.0, 1)
+    wide = WorkerSpec(theta=0.0, sequences=s)
     narrow = WorkerSpec(theta=theta, sequences=s)
     steps = [
         ("b=1", chain, NEVER_SKIP),
@@ -92,7 +95,9 @@ def stops_helping(rows: Sequence[Row]) -> dict[str, float | None]:
 def figure8(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """Sweep of phi per round trip."""
     config = load("wanspec")
-    want, steps, kind = config["run"], steps_of(config), tokens_of(config)
+    want = config["run"]
+    steps = steps_of(config)
+    kind = tokens_of(config)
     worker = WorkerSpec(theta=want["theta"], sequences=want["sequences"])
     cells = [
         Cell(
@@ -133,7 +138,8 @@ def fewest_passes(rows: Sequence[Row]) -> dict[str, float]:
 def figure9(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """The cloud deployment: b = 1 at the measured step times; `adaptive` beside it."""
     config = load("wanspec-cloud")
-    want, steps = config["run"], steps_of(config)
+    want = config["run"]
+    steps = steps_of(config)
     chain = WorkerSpec(branching=want["branching"], theta=0.0, sequences=want["sequences"])
     kinds: dict[str, tuple[Kind, float]] = {PERSISTENT: (tokens_of(config), want["phi"])}
     kinds |= {name: (recorded(made), made["phi"]) for name, made in config["recorded"].items()}
@@ -171,10 +177,14 @@ def _jittery(rtt_ms: float, want: dict[str, Any]) -> LinkModel:
 class _Counting(Policy):
     """Co-located k = 2 that counts how far each batch of two was right."""
 
-    name, drafts_from_start = "colocated", True
+    name = "colocated"
+    drafts_from_start = True
 
     def __init__(self) -> None:
-        self.inner, self.batches, self.first, self.second = Colocated(PolicySettings(k=2)), 0, 0, 0
+        self.inner = Colocated(PolicySettings(k=2))
+        self.batches = 0
+        self.first = 0
+        self.second = 0
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         return self.inner.decide(tree, link, costs, now)

@@ -36,7 +36,9 @@ class TracedProcess:
     def __init__(
         self, targets: Sequence[int], entropies: Sequence[float], proposals: Sequence[Proposal], off: Sequence[Proposal]
     ) -> None:
-        self.targets, self.target_entropies, self.off_path = targets, entropies, off
+        self.targets = targets
+        self.target_entropies = entropies
+        self.off_path = off
         self._proposals = proposals
 
     def on_path(self, position: int) -> Proposal:
@@ -166,10 +168,12 @@ class _Reader:
             before, action = self._asked
             if action.kind == "draft":
                 self.drafts_s.append(now - before - self._backlog_s)
-        self._asked, self._backlog_s = (now, act), self._player.costs.local_backlog_s
+        self._asked = (now, act)
+        self._backlog_s = self._player.costs.local_backlog_s
         if not self._rounds:
             self._end_round(now)
-        backlog_s, tokens = self._player.costs.local_backlog_s, len(self.targets)
+        backlog_s = self._player.costs.local_backlog_s
+        tokens = len(self.targets)
         if self._backlogs:
             earlier, earlier_s = self._backlogs[-1]
             if tokens > earlier and backlog_s > earlier_s:
@@ -302,7 +306,8 @@ class Traced(_Reader):
     def process(self, seed: int) -> TracedProcess:
         """The answer from where the comparison begins; `seed` decides what fills the gaps."""
         rng = random.Random(seed)
-        begin, end = self.start.tokens, len(self.targets)
+        begin = self.start.tokens
+        end = len(self.targets)
         targets = [*self.targets[begin:], *range(FILLER + FILLER // 2, FILLER + FILLER // 2 + LOOKAHEAD)]
         entropies = [*self.entropies[begin:], *[0.0] * LOOKAHEAD]
         donors = [_Ranked.of(named, self.targets, position) for position, named in sorted(self._known.items())]

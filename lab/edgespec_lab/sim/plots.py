@@ -16,7 +16,8 @@ def lines(rows: Sequence[Row], out: Path, title: str, panels: Sequence[tuple[str
     `tokens`."""
     pyplot = headless()
     kinds = list(dict.fromkeys(row["tokens"] for row in rows))
-    width, height = 5.4 * len(panels), 2.9 * len(kinds) + 0.6
+    width = 5.4 * len(panels)
+    height = 2.9 * len(kinds) + 0.6
     figure, axes = pyplot.subplots(
         len(kinds), len(panels), figsize=(width, height), squeeze=False, sharex=True, sharey="col"
     )

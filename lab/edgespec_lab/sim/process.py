@@ -56,11 +56,13 @@ class ProcessVerification:
     by_match = True
 
     def __init__(self, process: TokenProcess) -> None:
-        self._process, self._position = process, 0
+        self._process = process
+        self._position = 0
 
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """The target's token after a row."""
-        targets, position = self._process.targets, self._position
+        targets = self._process.targets
+        position = self._position
         return lambda row: targets[position + flat.depths[row] + 1]
 
     def rank(self, logits: object, path: Sequence[int], width: int) -> Proposal:
@@ -74,7 +76,9 @@ class ProcessRows:
     """The target's result for one tree below a position of the process."""
 
     def __init__(self, process: TokenProcess, position: int, flat: FlatTree) -> None:
-        self._process, self._position, self._flat = process, position, flat
+        self._process = process
+        self._position = position
+        self._flat = flat
 
     @property
     def argmax(self) -> Sequence[int]:

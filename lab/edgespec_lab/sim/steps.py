@@ -69,7 +69,8 @@ class LocalReading:
 
     def __init__(self, steps: Steps, first_missing: int) -> None:
         """`first_missing`: position of the first prompt token that it has not evaluated."""
-        self._steps, self._missing = steps, first_missing
+        self._steps = steps
+        self._missing = first_missing
         self._evaluated: set[Node] = set()
 
     def backlog(self, tree: CandidateTree) -> int:
@@ -95,7 +96,8 @@ class LocalReading:
         """One step over these leaves; returns its seconds, with those for all that was missing above them."""
         local = self._steps.local
         assert local is not None, "a policy drafts where there is no draft"
-        missing, self._missing = self.backlog(tree), max(self._missing, tree.root.position)
+        missing = self.backlog(tree)
+        self._missing = max(self._missing, tree.root.position)
         above = {node for leaf in leaves for node in _above(leaf, tree.root)} - self._evaluated
         root_is_missing = self._missing == tree.root.position
         missing += len(above) + (root_is_missing and tree.root not in leaves)
@@ -113,7 +115,8 @@ class LocalReading:
 
 def _above(leaf: Node, root: Node) -> Sequence[Node]:
     """The candidates between the root and a leaf."""
-    found, node = [], leaf.parent
+    found = []
+    node = leaf.parent
     while leaf is not root and node is not None and node is not root:
         found.append(node)
         node = node.parent

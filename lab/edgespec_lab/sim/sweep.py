@@ -27,7 +27,8 @@ from edgespec_lab.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, si
 from edgespec_lab.sim.tokens import Iid
 from edgespec_lab.sim.world import Curve, Result, Steps
 
-MEDIAN, HIGH = 1.00, 1.05
+MEDIAN = 1.00
+HIGH = 1.05
 """Goals for the median and the 90th percentile of a place, relative to the best of plain and co-located k = 2."""
 BETTER = 0.98
 """A `wanspec` at no more passes is better where its latency is below this share of ours."""
@@ -83,7 +84,8 @@ def worst_places(config: Mapping[str, Any]) -> Iterator[Place]:
 
 def places(config: Mapping[str, Any], *, quick: bool = False) -> Iterator[Place]:
     """The grid, then the cases around it."""
-    run, around = config["run"] | (config["quick"] if quick else {}), config["around"]
+    run = config["run"] | (config["quick"] if quick else {})
+    around = config["around"]
     for curve in config["curves"]:
         for ratio in run["ratio"]:
             for match in run["match"]:
@@ -102,12 +104,14 @@ def places(config: Mapping[str, Any], *, quick: bool = False) -> Iterator[Place]
 
 def steps_at(place: Place, config: Mapping[str, Any]) -> Steps:
     """Step times: the draft's is fixed, the target's follows from the ratio."""
-    draft_s, curve = config["run"]["draft_ms"] / 1000, config["curves"][place.curve]
+    draft_s = config["run"]["draft_ms"] / 1000
+    curve = config["curves"][place.curve]
 
     def scaled(points: Mapping[str, float], factor: float) -> Curve:
         return Curve({int(rows): share * factor for rows, share in points.items()})
 
-    local, verify = scaled(curve["draft"], draft_s), scaled(curve["verify"], draft_s / place.ratio)
+    local = scaled(curve["draft"], draft_s)
+    verify = scaled(curve["verify"], draft_s / place.ratio)
     slow = scaled(curve["draft"], draft_s * place.slower)
     says = None if place.slower == 1 else local
     return Steps(
@@ -118,12 +122,14 @@ def steps_at(place: Place, config: Mapping[str, Any]) -> Steps:
 
 def measure(place: Place, config: Mapping[str, Any], runs: int) -> Row:
     """All arms at one place."""
-    steps, net = steps_at(place, config), LinkModel(place.rtt_ms / 1000, place.jitter_ms / 1000, place.loss)
+    steps = steps_at(place, config)
+    net = LinkModel(place.rtt_ms / 1000, place.jitter_ms / 1000, place.loss)
 
     def results(arm: Arm) -> Sequence[Result]:
         return simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, runs))
 
-    plain, colocated = results(Arm("plain", "plain")), results(Arm("co-located k=2", "colocated"))
+    plain = results(Arm("plain", "plain"))
+    colocated = results(Arm("co-located k=2", "colocated"))
     # The better one is chosen for the place, as an operator would, not answer by answer with hindsight.
     better = min(plain, colocated, key=lambda arm: statistics.median(one.seconds for one in arm))
     row: Row = asdict(place) | {"base": "plain" if better is plain else "co-located k=2"}
@@ -216,7 +222,8 @@ def verdict(rows: Sequence[Row], prefer: Sequence[str]) -> dict[str, Any]:
 
 def beaten(row: Row, prefer: str) -> str | None:
     """The fastest `wanspec` that is better by 2 % at no more passes."""
-    mine, rivals = row[prefer], row["wanspec"]
+    mine = row[prefer]
+    rivals = row["wanspec"]
     fair = [name for name, cell in rivals.items() if cell["passes"] <= mine["passes"] + 0.005]
     best = min(fair, key=lambda name: rivals[name]["median"], default=None)
     return best if best is not None and rivals[best]["median"] < BETTER * mine["median"] else None
@@ -229,7 +236,8 @@ def text(rows: Sequence[Row], prefer: Sequence[str]) -> str:
     for row in rows:
         mine = "".join(f"{c['median']:10.3f} {c['p90']:5.2f} ({c['passes']:.2f})" for c in (row[n] for n in prefer))
         best = min(row["wanspec"], key=lambda name: row["wanspec"][name]["median"])
-        cell, marks = row["wanspec"][best], "".join("!" for name in prefer if beaten(row, name))
+        cell = row["wanspec"][best]
+        marks = "".join("!" for name in prefer if beaten(row, name))
         place = f"{row['curve']:11}{row['ratio']:6.2f}{row['match']:6.2f}{row['rtt_ms']:5.0f}  {row['case']:36}"
         lines.append(f"{place}{mine}   {cell['median']:.3f} ({cell['passes']:.2f}) {best} {marks}".rstrip())
     return "\n".join(lines)

@@ -33,8 +33,11 @@ CHAIN = WorkerSpec(branching=1, theta=0.0, sequences=1)
 def tables(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
     """Everything that the post tabulates, ours beside the printed figure; and `rolling-k` against the best fixed k."""
     config = load("cluster")
-    want, steps = config["run"], steps_of(config)
-    verify, draft, network = steps.verify(1) * 1000, steps.worker(1) * 1000, want["rtt_ms"]
+    want = config["run"]
+    steps = steps_of(config)
+    verify = steps.verify(1) * 1000
+    draft = steps.worker(1) * 1000
+    network = want["rtt_ms"]
 
     def gain(alpha: float, k: int) -> float:
         return speedup(alpha, k, draft, verify, network)
@@ -53,7 +56,8 @@ def tables(out: Path, processes: int, progress: Progress, runs: int | None = Non
     }
     cells = []
     for alpha in ALPHAS:
-        kind, net = Iid(match=alpha), LinkModel(network / 1000)
+        kind = Iid(match=alpha)
+        net = LinkModel(network / 1000)
         arms = [
             Arm(f"rolling-k, α={alpha}", "rolling-k", CHAIN, k=5, phi=99.0),
             Arm(f"co-located best k, α={alpha}", "colocated", k=best_k(alpha, draft, verify)),
@@ -71,7 +75,8 @@ def tables(out: Path, processes: int, progress: Progress, runs: int | None = Non
 def draft_cells(config: dict[str, Any], runs: int) -> list[tuple[str, str, Cell]]:
     """Of each draft of the post's table its name, an arm's policy, and the cell: at its best k in the target's place,
     and as a worker where it has machines of its own."""
-    want, made = config["run"], []
+    want = config["run"]
+    made = []
     for name, draft in config["drafts"].items():
         steps = steps_of(config | {"steps": config["steps"] | {"draft_ms": {"1": draft["draft_ms"]}}})
         k = best_k(draft["alpha"], draft["draft_ms"], steps.verify(1) * 1000)
@@ -88,7 +93,8 @@ def draft_cells(config: dict[str, Any], runs: int) -> list[tuple[str, str, Cell]
 
 def draft_table(config: dict[str, Any], arms: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[Row]:
     """The post's table of drafts: speed-up over plain decoding as printed, by its own formula, and simulated."""
-    verify, network = steps_of(config).verify(1) * 1000, config["run"]["rtt_ms"]
+    verify = steps_of(config).verify(1) * 1000
+    network = config["run"]["rtt_ms"]
     found = []
     for name, draft in config["drafts"].items():
         times = draft["draft_ms"], verify, network if draft["pool"] else 0.0
@@ -117,7 +123,8 @@ def transfer(k: int, vocabulary: int) -> dict[str, int]:
     def sent(body: Tree | Commit) -> int:
         return wire_bytes(len(encode(Frame(SESSION, 10_000, [body]))))
 
-    at_once, streamed = sent(_chain(k, vocabulary)), k * sent(_chain(1, vocabulary))
+    at_once = sent(_chain(k, vocabulary))
+    streamed = k * sent(_chain(1, vocabulary))
     down = sent(Commit(1, 1, 1000, list(range(vocabulary - k - 1, vocabulary)), bytes(32)))
     printed = 2 * k * vocabulary * 4
     return {
@@ -158,7 +165,8 @@ def _carried(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def _text(found: dict[str, Any], rows: list[Row]) -> str:
-    slow, tables = found["best_k_draft_twice_as_slow"], list[tuple[str, list[Row]]]()
+    slow = found["best_k_draft_twice_as_slow"]
+    tables = list[tuple[str, list[Row]]]()
     for name, title, side, top in (
         ("expected_tokens", "expected tokens per round", "alpha", "k"),
         ("speedup", "speed-up", "k", "alpha"),
@@ -186,8 +194,10 @@ def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None
     """AMUSD's table I, read both ways: which acceptance its "Speculative" column needs and what `amusd` would then
     reach, and which acceptance its own column needs and what speculation with the best k and with k = 5 would reach."""
     config = load("amusd")
-    want, steps = config["run"], steps_of(config)
-    verify, draft = steps.verify(1) * 1000, steps.worker(1) * 1000
+    want = config["run"]
+    steps = steps_of(config)
+    verify = steps.verify(1) * 1000
+    draft = steps.worker(1) * 1000
 
     def cell(config: str, policy: str, alpha: float, worker: WorkerSpec | None = None, k: int = 2) -> Cell:
         arm = Arm(config, policy, worker, k=k, verify_nodes=32)
@@ -229,7 +239,8 @@ def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None
 
 def acceptance(wanted: float, draft: float, verify: float) -> tuple[float, int]:
     """The acceptance at which the best k reaches this speed-up, and that k."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(50):
         middle = (low + high) / 2
         if speedup(middle, best_k(middle, draft, verify), draft, verify) < wanted:

@@ -35,7 +35,8 @@ class Jumps:
     """Virtual time for engines that sleep; what is due meanwhile happens."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock, self.until = clock, clock.until
+        self._clock = clock
+        self.until = clock.until
 
     def now(self) -> float:
         """Seconds."""
@@ -53,7 +54,8 @@ class VirtualWorkers(Workers):
     """Takes in what has come from a worker."""
 
     def __init__(self, clock: Clock, setting: Setting, count: int) -> None:
-        self._clock, self._setting = clock, setting
+        self._clock = clock
+        self._setting = setting
         self._steps: Steps = setting.steps
         points = tuple((leaves, self._steps.worker(leaves)) for leaves in WIDTHS)
         rtt_s = setting.rtt_ms / 1e3
@@ -90,7 +92,8 @@ class VirtualWorkers(Workers):
                     del self._drafting[worker, body.request]
 
     def _begin(self, worker: str, opening: Open) -> Worker:
-        setting, clock = self._setting, self._clock
+        setting = self._setting
+        clock = self._clock
         rule = BestFirstRule(branching=setting.branching, sequences=setting.sequences)
         drafting = BestFirst(opening.request, opening.epoch, opening.prompt_len, rule, step_s=self._steps.worker)
         process = setting.process(opening.tokens[0])

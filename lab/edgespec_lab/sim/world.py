@@ -258,7 +258,8 @@ class Gateway:
                     self.result.tokens += len(tokens)
                     self.local.committed(self._on_path[: len(tokens)], self.tree)
                 case Finished():
-                    self.done, self.result.seconds = True, self.clock.now
+                    self.done = True
+                    self.result.seconds = self.clock.now
 
     def _begin(self, took: float, then: Callable[[], None]) -> None:
         self._busy = True
@@ -308,7 +309,8 @@ class Gateway:
 
     def _path(self) -> list[Node]:
         """The candidates on the target's own path."""
-        node, path = self.tree.root, []
+        node = self.tree.root
+        path = []
         targets = self.process.targets
         while (node := node.children.get(targets[node.position - self.origin + 1])) is not None:  # type: ignore[assignment]
             path.append(node)
@@ -361,7 +363,8 @@ def run(
     result.worker_steps = sum(worker.count for worker in workers)
     result.fallbacks = controller.fallbacks
     usage = gateway.generation.usage
-    result.accepted, result.by_worker = sum(usage.accepted.values()), list(usage.by_worker.values())
+    result.accepted = sum(usage.accepted.values())
+    result.by_worker = list(usage.by_worker.values())
     emitted = gateway.tree.prefix.tokens[len(prompt) :]
     if emitted != list(process.targets[1 : len(emitted) + 1]):
         raise AssertionError("the answer is not the target's")

@@ -19,7 +19,8 @@ DASHES = ("-", (0, (1, 1.2)), (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 
 def curve(axis: Any, hours: Any, figures: Floats, enough: Any, number: int, label: str) -> None:
     """A line with filled marks, hollow where there are few values."""
-    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+    colour = COLOURS[number % len(COLOURS)]
+    dash = DASHES[number // len(COLOURS) % len(DASHES)]
     axis.plot(hours, figures, color=colour, linestyle=dash, linewidth=1.5, label=label)
     for chosen, face in ((enough, colour), (~enough, "white")):
         axis.plot(hours[chosen], figures[chosen], "o", color=colour, markersize=4, markerfacecolor=face)
@@ -149,7 +150,8 @@ def sources(several: Sequence[Series], out: Path, heading: str) -> None:
         for q, least in FEW.items():
             grids[q][cell] = percentiles([values], int(q[1:]))[0]
             few[q][cell] = values.size < least
-    width, height = 4 + 2 * 0.9 * len(columns), 2.6 + 0.4 * len(rows)
+    width = 4 + 2 * 0.9 * len(columns)
+    height = 2.6 + 0.4 * len(rows)
     figure, axes = plt.subplots(1, 2, figsize=(width, height), layout="constrained")
     for axis, q in zip(axes, FEW):
         image = heat(axis, grids[q], few[q], rows, norm=scale_of(np.concatenate(list(grids.values()))))

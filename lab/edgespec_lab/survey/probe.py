@@ -65,7 +65,9 @@ class Prober:
 
     def __init__(self, endpoint: EndpointSection, request: RequestSection, source: str, key: str) -> None:
         """`key` is the API key itself, "" for none. Raises ConfigError for a `ca_file` that cannot be used."""
-        self.endpoint, self._request, self._source = endpoint, request, source
+        self.endpoint = endpoint
+        self._request = request
+        self._source = source
         self._url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
         self._headers = {
             "User-Agent": f"edgespec-survey/{__version__}",
@@ -78,7 +80,8 @@ class Prober:
 
     async def sample(self, at: float, skipped: int = 0) -> Sample:
         """Makes one request. Errors of endpoint and network do not raise; they are the sample's `outcome`."""
-        moments, answer = Moments(), Answer()
+        moments = Moments()
+        answer = Answer()
         status: int | None = None
         retry_after_s: float | None = None
         stalled_s = _stalled_s()

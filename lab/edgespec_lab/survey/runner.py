@@ -51,7 +51,8 @@ class Survey:
 
     def __init__(self, settings: SurveySettings, file: SampleFile) -> None:
         """Raises ConfigError for a configuration that cannot be run: no endpoints, keys missing, rates of abuse."""
-        self.settings, self._file = settings, file
+        self.settings = settings
+        self._file = file
         if not settings.endpoints:
             raise ConfigError("There are no endpoints to ask; name a configuration with [[endpoints]] by --config.")
         source = machine_name(settings.request.source)
@@ -154,7 +155,8 @@ async def watched(survey: Survey, *, quiet: bool = False) -> Ended:
 
 def plan(survey: Survey) -> str:
     """The planned requests, in one sentence."""
-    times, earlier = survey.settings.schedule, survey.earlier.total()
+    times = survey.settings.schedule
+    earlier = survey.earlier.total()
     count = len(survey.settings.endpoints)
     until = dt.datetime.fromtimestamp(survey.end).astimezone().strftime("%Y-%m-%d %H:%M %Z")
     bound = f" or {times.count} request{'s' * (times.count != 1)} each" if times.count else ""

@@ -55,7 +55,10 @@ class Schedule:
         seed: int | str = 0,
     ) -> None:
         """`jitter` in intervals, 0 to 1. `count`: requests for each endpoint (0: no bound), less those in `done`."""
-        self._start, self._end, self._interval_s, self._jitter = start, end, interval_s, jitter
+        self._start = start
+        self._end = end
+        self._interval_s = interval_s
+        self._jitter = jitter
         self._random = random.Random(seed)
         self._endpoints = {}
         for number, name in enumerate(names):
@@ -71,7 +74,8 @@ class Schedule:
             late = int((now - self._at(endpoint)) / self._interval_s)  # this machine slept, or its clock was set
             found.append(Due(name, endpoint.skipped + late))
             endpoint.slot += late
-            endpoint.skipped, endpoint.busy = 0, True
+            endpoint.skipped = 0
+            endpoint.busy = True
             endpoint.left -= 1
         return found
 

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def pupil(args: argparse.Namespace, loaded: Loaded, lessons: Sequence[Lesson], held: Sequence[Lesson]) -> Pupil:
     """A pruned target. Raises ConfigError, ModelError."""
     source, kept = kept_of(args)
-    student, config = pruned(loaded.model, kept), loaded.model.config
+    student = pruned(loaded.model, kept)
+    config = loaded.model.config
     pieces = [piece for lesson in lessons for piece in lesson.pieces(args.batch)]
 
     def finish() -> list[Row]:
@@ -130,13 +131,15 @@ def loss(student: Any, lesson: Lesson) -> Tensor:
     The former, in nats per written token, is to a mixture of the target's own token and its distribution over RANKS;
     the latter is smooth L1 in units of the states' root mean square.
     """
-    device, batch = student.device, lesson.batch
+    device = student.device
+    batch = lesson.batch
     with _autocast(device):
         found = states(student, batch)
         log_probs = logits(student, batch, found).log_softmax(-1).gather(-1, batch.ranked.to(device))
     wanted = (1 - OWN_TOKEN) * batch.log_probs.to(device).softmax(-1)
     wanted[..., 0] += OWN_TOKEN
-    written, real = batch.written.to(device), batch.mask[:, :-1].to(device)
+    written = batch.written.to(device)
+    real = batch.mask[:, :-1].to(device)
     true = lesson.states[:, :-1].to(device)[real].float()
     size = true.pow(2).mean().sqrt()
     apart = F.smooth_l1_loss(found[real].float() / size, true / size)
@@ -146,7 +149,8 @@ def loss(student: Any, lesson: Lesson) -> Tensor:
 def states(student: Any, batch: Batch) -> Tensor:
     """[n, P + G - 1, width]: what the student gives its output embedding, at all places but the last."""
     device = student.device
-    tokens, mask = batch.tokens[:, :-1].to(device), batch.mask[:, :-1].to(device)
+    tokens = batch.tokens[:, :-1].to(device)
+    mask = batch.mask[:, :-1].to(device)
     body = student.base_model(tokens, attention_mask=mask.long(), position_ids=positions(mask), use_cache=False)
     found: Tensor = body.last_hidden_state
     return found
@@ -166,7 +170,8 @@ def right(student: Any, batches: Iterable[Batch]) -> tuple[float, float]:
         with _autocast(student.device):
             ranked = logits(student, batch, states(student, batch)).topk(4).indices
         hits = (ranked == batch.ranked[..., :1].to(ranked.device)) & batch.written[..., None].to(ranked.device)
-        first, among = first + int(hits[..., 0].sum()), among + int(hits.sum())
+        first = first + int(hits[..., 0].sum())
+        among = among + int(hits.sum())
         count += int(batch.written.sum())
     return first / max(count, 1), among / max(count, 1)
 
@@ -184,7 +189,8 @@ def export(source: Path, out: Path, weights: Mapping[str, Tensor], kept: Sequenc
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".draft-", dir=out.parent) as scratch:
-            plain, made = Path(scratch) / "plain.gguf", Path(scratch) / out.name
+            plain = Path(scratch) / "plain.gguf"
+            made = Path(scratch) / out.name
             copy_layers(source, plain, [Layer(old) for old in kept], replaced=named(source, weights, len(kept), config))
             requantise(plain, made, fmt)
             if count_loaded_layers(made) != len(kept) or gguf_vocabulary(made).digest != gguf_vocabulary(source).digest:

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def pupil(args: argparse.Namespace, loaded: Loaded, lessons: Sequence[Lesson], held: Sequence[Lesson]) -> Pupil:
     """A new head. Raises ConfigError."""
-    text, model = pairs(lessons), loaded.model
+    text = pairs(lessons)
+    model = loaded.model
     embedding, output = (
         one.weight.detach().cpu() for one in (model.get_input_embeddings(), model.get_output_embeddings())
     )
@@ -56,7 +57,8 @@ def weights(head: EagleHead) -> dict[str, Tensor]:
 
 def fresh(embedded: int, output: Tensor, text: Pairs, size: int) -> EagleHead:
     """A head for the `size` most frequent tokens; `embedded`: width of the input embedding, `output`: [vocab, d]."""
-    width, tokens = output.shape[1], text.frequent(size)
+    width = output.shape[1]
+    tokens = text.frequent(size)
     dim = HEAD_WIDTH if width % HEAD_WIDTH == 0 else width
     scale = text.states[text.tokens >= 0].pow(2).mean(0).sqrt()
 
@@ -99,7 +101,8 @@ def losses(head: EagleHead, embedding: Tensor, text: Pairs) -> Callable[[int], T
         noise = NOISE * scale * (2 * torch.rand(true.shape, generator=drawn) - 1)
         found = head(F.embedding(text.tokens[rows], embedding).float(), true + noise, positions, visible)
         learnt = (which[1:] == which[:-1]) & text.written[rows][1:]
-        predicted, wanted = found[:-1][learnt], true[1:][learnt]
+        predicted = found[:-1][learnt]
+        wanted = true[1:][learnt]
         close = F.smooth_l1_loss(predicted / scale, wanted / scale)
         return close + TOKEN_WEIGHT * F.cross_entropy(head.logits(predicted), head.logits(wanted).softmax(-1))
 
@@ -108,16 +111,19 @@ def losses(head: EagleHead, embedding: Tensor, text: Pairs) -> Callable[[int], T
 
 def measure(head: EagleHead, embedding: Tensor, text: Pairs) -> list[Row]:
     """Of each step of a draft, where all before it were right: how often its most probable token was right too."""
-    asked, right = Counter[int](), Counter[int]()
+    asked = Counter[int]()
+    right = Counter[int]()
     for first, end in text.spans():
-        line, tokens = Line(head, embedding), [-1, *text.tokens[first:end].tolist()]
+        line = Line(head, embedding)
+        tokens = [-1, *text.tokens[first:end].tolist()]
         for place in range(first, end - 1):
             line.add(text.states[place : place + 1])
             if not text.written[place + 1] or asked[0] >= PLACES:
                 continue
             known = place - first + 2
             line.read(tokens[line.next_place : known])
-            levels, number = line.ahead(), 0
+            levels = line.ahead()
+            number = 0
             for step, token in enumerate(tokens[known:]):
                 if not 0 <= number < len(levels):
                     break

@@ -26,7 +26,8 @@ from edgespec_lab.train.text import add_target, ends_of, load, rendered, split, 
 
 MAX_K = 8
 """Longest chain whose gain is compared."""
-HELD_BACK, TOGETHER = 4, 16
+HELD_BACK = 4
+TOGETHER = 16
 """One prompt of so many is kept for measuring; so many completions are written at once."""
 REPEATS = 7
 """Passes of each kind that are timed."""
@@ -84,7 +85,8 @@ def step_cost(target: TorchTarget, forward: Forward) -> float:
     times: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(REPEATS):
         for number, one in enumerate((target.forward, forward)):
-            kv, began = SlotKv(one.shapes, one.kv_dtype, target.device, target.context), time.perf_counter()
+            kv = SlotKv(one.shapes, one.kv_dtype, target.device, target.context)
+            began = time.perf_counter()
             one([Part.chain(kv, [0], target.device)])
             times[number].append(time.perf_counter() - began)
     return min(times[1]) / min(times[0])
@@ -112,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
     model = loaded.model
     if not is_plain_llama(model):
         raise ModelError(f"{args.target} is not of the Llama family, so that it cannot draft with some of its layers.")
-    ends, prompts = ends_of(model), rendered(loaded, read_prompts(args.prompts, args.limit, args.seed))
+    ends = ends_of(model)
+    prompts = rendered(loaded, read_prompts(args.prompts, args.limit, args.seed))
     if len(prompts) < HELD_BACK:
         raise ConfigError(f"{args.prompts} gives {len(prompts)} prompts; {HELD_BACK} or more are needed.")
     texts, unseen = (
@@ -124,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for choice in search(target, texts, args.least, args.tries):
         forward = target.forward.keeping(choice.layers)
-        match, cost = match_rate(target, forward, unseen), step_cost(target, forward)
+        match = match_rate(target, forward, unseen)
+        cost = step_cost(target, forward)
         speed, k = gain(match, cost)
         found = {"layers": len(choice.layers), "right in search": round(choice.match, 3), "right": round(match, 3)}
         rows.append(

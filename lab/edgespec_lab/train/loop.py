@@ -19,7 +19,9 @@ WARM_UP = 0.05
 """Share of the training over which the learning rate rises."""
 LAST_RATE = 0.1
 """Learning rate of the last step, as a share of the highest."""
-DECAY, BETAS, CLIP = 0.01, (0.9, 0.95), 1.0
+DECAY = 0.01
+BETAS = (0.9, 0.95)
+CLIP = 1.0
 KEEP_S = 60.0
 """Seconds between checkpoints."""
 Row = dict[str, Any]
@@ -54,7 +56,9 @@ class Trainer:
         """`highest`: learning rate. `steps`: after which it has come down."""
         self.step = 0
         self._weights = {name: weight.requires_grad_() for name, weight in weights.items()}
-        self._loss, self._steps, self._highest = loss, steps, highest
+        self._loss = loss
+        self._steps = steps
+        self._highest = highest
         self._optimiser = torch.optim.AdamW(
             self._weights.values(), lr=highest, betas=BETAS, weight_decay=DECAY, foreach=False
         )
@@ -101,7 +105,10 @@ def fit(trainer: Trainer, folder: Folder, kind: str, steps: int, until: float, s
         except (KeyError, RuntimeError) as error:
             raise ModelError(f"{folder.path}/{kind}.checkpoint is of another training; delete it.") from error
         say(f"goes on after step {trainer.step}")
-    began, first, smooth, lines = time.monotonic(), trainer.step, math.nan, 0.0
+    began = time.monotonic()
+    first = trainer.step
+    smooth = math.nan
+    lines = 0.0
     now = kept_at = began
     with verbs.asked_to_end() as asked:
         while trainer.step < steps and now < until and not asked:

@@ -100,6 +100,7 @@ def right(context: Context, sequences: Sequence[tuple[list[int], int]]) -> tuple
         context.decode(rows)
         best = np.argsort(-context.all_logits(count), axis=1)[:, :4]
         hits = best == np.array(tokens[start:])[:, None]
-        first, among = first + int(hits[:, 0].sum()), among + int(hits.sum())
+        first = first + int(hits[:, 0].sum())
+        among = among + int(hits.sum())
     total = sum(count for _, count in sequences)
     return first / total, among / total

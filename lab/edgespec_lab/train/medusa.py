@@ -85,7 +85,9 @@ def losses(heads: Heads, text: Pairs) -> Callable[[int], Tensor]:
 def measure(heads: Heads, text: Pairs) -> list[Row]:
     """Of each head: how often its first and its first TOP tokens hold the right one; unknown tokens count as wrong."""
     best = heads(text.states).topk(min(TOP, len(heads.tokens))).indices
-    tokens, chosen, rows = text.tokens, heads.tokens[best], list[Row]()
+    tokens = text.tokens
+    chosen = heads.tokens[best]
+    rows = list[Row]()
     for head in range(len(heads.down)):
         places = [i for i in range(len(tokens) - head - 1) if -1 not in tokens[i : i + head + 2].tolist()]
         right = chosen[places, head] == tokens[[place + head + 1 for place in places]][:, None]

@@ -56,7 +56,8 @@ def add_arguments(kind: str, parser: argparse.ArgumentParser) -> None:
 
 def run(kind: str, args: argparse.Namespace) -> int:
     """Text, training, figures. Raises ConfigError, ModelError."""
-    until, folder = time.monotonic() + 60 * args.minutes, Folder(args.folder)
+    until = time.monotonic() + 60 * args.minutes
+    folder = Folder(args.folder)
     args.out = args.out or args.folder / f"{kind}.{KINDS[kind][1]}"
     prompts = read_prompts(args.prompts, 10**9, args.seed)
     if args.held_back >= len(prompts):

@@ -34,7 +34,8 @@ RANKS = 32
 MAX_PROMPT = 512
 """Tokens of a prompt; longer ones are left out."""
 TOO_SHORT = "The target's completions are too short to learn from: give other prompts, or a greater --max-tokens."
-MADE_UP, MADE_UP_P = 64, 0.95
+MADE_UP = 64
+MADE_UP_P = 0.95
 """Most tokens of a prompt that is made up, and the probability from which its tokens are drawn (top-p)."""
 
 
@@ -128,7 +129,9 @@ class Pairs(NamedTuple):
 
 def pairs(lessons: Iterable[Lesson]) -> Pairs:
     """The texts of these lessons."""
-    found, tokens, written = list[Tensor](), list[int](), list[bool]()
+    found = list[Tensor]()
+    tokens = list[int]()
+    written = list[bool]()
     for one in lessons:
         for rows, real, (sequence, length) in zip(one.states, one.batch.mask, one.batch.sequences(), strict=True):
             found += [rows[real][:-1], torch.zeros_like(rows[:1])]
@@ -164,7 +167,8 @@ def made_up(loaded: Loaded, count: int, seed: int) -> list[str]:
 
     They are sampled, all at once, by the seed; empty ones are left out. Raises ClientError where it has no chat.
     """
-    text, model = Text(loaded.tokenizer), loaded.model
+    text = Text(loaded.tokenizer)
+    model = loaded.model
     first, other = (text.render_chat([{"role": "user", "content": content}]) for content in ("A", "7z"))
     start = torch.tensor([first[: common_prefix(first, other)]] * count, device=model.device)
     torch.manual_seed(seed)
@@ -235,10 +239,13 @@ def ends_of(model: Any) -> frozenset[int]:
 @torch.no_grad()
 def write(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozenset[int]) -> Batch:
     """Greedy completions of up to `count` tokens, all prompts at once; `ends`: tokens that end one, which they hold."""
-    device, width = model.device, max(map(len, prompts))
+    device = model.device
+    width = max(map(len, prompts))
     tokens = torch.tensor([[0] * (width - len(one)) + list(one) for one in prompts], device=device)
     mask = torch.tensor([[False] * (width - len(one)) + [True] * len(one) for one in prompts], device=device)
-    going, cache, new = torch.ones(len(prompts), dtype=torch.bool), None, tokens
+    going = torch.ones(len(prompts), dtype=torch.bool)
+    cache = None
+    new = tokens
     ranked: list[Any] = []
     log_probs: list[Any] = []
     stops = torch.tensor(sorted(ends), device=device)
@@ -261,7 +268,8 @@ def write(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozen
 @torch.no_grad()
 def states(model: Any, batch: Batch) -> Tensor:
     """[n, P + G, width] bfloat16 on the CPU: what the model gives its output embedding at each place."""
-    ids, mask = batch.tokens.to(model.device), batch.mask.to(model.device)
+    ids = batch.tokens.to(model.device)
+    mask = batch.mask.to(model.device)
     body = model.base_model(ids, attention_mask=mask.long(), position_ids=positions(mask), use_cache=False)
     found: Tensor = body.last_hidden_state.to("cpu", torch.bfloat16)
     return found

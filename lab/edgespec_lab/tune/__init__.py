@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
 
 def round_trip_ms(address: str) -> float:
     """The least time of several TCP handshakes. Raises ConfigError if the address does not take them."""
-    at, times = parse_address(address), []
+    at = parse_address(address)
+    times = []
     for _ in range(CONNECTS):
         began = time.perf_counter()
         try:
@@ -100,10 +101,12 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
     from edgespec_lab.tune.advice import Measured
     from edgespec_lab.tune.arms import Arms
 
-    console, busy = Console(stderr=True), os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    console = Console(stderr=True)
+    busy = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     console.print("Loading the models and measuring their steps ...")
     loaded = load_models(settings)
-    curve, draft = pass_curve(loaded.target), loaded.local
+    curve = pass_curve(loaded.target)
+    draft = loaded.local
     arms = Arms(loaded, settings, curve)
     if arms.left_out:
         console.print(f"The layers of `local_draft.layers` are not measured: {arms.left_out}")
@@ -144,7 +147,8 @@ def accepted_of(usages: Sequence[Usage]) -> float | None:
 
 def match_of(usages: Sequence[Usage]) -> float | None:
     """Probability m that the draft's token is the target's, from m + m² accepted a round of two."""
-    rounds, accepted = sum(one.rounds for one in usages), sum(one.accepted.get("local", 0) for one in usages)
+    rounds = sum(one.rounds for one in usages)
+    accepted = sum(one.accepted.get("local", 0) for one in usages)
     if not rounds:
         return None
     return round(min((0.25 + accepted / rounds) ** 0.5 - 0.5, 1.0), 3)
@@ -174,7 +178,10 @@ def rewritten(text: str, values: Mapping[str, object]) -> str:
 
     `values`: dotted key -> text, number or list of texts; a key that is not there goes to the end of its table.
     """
-    lines, table, ends, left = list[str](), "", dict[str, int](), dict(values)
+    lines = list[str]()
+    table = ""
+    ends = dict[str, int]()
+    left = dict(values)
     for line in text.splitlines():
         if found := _TABLE.match(line):
             table = found[1]

@@ -69,7 +69,8 @@ def caution(measured: Measured) -> str | None:
 
 def queued(measured: Measured) -> str | None:
     """When answers written in the queue pay, for the operator; None if none was measured."""
-    arms, written = measured.arms, measured.write_s
+    arms = measured.arms
+    written = measured.write_s
     if "answers" not in arms or written is None:
         return None
     best = _least(arms, ("plain", *SOURCES, *DRAFTED))
@@ -87,7 +88,8 @@ def queued(measured: Measured) -> str | None:
 def recommend(measured: Measured, model: str, mode: str = IN_TURN) -> list[Advice]:
     """Settings of gateway.toml, most important first; `model`, `mode`: the local draft that was measured, "" for none,
     and its configured mode."""
-    arms, plain = measured.arms, measured.arms["plain"]
+    arms = measured.arms
+    plain = measured.arms["plain"]
     drafted = _least(arms, DRAFTED)
     without = _least(arms, ("plain", *SOURCES))
     assert without is not None
@@ -105,7 +107,8 @@ def recommend(measured: Measured, model: str, mode: str = IN_TURN) -> list[Advic
     why = f"{best:.1f} ms per token where plain decoding takes {plain:.1f}" if name != "plain" else "nothing pays here"
     found.insert(0, Advice("policy.name", name, why))
     if worker is not None:
-        prefer, pace = ("offload" if worker <= best else "balanced"), f"a worker alone would take about {worker:.1f} ms"
+        prefer = "offload" if worker <= best else "balanced"
+        pace = f"a worker alone would take about {worker:.1f} ms"
         found.append(Advice("policy.prefer", prefer, f"{pace} per token at a round trip of {measured.rtt_ms:.0f} ms"))
     elif draft_pays:
         found.append(Advice("policy.prefer", "latency", "there is no other worker to spare the local draft for"))
@@ -136,7 +139,8 @@ def _worker(measured: Measured) -> float | None:
     """Milliseconds per token with the same draft at a worker, none drafted here; None if that gains nothing."""
     if measured.rtt_ms is None or measured.step_ms is None or measured.match is None:
         return None
-    plain, step = measured.pass_ms[1], measured.step_ms
+    plain = measured.pass_ms[1]
+    step = measured.step_ms
     recovery = measured.rtt_ms + LEVELS_AFTER_DIVERGENCE * step  # plain decoding goes on meanwhile
     pace = min(step + (1 - measured.match) * recovery, plain)
     return pace if pace <= PAYS * plain else None

@@ -94,8 +94,10 @@ class Arms:
         writes = loaded.local is not None and asked != SELF
         if writes:
             drafts["queue"] = None
-        self._writer, self._eos = loaded.local if writes else None, frozenset(loaded.target.eos)
-        self._render, self._engines = loaded.text.render_chat, dict[Draft, Engine]()
+        self._writer = loaded.local if writes else None
+        self._eos = frozenset(loaded.target.eos)
+        self._render = loaded.text.render_chat
+        self._engines = dict[Draft, Engine]()
         for name, model in drafts.items():
             kept = replace(settings, sources=replace(settings.sources, queued_answers=0))
             made = engine_settings(kept if name == "queue" else settings)
@@ -129,7 +131,8 @@ class Arms:
         """
         found: list[dict[str, Usage]] = []
         for number, prompt in enumerate([WARM, *prompts]):
-            tokens, shift = self._render([{"role": "user", "content": prompt}]), number % len(self.names)
+            tokens = self._render([{"role": "user", "content": prompt}])
+            shift = number % len(self.names)
             found.append({})
             for name in [*self.names[shift:], *self.names[:shift]]:
                 arm = ARMS[name]
@@ -141,9 +144,12 @@ class Arms:
     def _write(self, prompt: Sequence[int], count: int) -> bytes:
         """Lets the local draft write an answer, which requests of the scope returned are given; none if it has no
         room for the prompt. No engine works meanwhile."""
-        draft, written, scope = self._writer, list[int](), f"prompt {len(self._written_s)}".encode()
+        draft = self._writer
+        written = list[int]()
+        scope = f"prompt {len(self._written_s)}".encode()
         assert draft is not None
-        ranker, began = Ranker(GREEDY, prompt, spread=Spread(fixed=1.0)), time.perf_counter()
+        ranker = Ranker(GREEDY, prompt, spread=Spread(fixed=1.0))
+        began = time.perf_counter()
         with suppress(EdgespecError):
             draft.open(scope, prompt)
             try:

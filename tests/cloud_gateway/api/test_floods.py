@@ -208,7 +208,8 @@ async def closed_after(writer: asyncio.StreamWriter, reader: asyncio.StreamReade
 @pytest.mark.claim("a-head-that-does-not-end-is-given-up")
 async def test_a_head_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     async with echo_gateway(tmp_path, times=replace(TIMES, head_s=0.3)) as echo:
-        first, whole = b"GET /healthz HTTP/1.1\r\nX-", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        first = b"GET /healthz HTTP/1.1\r\nX-"
+        whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         for begin, trickle in ((b"", b""), (first, b"x"), (whole + first, b"x")):
             reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
             writer.write(begin)

@@ -234,7 +234,9 @@ async def test_prompts_are_tokenised_in_turns_between_keys(counted: tuple[Echo, 
 
 
 async def test_work_that_has_not_begun_is_dropped_with_its_caller_or_at_the_end() -> None:
-    thread, gate, began = TurnedThread("test"), threading.Event(), []
+    thread = TurnedThread("test")
+    gate = threading.Event()
+    began = []
 
     def slow() -> None:
         began.append("slow")

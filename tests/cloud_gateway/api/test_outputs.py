@@ -45,7 +45,8 @@ class Gated(Grammars):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.begun, self.gate = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.gate = threading.Event()
         self.gate.set()
 
     def compile(self, schema: Mapping[str, Any], *others: Any) -> Schema:
@@ -121,7 +122,8 @@ async def test_json_beside_tools_is_json_or_a_call(client: openai.AsyncOpenAI) -
 
 
 async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, folder: Path) -> None:
-    text, model = Text(load_tokenizer(folder)), load_tiny(folder)
+    text = Text(load_tokenizer(folder))
+    model = load_tiny(folder)
     prompt = text.encode("the cat ")
     answer = await client.completions.create(
         model="tiny", prompt="the cat ", logprobs=2, max_tokens=12, temperature=1.3, seed=1,
@@ -284,7 +286,8 @@ async def test_what_was_refused_once_is_not_tried_again(
 async def test_a_schema_is_compiled_again_for_another_key(
     tiny: Echo, grammars: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried, fault = list[str](), grammars._trial.fault
+    tried = list[str]()
+    fault = grammars._trial.fault
     monkeypatch.setattr(grammars._trial, "fault", lambda text: (tried.append(text), fault(text))[1])
     keys = [tiny.key, tiny.keys.create("other")[1]]
     for _ in range(2):
@@ -298,7 +301,9 @@ async def test_a_late_mask_keeps_its_own_completion_waiting_and_no_other(
     tiny: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, before, _ = await post(tiny, asking(NESTED, seed=1))
-    begun, gate, mask = threading.Event(), threading.Event(), grammar._mask
+    begun = threading.Event()
+    gate = threading.Event()
+    mask = grammar._mask
 
     def late(*of: Any) -> Any:
         if not threading.current_thread().name.startswith("schema"):

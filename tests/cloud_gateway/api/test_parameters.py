@@ -49,7 +49,8 @@ async def test_all_sampling_parameters_reach_the_engine(echo: Echo, client: open
         },
     )
     (request,) = echo.engine.requests
-    sampling, speculation = request.sampling, request.speculation
+    sampling = request.sampling
+    speculation = request.speculation
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 40, 0.05)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.1, -0.2)
     assert (sampling.repetition_penalty, sampling.logit_bias, sampling.seed) == (1.1, {7: 3.0}, 2**63 - 1)

@@ -73,7 +73,8 @@ async def test_a_client_that_does_not_read_delays_nobody_and_is_given_up(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "TICK_S", 0.0001)  # so that frames fill the buffers of the kernel, too
-    engine, limits = EchoEngine(per_event=1), request_limits(write_timeout_s=0.5, max_tokens_limit=10**6, stream=form)
+    engine = EchoEngine(per_event=1)
+    limits = request_limits(write_timeout_s=0.5, max_tokens_limit=10**6, stream=form)
     async with echo_gateway(tmp_path, limits, engine) as echo:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -98,7 +99,10 @@ arrivals = st.lists(st.tuples(st.floats(0, 0.2), st.text(max_size=150)), max_siz
 
 def sent(made: Arrivals, late_s: Sequence[float] = (0.0,)) -> tuple[list[float], list[bytes]]:
     """Times and bytes of the frames of a stream that gets these texts; the driver is late by these times, in turn."""
-    stream, now, times, seen = Frames(FRAME_BYTES, 0.0), 0.0, list[float](), list[bytes]()
+    stream = Frames(FRAME_BYTES, 0.0)
+    now = 0.0
+    times = list[float]()
+    seen = list[bytes]()
 
     def tick() -> None:
         times.append(stream.due + late_s[len(times) % len(late_s)])
@@ -136,7 +140,8 @@ def test_openais_decoder_reads_every_event_once_and_in_order(made: Arrivals, lat
 
 @given(arrivals)
 def test_text_waits_for_one_frame_where_there_is_room(made: Arrivals) -> None:
-    now, due = 0.0, dict[str, float]()
+    now = 0.0
+    due = dict[str, float]()
     for number, (gap_s, _) in enumerate(made):
         now += gap_s
         due[f"<{number}>"] = now
@@ -149,12 +154,15 @@ def test_text_waits_for_one_frame_where_there_is_room(made: Arrivals) -> None:
 
 async def observed(echo: Echo, **changes: object) -> tuple[list[int], str]:
     """Sizes of the HTTP chunks of a streamed completion, by which TLS makes its records, and its text."""
-    sizes, size, body = list[int](), 0, b""
+    sizes = list[int]()
+    size = 0
+    body = b""
     asked = {**CHAT, "stream": True, "stream_options": {"include_usage": True}, **changes}
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as session:
         async with session.post(f"{echo.base_url}/chat/completions", json=asked) as got:
             async for data, whole in got.content.iter_chunks():
-                size, body = size + len(data), body + data
+                size = size + len(data)
+                body = body + data
                 if whole:
                     sizes.append(size)
                     size = 0
@@ -193,7 +201,8 @@ async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path, form: str
 
 
 async def test_rounds_that_wait_for_the_client_are_one_event() -> None:
-    stream, one = Stream(lambda: None), TokenLogprob(-1.0, [])
+    stream = Stream(lambda: None)
+    one = TokenLogprob(-1.0, [])
     for token in range(3):
         stream.push(TokensEvent([token], [one]))
     reading = aiter(stream)

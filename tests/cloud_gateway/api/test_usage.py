@@ -68,7 +68,8 @@ def test_times_are_milliseconds() -> None:
 
 
 def test_the_learnt_limit_is_shown_and_never_added() -> None:
-    one, other = LearntLimit(1.5, 4, 1), LearntLimit(2.5, 6, 0)
+    one = LearntLimit(1.5, 4, 1)
+    other = LearntLimit(2.5, 6, 0)
     assert usage_extension(Usage(phi=one)).phi == one and usage_extension(Usage()).phi is None
     assert combined([Usage(phi=one), Usage(phi=other)]).phi == one
     assert combined([Usage(), Usage(phi=other)]).phi == other

@@ -77,7 +77,8 @@ async def test_both_engines_keep_within_the_room_and_change_no_token(
     settings = settings_of(files, kind, kv_tokens=str(ROOM))
     models = load_models(settings)
     assert models.target.kv_tokens == ROOM
-    engine, running = Engine(models.target, models.local, engine_settings(settings)), []
+    engine = Engine(models.target, models.local, engine_settings(settings))
+    running = []
     if isinstance(target := models.target, TorchTarget):  # llama.cpp refuses rows for which it has no cells
         verify = target.verify
         taken: list[int] = []

@@ -76,7 +76,8 @@ async def test_keys_of_one_cache_group_share_on_purpose_and_no_other_does(gatewa
 
 @pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 def test_a_scope_depends_on_process_and_key_and_names_neither() -> None:
-    scopes, later = CacheScopes(), CacheScopes()
+    scopes = CacheScopes()
+    later = CacheScopes()
     alice, bob = (Key(name * 8, name, 0, "00", "0" * 64) for name in "ab")
     found = [scopes.of(alice), scopes.of(bob), later.of(alice)]
     assert len({*found}) == 3 and all(len(scope) == SCOPE_BYTES for scope in found)

@@ -19,14 +19,16 @@ from tools.doubles.model import HashModel, Logits
 from tools.doubles.workers import LoopWorker
 
 COUNT = 60
-PASS_S, STEP_S = 0.02, 0.004
+PASS_S = 0.02
+STEP_S = 0.004
 PLAIN = Speculation(policy="plain")
 pytestmark = pytest.mark.driven
 
 
 def wanted(first: int = 1, speculation: Speculation | None = None) -> GenerationRequest:
     asked = speculation or Speculation(policy="adaptive", sources=())
-    prompt, greedy = [first, *range(20)], Sampling(temperature=0)
+    prompt = [first, *range(20)]
+    greedy = Sampling(temperature=0)
     return GenerationRequest(prompt, COUNT, greedy, ignore_eos=True, speculation=asked, cache_scope=b"a")
 
 
@@ -42,7 +44,8 @@ async def test_stale_drafts_are_dropped_and_cost_no_more_than_a_tenth() -> None:
     with engines() as make:
         engine = make(LoopWorker(0.25, 0.5, STEP_S), None, TableTarget(pass_s=PASS_S))
         (plain, before), (found, done) = [await complete(engine, wanted(speculation=one)) for one in (PLAIN, None)]
-    base, usage = before.usage, done.usage
+    base = before.usage
+    usage = done.usage
     assert found == plain
     assert usage.frames["stale"] > usage.frames["used"]
     assert usage.times.decode_s <= 1.1 * base.times.decode_s
@@ -114,12 +117,15 @@ async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
 
 
 LENGTH = 40
-LARGE_S, ROW_S, DRAFT_S = 0.045, 0.017, 0.012
+LARGE_S = 0.045
+ROW_S = 0.017
+DRAFT_S = 0.012
 """A large model in llama.cpp on one core without AVX-512, and its draft."""
 
 
 def asked(number: int, policy: str) -> GenerationRequest:
-    prompt, speculation = [number, *range(20)], Speculation(policy=policy, sources=())
+    prompt = [number, *range(20)]
+    speculation = Speculation(policy=policy, sources=())
     return GenerationRequest(prompt, LENGTH, Sampling(temperature=0), ignore_eos=True, speculation=speculation)
 
 

@@ -30,7 +30,8 @@ from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-DEFAULT, PHYSICS = frozenset({"default"}), frozenset({"physics"})
+DEFAULT = frozenset({"default"})
+PHYSICS = frozenset({"physics"})
 
 
 def member(groups: frozenset[str]) -> LoopWorker:
@@ -64,7 +65,9 @@ async def test_a_worker_of_another_group_is_sent_nothing(make: Make) -> None:
 async def test_what_another_groups_worker_taught_is_not_carried_over(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, engine, real = list[Any](), make(member(DEFAULT), TableDraft(), policy="adaptive"), registry.make
+    given = list[Any]()
+    engine = make(member(DEFAULT), TableDraft(), policy="adaptive")
+    real = registry.make
     monkeypatch.setattr(registry, "make", lambda settings, learnt=None: given.append(learnt) or real(settings, learnt))
     for groups in (DEFAULT, DEFAULT, PHYSICS):
         await complete(engine, GenerationRequest(PROMPT, 20, ignore_eos=True, groups=groups))
@@ -90,7 +93,8 @@ async def test_a_worker_put_into_another_group_loses_its_requests_at_once(make: 
     worker = member(DEFAULT)
     running = asyncio.ensure_future(usage(make, worker, DEFAULT, 400))
     await until(lambda: any(isinstance(body, Open) for body in worker.seen))
-    engine, worker.worker = worker.engine, replace(worker.worker, groups=PHYSICS)
+    engine = worker.engine
+    worker.worker = replace(worker.worker, groups=PHYSICS)
     assert engine is not None
     engine.post(WorkerGone("w"))
     engine.post(WorkerReady("w"))
@@ -116,7 +120,8 @@ def test_the_router_asks_the_nearest_of_the_group() -> None:
 
 
 def test_a_worker_of_flat_passes_is_filled_and_one_of_steep_ones_is_not() -> None:
-    flat, steep = ((1, 0.008), (8, 0.010)), ((1, 0.005), (8, 0.040))
+    flat = ((1, 0.008), (8, 0.01))
+    steep = ((1, 0.005), (8, 0.04))
     workers = [
         LinkedWorker("flat", 0.02, 0.02, 0.001, paused=False, draft_points=flat, requests=8),
         LinkedWorker("steep", 0.02, 0.02, 0.001, paused=False, draft_points=steep),
@@ -139,7 +144,8 @@ def test_a_name_that_is_no_groups_is_refused(name: str) -> None:
 
 
 def test_lists_of_earlier_versions_mean_the_default_group(tmp_path: Path) -> None:
-    ring, paired = KeyRing(tmp_path), PairedWorkers(tmp_path)
+    ring = KeyRing(tmp_path)
+    paired = PairedWorkers(tmp_path)
     ring.create("old", offload=True)
     paired.add(b"w" * 32, "old")
     for file in (tmp_path / "api-keys.json", tmp_path / "workers.json"):

@@ -25,7 +25,8 @@ class Counting(TableTarget):
 
     def __init__(self, worker: OneWorker) -> None:
         super().__init__(pass_s=0.0)
-        self.worker, self.commits = worker, list[int]()
+        self.worker = worker
+        self.commits = list[int]()
 
     def verify(self, batch: Sequence[Work]) -> list[Rows]:
         self.commits.append(sum(isinstance(body, Commit) for body in self.worker.seen))
@@ -44,7 +45,8 @@ async def test_the_models_wait_for_the_commit_to_be_written(
     monkeypatch: pytest.MonkeyPatch, wait_s: float, least: int, most: int
 ) -> None:
     monkeypatch.setattr(engine_loop, "HANDOVER_S", wait_s)
-    worker, stop = OneWorker(), asyncio.Event()
+    worker = OneWorker()
+    stop = asyncio.Event()
     target = Counting(worker)
     other = asyncio.ensure_future(busy(stop))
     with engines() as make:

@@ -84,7 +84,8 @@ class Limits(Constraint):
     """A constraint that allows everything, or fails at one of its methods."""
 
     def __init__(self, fails: str = "", after: int = 0) -> None:
-        self.fails, self.after = fails, after
+        self.fails = fails
+        self.after = after
 
     def _maybe(self, name: str) -> None:
         self.after -= name == self.fails
@@ -315,7 +316,8 @@ class Broken(Listener):
     """Fails at the first decision; another one counts them."""
 
     def __init__(self, fails: bool) -> None:
-        self.fails, self.decisions = fails, 0
+        self.fails = fails
+        self.decisions = 0
 
     def decided(self, *given: object) -> None:
         self.decisions += 1

@@ -46,7 +46,8 @@ async def test_the_completion_is_plain_decodings_with_any_drafter(
 async def test_a_worker_receives_a_prompt_before_the_target_has_read_it(make: Make) -> None:
     worker = LoopWorker(right=1.0)
     engine = make(worker, None)
-    prefill, received = engine.target.prefill, []
+    prefill = engine.target.prefill
+    received = []
 
     def slow(slot: int, tokens: Sequence[int]) -> None:
         engine.target.sleep(0.05)  # type: ignore[attr-defined]
@@ -133,7 +134,8 @@ async def test_a_worker_that_comes_back_is_used_again_in_the_same_answer(make: M
 
 async def test_a_silent_worker_is_given_up_and_the_answer_goes_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judged by the waits that the engine decides on, whatever time the machine takes for everything else."""
-    worker, waits_s = LoopWorker(0.002, 1.0), [0.0]
+    worker = LoopWorker(0.002, 1.0)
+    waits_s = [0.0]
     engine = make(worker, TableDraft(0.7))
     wait = engine._wait
 
@@ -169,7 +171,8 @@ async def test_a_protocol_violation_ends_the_link_and_changes_no_completion(make
         tokens += event.tokens
         if len(tokens) > 30 and not worker.punished and worker.requests:
             drafting = next(iter(worker.requests.values()))
-            prefix, digest = len(drafting.prefix), drafting.prefix.digest
+            prefix = len(drafting.prefix)
+            digest = drafting.prefix.digest
             engine.post(FrameArrived("w", Tree(drafting.request, 1, prefix, digest, 60_000, [0], [1], [1], [1])))
     assert tokens == twin(150)
     assert [error.reason for error in worker.punished] == ["shape-ids"]

@@ -20,7 +20,9 @@ from tools.doubles.workers import LoopWorker
 
 pytestmark = pytest.mark.driven
 CLAIM = pytest.mark.claim("no-key-keeps-the-kv-cache-from-another")
-NODES, PASS_S, TOKEN_S = 16, 0.010, 0.002
+NODES = 16
+PASS_S = 0.010
+TOKEN_S = 0.002
 SMALL = [7, 1, 8, 2] * 15
 
 

@@ -21,7 +21,8 @@ from edgespec.core.drafting.ranking import Asked
 from tests.support.engines import engine_settings
 from tools.doubles.engines import TableDraft, TableTarget
 
-TOKEN_S, PASS_S = 0.004, 0.060
+TOKEN_S = 0.004
+PASS_S = 0.060
 """A token of a prompt, and a pass over a few rows: about the demo's on a busy core."""
 PROMPT = [1 + i % 30 for i in range(2586)]
 
@@ -62,10 +63,13 @@ class TimedDraft(TableDraft):
 
     def __init__(self, target: Timed) -> None:
         super().__init__(right=0.9)
-        self.step_s, self.token_s, self._target = PASS_S / 10, PASS_S / 40, target
+        self.step_s = PASS_S / 10
+        self.token_s = PASS_S / 40
+        self._target = target
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        began, before = self._target.now, self.backlog(request)
+        began = self._target.now
+        before = self.backlog(request)
         left = super().catch_up(request, limit)
         self._target.now += (before - left) * self.token_s
         self._target.calls.append(("reading", before - left, began, self._target.now))
@@ -302,7 +306,8 @@ def test_after_a_failed_pass_each_request_has_one_of_its_own() -> None:
     engine, target = turned(policy="plain")
     for prompt in ([3], [4], [5]):
         submit(engine, prompt)
-    verify, failed = target.verify, list[int]()
+    verify = target.verify
+    failed = list[int]()
 
     def fails_once(batch: Sequence[Work]) -> list[Any]:
         if not failed:

@@ -50,7 +50,8 @@ class Answered(OneWorker):
 
     def __init__(self, sender: str, tokens: Sequence[int]) -> None:
         super().__init__(replace(NEAR, id="lab-7", name="lab-7"))
-        self.sender, self.tokens = sender, tokens
+        self.sender = sender
+        self.tokens = tokens
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         super().send(worker, bodies)
@@ -77,7 +78,8 @@ async def test_only_the_worker_that_writes_an_answer_feeds_it(sender: str, feeds
 
 @pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 async def test_a_worker_that_writes_is_sent_a_scope_of_its_own() -> None:
-    scope, worker = b"scope of one key", Writer()
+    scope = b"scope of one key"
+    worker = Writer()
     await queued(worker, request=wanted(cache_scope=scope))
 
     sent = [body.cache_scope for body in worker.seen if isinstance(body, Open)]
@@ -86,7 +88,8 @@ async def test_a_worker_that_writes_is_sent_a_scope_of_its_own() -> None:
 
 
 async def test_a_silent_worker_loses_its_answer_to_another_one() -> None:
-    silent, writer = OneWorker(replace(NEAR, id="lab-6", name="lab-6")), Writer()
+    silent = OneWorker(replace(NEAR, id="lab-6", name="lab-6"))
+    writer = Writer()
     _, usage, _ = await queued(Team(silent, writer), target=TableTarget(slots=1, pass_s=SLOW_PASS_S))
 
     assert len(openings(silent)) == len(openings(writer)) == 1
@@ -106,7 +109,8 @@ async def test_an_answer_ends_where_its_completion_would(bound: str) -> None:
     worker = Writer()
 
     if bound == "max_tokens":
-        request, target = wanted(count=8), TableTarget(slots=1)
+        request = wanted(count=8)
+        target = TableTarget(slots=1)
     else:
         request = GenerationRequest(wanted().tokens, COUNT, wanted().sampling, speculation=wanted().speculation)
         target = TableTarget(slots=1, eos=frozenset({plain[7]}))
@@ -152,7 +156,8 @@ async def test_a_worker_that_declines_a_waiting_prompt_is_not_asked_again() -> N
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_worker_that_declines_a_request_is_not_asked_again(workers: int) -> None:
-    declining, other = Declining(), LoopWorker(id="v", name="v", rtt_s=0.1, rtt_high_s=0.1)
+    declining = Declining()
+    other = LoopWorker(id="v", name="v", rtt_s=0.1, rtt_high_s=0.1)
     with engines() as make:
         engine = make(Team(declining, other), workers_per_request=workers)
         _, done = await complete(engine, wanted())

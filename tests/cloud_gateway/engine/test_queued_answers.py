@@ -28,8 +28,10 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker, OneWorker, Team
 
 COUNT = 40
-GREEDY, SAMPLED = Sampling(temperature=0), Sampling(temperature=1.0, seed=5)
-ANSWERS, PLAIN = Speculation(policy="adaptive", sources=("answers",)), Speculation(policy="plain")
+GREEDY = Sampling(temperature=0)
+SAMPLED = Sampling(temperature=1.0, seed=5)
+ANSWERS = Speculation(policy="adaptive", sources=("answers",))
+PLAIN = Speculation(policy="plain")
 pytestmark = pytest.mark.driven
 
 
@@ -69,7 +71,8 @@ class Shown(events.Listener):
     """Notes which workers are sent a request's prompt."""
 
     def __init__(self, first: int, entries: Entries) -> None:
-        self._first, self._entries = first, entries
+        self._first = first
+        self._entries = entries
 
     def handled(self, event: events.Event, effects: Sequence[events.Effect], now: float) -> None:
         if isinstance(event, events.WorkerChanged) and event.assigns and effects:
@@ -105,7 +108,8 @@ async def queued(
 ) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
     """The completion of a request that waited behind another one, and which workers were sent its prompt."""
     with engines() as make:
-        settings, noting = SourceSettings(queued_answers=answers), Noting()
+        settings = SourceSettings(queued_answers=answers)
+        noting = Noting()
         target = target or TableTarget(slots=1)
         engine = make(worker, local, target, recorders=[noting], sources=settings, prefer="offload")
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
@@ -233,7 +237,8 @@ async def test_a_wrong_answer_costs_few_rows_and_no_token() -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 async def test_an_answer_written_in_the_queue_saves_passes_and_changes_no_token(sampling: Sampling) -> None:
-    request, draft = wanted(sampling=sampling), TableDraft(right=0.98)
+    request = wanted(sampling=sampling)
+    draft = TableDraft(right=0.98)
     plain, before, _ = await queued(None, 0, request, local=TableDraft(right=0.98))
     found, usage, _ = await queued(None, 1, request, local=draft)
     assert found == plain

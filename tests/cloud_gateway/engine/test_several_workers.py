@@ -77,7 +77,8 @@ async def test_with_any_two_workers_the_text_is_that_of_none(hostile: int) -> No
 
 
 async def test_another_requests_need_of_a_worker_comes_first() -> None:
-    a, b = member("a", 0.001), member("b", 0.001)
+    a = member("a", 0.001)
+    b = member("b", 0.001)
     with engines() as make:
         engine = make(Team(a, b), None, TableTarget(pass_s=0.004), policy="wanspec", workers_per_request=2)
         first = asyncio.ensure_future(complete(engine, request()))
@@ -89,8 +90,11 @@ async def test_another_requests_need_of_a_worker_comes_first() -> None:
 
 
 CLAIM = pytest.mark.claim("a-useless-worker-takes-few-requests-from-an-honest-one")
-REQUESTS, LENGTH, PASS_S = 12, 48, 0.02
-NEAR_S, FAR_S = 0.0005, 0.004
+REQUESTS = 12
+LENGTH = 48
+PASS_S = 0.02
+NEAR_S = 0.0005
+FAR_S = 0.004
 
 
 def honest() -> LoopWorker:
@@ -113,7 +117,8 @@ def lying() -> OneWorker:
 
 async def served(*workers: OneWorker, requests: int = REQUESTS) -> tuple[Counter[str], float, list[list[int]]]:
     """Rounds by the worker that drafted last, tokens a pass, and the texts of requests one after the other."""
-    rounds, texts = Counter[str](), list[list[int]]()
+    rounds = Counter[str]()
+    texts = list[list[int]]()
     with engines() as make:
         engine = make(Team(*workers), None, TableTarget(pass_s=PASS_S), policy="wanspec")
         for number in range(requests):

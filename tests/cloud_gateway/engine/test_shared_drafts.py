@@ -33,7 +33,9 @@ class Noted(TableDraft):
 
     def __init__(self, step_s: float = 0.004, broken: frozenset[int] = frozenset()) -> None:
         super().__init__(right=0.8)
-        self.step_s, self.broken, self.groups = step_s, broken, list[list[Any]]()
+        self.step_s = step_s
+        self.broken = broken
+        self.groups = list[list[Any]]()
 
     def draft(self, asked: Sequence[Asked]) -> Any:
         if self.broken.intersection(one.request for one in asked):
@@ -101,7 +103,8 @@ class Bids(Policy):
     """Drafts if a step costs at most `worth_s`."""
 
     def __init__(self, worth_s: float) -> None:
-        self.worth_s, self.drafted = worth_s, 0
+        self.worth_s = worth_s
+        self.drafted = 0
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         if costs.draft_s(1) > self.worth_s:

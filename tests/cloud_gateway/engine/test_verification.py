@@ -25,7 +25,8 @@ from tools.doubles.workers import LoopWorker
 
 pytestmark = pytest.mark.driven
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-LENGTH, ANSWERS = 2, 600
+LENGTH = 2
+ANSWERS = 600
 """Tokens of a completion, and completions of a fit: enough for p < 1e-6 with each planted fault."""
 PLAIN = Sampling(temperature=1.2, top_k=4, seed=1)
 ENOUGH = 1e-4
@@ -34,7 +35,8 @@ ENOUGH = 1e-4
 @pytest.fixture
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh randomness is the same in each run."""
-    seeds, made = itertools.count(), np.random.default_rng
+    seeds = itertools.count()
+    made = np.random.default_rng
     monkeypatch.setattr(np.random, "default_rng", lambda *seed: made(*seed or ([5, next(seeds)],)))
 
 
@@ -81,7 +83,8 @@ async def test_the_gateways_own_candidates_use_the_noise(make: Make) -> None:
     assert tokens == plain and usage.accepted["local"] == usage.drafted["local"] - (usage.rounds * 4 - 200)
 
 
-MIN, MAX = 12, 60
+MIN = 12
+MAX = 60
 SAMPLED = Sampling(temperature=1.2, top_k=8, seed=4)
 
 
@@ -96,7 +99,8 @@ class Brief(HashModel):
 
 def twin(prompt: Sequence[int], sampling: Sampling, least: int) -> list[int]:
     """One token at a time, by other code than the engine's; without the end."""
-    tokens, model = list(prompt), Brief()
+    tokens = list(prompt)
+    model = Brief()
     while len(tokens) < len(prompt) + MAX:
         logits = model.row(tokens).astype(np.float64)
         if len(tokens) < len(prompt) + least:
@@ -124,7 +128,9 @@ async def test_no_end_comes_early_and_no_draft_changes_a_token(
     make_brief: Make, sampling: Sampling, helped: bool
 ) -> None:
     sides = (LoopWorker(0.001, 0.9), TableDraft(model=Brief(right=0.8))) if helped else ()
-    engine, accepted, early = make_brief(*sides, policy="adaptive" if helped else "plain"), 0, 0
+    engine = make_brief(*sides, policy="adaptive" if helped else "plain")
+    accepted = 0
+    early = 0
     for number in range(4):
         prompt = [3, 1, number]
         wanted = twin(prompt, sampling, MIN)

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.driven
 
 def drafting(step_s: float = 0.004, token_s: float = 0.0001, kind: type[TableDraft] = TableDraft) -> TableDraft:
     draft = kind(right=0.8)
-    draft.step_s, draft.token_s = step_s, token_s
+    draft.step_s = step_s
+    draft.token_s = token_s
     return draft
 
 

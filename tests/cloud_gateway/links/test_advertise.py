@@ -12,7 +12,8 @@ from edgespec.shared.mdns import Interface
 from edgespec.worker.discovery import read_announcement
 from tests.support.until import until
 
-KEY, SPKI = b"k" * 32, b"t" * 32
+KEY = b"k" * 32
+SPKI = b"t" * 32
 LAN = Interface("eth0", 2, ("10.0.0.1", "10.0.0.2"), ("fd00::1", "fe80::1"))
 
 
@@ -48,7 +49,8 @@ async def test_without_a_usable_interface_there_is_one_warning_and_no_failure(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgespec.shared.mdns.POLL_S", 0.01)
-    advertiser, looks = Advertiser("gw", KEY, SPKI, "0.0.0.0", 7443, only=["no-such-interface"]), list[int]()
+    advertiser = Advertiser("gw", KEY, SPKI, "0.0.0.0", 7443, only=["no-such-interface"])
+    looks = list[int]()
     monkeypatch.setattr(advertiser, "_interfaces", lambda: looks.append(1) or Advertiser._interfaces(advertiser))
     with caplog.at_level(logging.WARNING):
         advertiser.start()

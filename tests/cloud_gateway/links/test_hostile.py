@@ -237,16 +237,20 @@ async def answer(engine: Engine) -> tuple[list[int], DoneEvent]:
 
 async def follow(hostile: Client, opening: m.Open, cost: int, entropy: int) -> None:
     """Sends the right candidates and a wrong one beside each, with these numbers, until the request or link ends."""
-    known, right, first = len(PROMPT), expected(), 1
+    known = len(PROMPT)
+    right = expected()
+    first = 1
     while known < len(PROMPT) + COUNT - 8:
         ahead = right[known - len(PROMPT) :][:8]
         nodes = [token for good in ahead for token in (good, good % 31 + 1)]
         parents = [first + i - i % 2 - 2 if i > 1 else 0 for i in range(len(nodes))]
-        prefix, n = [*PROMPT, *right[: known - len(PROMPT)]], len(nodes)
+        prefix = [*PROMPT, *right[: known - len(PROMPT)]]
+        n = len(nodes)
         numbers = [cost] * n, [entropy] * n
         digest = prefix_hash(prefix)
         await hostile.send(m.Tree(opening.request, opening.epoch, known, digest, first, parents, nodes, *numbers))
-        first, before = first + n, known
+        first = first + n
+        before = known
         while known == before:
             for message in await hostile.receive():
                 if isinstance(message, m.Commit) and message.request == opening.request:

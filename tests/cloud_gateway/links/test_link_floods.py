@@ -25,7 +25,8 @@ from tests.support.until import until
 
 PING = frame(9)
 BEGIN = frame(2, b"x", end=False)
-CONTINUE_EMPTY, CONTINUE_BYTE = frame(0, end=False), frame(0, b"x", end=False)
+CONTINUE_EMPTY = frame(0, end=False)
+CONTINUE_BYTE = frame(0, b"x", end=False)
 LIMITS = InflowLimits()
 
 

@@ -43,7 +43,9 @@ async def test_a_worthless_worker_is_refused_until_it_is_released(
     tmp_path: Path, paired: PairedWorkers, port: int
 ) -> None:
     paired.add(ME.key.public, "lab-7")
-    daemon, notices, found = Daemon(), list[Notice](), list[tuple[str, ...]]()
+    daemon = Daemon()
+    notices = list[Notice]()
+    found = list[tuple[str, ...]]()
     async with serving(tmp_path, listed=paired, quarantined=lambda *what: found.append(what), port=port) as before:
         task = asyncio.create_task(linking(before, daemon, notices))
         await until(before.links.workers)

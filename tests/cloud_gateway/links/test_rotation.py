@@ -130,8 +130,10 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
-    me, old = [listed(worker)], keys.identity().public
+    worker = ServerKeyStore(tmp_path / "state")
+    keys = ServerKeyStore(tmp_path / "gateway")
+    me = [listed(worker)]
+    old = keys.identity().public
     with reserved() as port:
         async with serving(tmp_path, paired=me, keys=keys, port=port) as gateway:
             PairedGateways(worker.folder).add(old, gateway.pin.spki_hash, "gw", str(gateway.address), 1)

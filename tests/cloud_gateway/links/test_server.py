@@ -115,7 +115,8 @@ async def test_pause_resume_and_decline_are_passed_on(tmp_path: Path) -> None:
 @pytest.mark.driven
 async def test_the_step_time_is_estimated_from_the_spacing_of_trees(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
-        loop, sent_at = asyncio.get_running_loop(), []
+        loop = asyncio.get_running_loop()
+        sent_at = []
         for i in range(30):
             await linked.send(some_tree(1 + 2 * i))
             sent_at.append(loop.time())
@@ -204,7 +205,8 @@ async def test_what_is_written_to_a_worker_that_does_not_read_is_bounded(tmp_pat
         linked.ws.transport.pause_reading()
         big = m.Open(1, 1, 8192, [100_000] * 8192, m.Sampling())
         (worker,) = gateway.links.workers()
-        sizes, write = list[int](), worker.wire._write
+        sizes = list[int]()
+        write = worker.wire._write
 
         def counted(data: bytes) -> None:
             sizes.append(len(data))
@@ -361,7 +363,8 @@ async def test_a_linked_worker_stays_through_a_flood_of_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as gateway, client(gateway) as linked:
-        acceptor, came = gateway.links._server._acceptor, list[int]()
+        acceptor = gateway.links._server._acceptor
+        came = list[int]()
         arrived = acceptor._arrived
         monkeypatch.setattr(acceptor, "_arrived", lambda *of: came.append(1) or arrived(*of))
         for wave in (1, 2, 3):

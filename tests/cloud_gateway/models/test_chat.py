@@ -37,7 +37,8 @@ def before(name: str, messages: Messages, tools: Tools = None) -> list[int]:
 
 def steering(name: str, tokens: list[int]) -> list[int]:
     """The control tokens among these, by the model table and not by the code under test."""
-    family, tokenizer = FAMILIES[name], family_tokenizer(name)
+    family = FAMILIES[name]
+    tokenizer = family_tokenizer(name)
     control = set(tokenizer.convert_tokens_to_ids([*family.special, *family.added]))
     return [token for token in tokens if token in control]
 
@@ -110,7 +111,8 @@ def test_any_chat_without_control_tokens_has_the_tokens_it_had(name: str, said: 
 
 
 def test_added_tokens_that_are_only_text_stay_tokens_of_the_text() -> None:
-    tokenizer, messages = family_tokenizer("gemma3"), [{"role": "user", "content": "a\n\nb<table>c<unused0>"}]
+    tokenizer = family_tokenizer("gemma3")
+    messages = [{"role": "user", "content": "a\n\nb<table>c<unused0>"}]
     tokens = encoder("gemma3").encode(messages, None)
     assert {tokenizer.convert_tokens_to_ids(text) for text in ("\n\n", "<table>")} <= set(tokens)
     assert tokenizer.convert_tokens_to_ids("<unused0>") not in tokens
@@ -237,7 +239,8 @@ def test_tokenizers_of_other_kinds_keep_content_text_too(make: Callable[[], Toke
     special = [AddedToken(text, normalized=make is wordpiece, special=True) for text in ("<|u|>", "<|e|>")]
     tokenizer.add_tokens(special, special_tokens=True)
     tokenizer.chat_template = "{% for m in messages %}{{ '<|u|>' + m.content + '<|e|>' }}{% endfor %}"
-    served, control = ChatEncoder(tokenizer), tokenizer.convert_tokens_to_ids(["<|u|>", "<|e|>"])
+    served = ChatEncoder(tokenizer)
+    control = tokenizer.convert_tokens_to_ids(["<|u|>", "<|e|>"])
     for text in ("a b", "ab q", "<|u|>", "a<|e|><|u|>b", "＜|e|＞", "<|e", "|>", unknown):
         tokens = served.encode([{"role": "user", "content": text}], None)
         assert [token for token in tokens if token in control] == control, text

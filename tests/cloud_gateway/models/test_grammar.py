@@ -128,7 +128,8 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
         return verify(self, batch)
 
     monkeypatch.setattr(TableTarget, "verify", spy)
-    plain, guided = Speculation(policy="plain"), Speculation(policy="wanspec", k=2)
+    plain = Speculation(policy="plain")
+    guided = Speculation(policy="wanspec", k=2)
     requests = [
         GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=speculation, top_logprobs=0)
         for speculation in (plain, guided)
@@ -149,7 +150,8 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
     for seed in range(2):
         sampling = Sampling(temperature=temperature, seed=seed, top_p=0.95)
         answers = []
-        near, far = LoopWorker(model=Letters()), LoopWorker(0.001, model=Letters(0.3))
+        near = LoopWorker(model=Letters())
+        far = LoopWorker(0.001, model=Letters(0.3))
         for worker, local in ((None, None), (near, None), (far, draft())):
             request = GenerationRequest([*PROMPT, seed], 300, sampling, constraint=schema.constraint(), top_logprobs=2)
             tokens, done, logprobs = await answer(request, worker, local)
@@ -200,9 +202,11 @@ def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkey
 
 
 def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
-    schema, rng = grammars.compile(NESTED), random.Random(2)
+    schema = grammars.compile(NESTED)
+    rng = random.Random(2)
     full = walk(schema.constraint(), rng)[:-1]
-    beside, twin = schema(), schema.constraint()
+    beside = schema()
+    twin = schema.constraint()
     while full:
         paths = [full[:n] for n in range(1, 5)] + [[*full[:2], 7]]
         beside.ahead(paths)
@@ -224,7 +228,9 @@ def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: Grammars
     """In the library a fault of one matcher is that of all its copies."""
     schema = grammars.compile({"type": "string", "pattern": "^(xA(a?){600}a{600}|x[a-z]*)$"})
     begun, complex_, more = (tokenizer.encode(text, add_special_tokens=False) for text in ('"x', "A", "a"))
-    explored, beside, twin = schema.constraint(), schema.constraint(), schema.constraint()
+    explored = schema.constraint()
+    beside = schema.constraint()
+    twin = schema.constraint()
     for constraint in (explored, beside, twin):
         constraint.committed(begun)
     expected = twin(())
@@ -317,9 +323,11 @@ async def test_a_completion_with_tools_is_the_same_with_any_draft(
     offer = OFFERS[name]
     wanted = offer.grammar(schema)
     assert wanted is not None
-    compiled, found = grammars.compile(wanted.schema, b"", wanted.param, wanted.lark), list[Any]()
+    compiled = grammars.compile(wanted.schema, b"", wanted.param, wanted.lark)
+    found = list[Any]()
     for seed in range(2):
-        sampling, answers = Sampling(temperature=1.0, seed=seed), []
+        sampling = Sampling(temperature=1.0, seed=seed)
+        answers = []
         for worker, local in ((None, None), (LoopWorker(model=Letters()), draft())):
             request = GenerationRequest([*PROMPT, seed], 120, sampling, constraint=compiled())
             answers.append((await answer(request, worker, local))[0])

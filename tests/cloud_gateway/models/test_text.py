@@ -133,9 +133,12 @@ def test_the_piece_that_completes_a_stop_string_ends_the_answer(pieces: list[str
 
 @given(pieces=pieces, strings=stop_strings)
 def test_nothing_is_held_back_that_cannot_become_a_stop_string(pieces: list[str], strings: list[str]) -> None:
-    search, given_out, fed = StopStrings(strings), "", ""
+    search = StopStrings(strings)
+    given_out = ""
+    fed = ""
     for piece in pieces:
-        given_out, fed = given_out + search.feed(piece), fed + piece
+        given_out = given_out + search.feed(piece)
+        fed = fed + piece
         if search.stopped:
             break
         held = fed[len(given_out) :]

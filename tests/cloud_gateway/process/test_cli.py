@@ -75,7 +75,8 @@ def test_the_gateways_identity_is_rotated_and_both_ids_are_shown(
     assert main(["identity", "rotate"]) == 73
     assert "start the gateway once" in capsys.readouterr().err
     store = ServerKeyStore(home / "xdg_state_home" / "edgespec" / "gateway")
-    before, pin = key_id(store.identity().public), store.tls_identity().spki_hash
+    before = key_id(store.identity().public)
+    pin = store.tls_identity().spki_hash
     assert main(["identity", "rotate", "--json"]) == 0
     after = key_id(store.identity().public)
     assert json.loads(capsys.readouterr().out) == {"old": before, "new": after}

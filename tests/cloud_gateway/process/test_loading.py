@@ -61,7 +61,9 @@ class Timed(TableTarget):
 
     def __init__(self, step_s: float, row_s: float) -> None:
         super().__init__()
-        self.now, self.step_s, self.row_s = 0.0, step_s, row_s
+        self.now = 0.0
+        self.step_s = step_s
+        self.row_s = row_s
         self.seen: set[int] = set()
 
     def verify(self, batch: Sequence[Work]) -> list:
@@ -153,7 +155,8 @@ def nodes() -> int:
 
 
 def test_pruned_candidates_are_freed_without_the_cycle_collector() -> None:
-    tree, model = CandidateTree([1]), TreeModel()
+    tree = CandidateTree([1])
+    model = TreeModel()
     gc.collect()
     gc.disable()
     before = nodes()

@@ -96,7 +96,8 @@ def test_a_gpu_that_is_not_there_is_refused(model: Path, options: dict[str, str]
 
 def test_a_draft_takes_memory_only_where_its_weights_are(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(model, model, engine="llamacpp", context="256")
-    need, cells = need_of(settings.target, "llamacpp", model), 256 + 1 + settings.policy.verify_nodes
+    need = need_of(settings.target, "llamacpp", model)
+    cells = 256 + 1 + settings.policy.verify_nodes
     monkeypatch.setattr(targets, "available_memory", lambda: need.weights + cells * need.token)
     with pytest.raises(ModelError, match="GB for weights"):
         kv_tokens(settings, "llamacpp", model, model)
@@ -132,7 +133,8 @@ def test_a_draft_of_another_vocabulary_is_translated(model: Path, tmp_path: Path
 def test_a_recurrent_family_is_refused_as_target_and_as_draft(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mamba, read = tmp_path / "mamba.gguf", headers.gguf_metadata
+    mamba = tmp_path / "mamba.gguf"
+    read = headers.gguf_metadata
     shutil.copy(model, mamba)
     found = {"general.architecture": "mamba", "mamba.ssm.state_size": 16}
     monkeypatch.setattr(headers, "gguf_metadata", lambda path: found if path == mamba else read(path))
@@ -152,7 +154,8 @@ def test_more_slots_than_llama_cpp_serves_are_refused(slots: str, draft: bool, s
 
 def test_a_draft_needs_memory_for_its_weights_and_its_context(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(model, model, engine="llamacpp", context="256")
-    need, cells = need_of(settings.target, "llamacpp", model), 256 + 1 + settings.policy.verify_nodes
+    need = need_of(settings.target, "llamacpp", model)
+    cells = 256 + 1 + settings.policy.verify_nodes
     both = 2 * need.weights + (cells + targets.MIN_DRAFT_CELLS) * need.token
     monkeypatch.setattr(targets, "available_memory", lambda: both)
     assert kv_tokens(settings, "llamacpp", model, model) == cells
@@ -203,7 +206,9 @@ def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path
 def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, eagle, medusa = make_tiny_target(tmp_path / "folder"), tmp_path / "eagle", tmp_path / "medusa"
+    folder = make_tiny_target(tmp_path / "folder")
+    eagle = tmp_path / "eagle"
+    medusa = tmp_path / "medusa"
     save_file({"qkv": torch.zeros(3, 2, 16, 32), "norm_1": torch.zeros(32)}, eagle)
     save_file({"down": torch.zeros(3, 32, 8)}, medusa)
     plain = need_of(TargetSection(), "torch", folder)

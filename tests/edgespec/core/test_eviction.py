@@ -66,7 +66,8 @@ def test_an_owner_loses_only_to_one_that_holds_less_by_the_margin(seed: int) -> 
 
 def test_of_two_that_need_about_the_same_the_one_that_has_it_works_on() -> None:
     """Without a margin, each would take the room that the other one has just been given, token by token."""
-    small, large = Holding("a", 100, 1), Holding("b", 125, 2)
+    small = Holding("a", 100, 1)
+    large = Holding("b", 125, 2)
     assert gives_way([small, large], asker=small) == small
     assert gives_way([small, large], asker=large) == large
 

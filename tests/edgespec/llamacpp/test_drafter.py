@@ -39,7 +39,8 @@ def test_a_step_over_several_requests_equals_each_alone_in_one_pass(drafter: Dra
         {"a": [()], "b": [(3,), (4, 5)], "c": [()]},
         {"b": [(3, 9), (4, 5)], "a": [(6,), (7,)], "c": [(1, 2)]},
     ):
-        asked, before = [Asked(name, own, 3) for name, own in paths.items()], drafter.passes
+        asked = [Asked(name, own, 3) for name, own in paths.items()]
+        before = drafter.passes
         for one, proposals in zip(asked, drafter.step_together(asked), strict=True):
             for path, proposal in zip(one.paths, proposals, strict=True):
                 slow.check([*prompts[str(one.request)], *path], proposal, TOLERANCE)
@@ -81,7 +82,8 @@ def test_a_leaf_asked_again_costs_one_row_and_gives_the_same(drafter: Drafter) -
     drafter.open("r", PROMPT)
     paths = [(), (3,), (3, 4)]
     first = drafter.step("r", paths, 3)
-    before, free = drafter.rows, sorted(drafter._free)
+    before = drafter.rows
+    free = sorted(drafter._free)
     again = drafter.step("r", paths, 3)
     assert drafter.rows - before == 3
     assert sorted(drafter._free) == free
@@ -247,7 +249,8 @@ class Walk(RuleBasedStateMachine):
 
     @invariant()
     def every_sequence_is_held_once(self) -> None:
-        opened, closed = self.drafter._open.values(), self.drafter._closed
+        opened = self.drafter._open.values()
+        closed = self.drafter._closed
         held = [r.trunk for r in (*opened, *closed)] + [tip.id for r in opened for tip in r.tips]
         assert sorted(held + self.drafter._free) == list(range(8 + 3 * edgespec.llamacpp.drafter.IDS_PER_REQUEST))
 

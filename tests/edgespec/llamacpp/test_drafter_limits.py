@@ -135,7 +135,8 @@ def test_more_leaves_than_agreed_and_a_second_open_are_bugs_of_the_caller(drafte
 
 # --- cells of several scopes --------------------------------------------------------------------------------------
 
-LARGE, SMALL = [i % 50 for i in range(248)], [i % 7 for i in range(40)]
+LARGE = [i % 50 for i in range(248)]
+SMALL = [i % 7 for i in range(40)]
 CLAIM = pytest.mark.claim("no-key-takes-the-drafts-memory-from-one-that-holds-less")
 
 
@@ -210,7 +211,8 @@ def test_requests_of_equal_need_do_not_take_cells_back_and_forth(model: Path) ->
 def test_an_unusable_file_is_one_sentence_and_nothing_on_stderr(
     kind: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole, path = model.read_bytes(), tmp_path / "draft.gguf"
+    whole = model.read_bytes()
+    path = tmp_path / "draft.gguf"
     contents = {"empty": b"", "text": b"not a model\n" * 99, "head": whole[:3000], "cut": whole[:-5000]}
     if kind == "folder":
         path.mkdir()

@@ -131,7 +131,8 @@ def test_the_dropped_model_differs_only_in_the_missing_layer(quantised_model: Pa
     out = tmp_path / "draft.gguf"
     assert make_draft(quantised_model, out, [10]) == 29
     assert count_loaded_layers(out) == 29
-    source, draft = gguf.GGUFReader(quantised_model), gguf.GGUFReader(out)
+    source = gguf.GGUFReader(quantised_model)
+    draft = gguf.GGUFReader(out)
     originals = {tensor.name: tensor for tensor in source.tensors}
     assert len(draft.tensors) == len(originals) - 9
     for tensor in draft.tensors:
@@ -155,7 +156,8 @@ def field_bytes(reader: gguf.GGUFReader, key: str) -> bytes:
 def test_requantising_keeps_the_tokenizer_and_changes_the_format(quantised_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "q8.gguf"
     requantise(quantised_model, out, "q8_0")
-    source, draft = gguf.GGUFReader(quantised_model), gguf.GGUFReader(out)
+    source = gguf.GGUFReader(quantised_model)
+    draft = gguf.GGUFReader(out)
     formats = {tensor.name: tensor.tensor_type.name for tensor in draft.tensors}
     assert formats["blk.0.attn_q.weight"] == "Q8_0"
     for key in ARRAYS:

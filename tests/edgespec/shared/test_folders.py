@@ -52,7 +52,8 @@ def test_a_relative_variable_is_an_error_and_not_ignored(monkeypatch: pytest.Mon
 
 
 def test_a_command_finds_the_users_daemon_first_and_then_the_systems(tmp_path: Path) -> None:
-    own, system = tmp_path / "own", tmp_path / "run" / "worker"
+    own = tmp_path / "own"
+    system = tmp_path / "run" / "worker"
     own.mkdir()
     system.mkdir(parents=True)
     assert folders.find_socket("worker", str(own)) == own / "worker.sock"

@@ -85,7 +85,8 @@ def test_a_damaged_key_is_never_replaced_in_silence(tmp_path: Path, pem: bytes) 
 
 def test_keys_from_systemd_are_used_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ServerKeyStore(tmp_path / "given")
-    public, pin = given.identity().public, given.tls_identity().spki_hash
+    public = given.identity().public
+    pin = given.tls_identity().spki_hash
     (given.folder / "identity.key").chmod(0o440)  # the mode that systemd's access lists result in
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     store = ServerKeyStore(tmp_path / "state")
@@ -123,7 +124,8 @@ def test_a_key_id_is_short_and_stable() -> None:
 
 
 def test_a_services_credential_is_not_rotated_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, store = ServerKeyStore(tmp_path / "given"), ServerKeyStore(tmp_path / "state")
+    given = ServerKeyStore(tmp_path / "given")
+    store = ServerKeyStore(tmp_path / "state")
     public = given.identity().public
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     ServerKeyStore(tmp_path / "state").note_credentials()

@@ -15,7 +15,9 @@ from edgespec.core.protocol.messages import VERSION
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.paired import PairedGateways
 
-A, B, C = b"A" * 32, b"B" * 32, b"C" * 32
+A = b"A" * 32
+B = b"B" * 32
+C = b"C" * 32
 
 
 @pytest.fixture
@@ -49,7 +51,8 @@ def test_who_was_paired_at_a_later_version_is_refused(folder: Path) -> None:
 
 
 def test_another_process_sees_a_change_at_once(folder: Path) -> None:
-    running, command = PairedWorkers(folder), PairedWorkers(folder)
+    running = PairedWorkers(folder)
+    command = PairedWorkers(folder)
     command.add(A, "lab-7")
     assert running.lookup(A) == "paired"
     command.revoke("lab-7")
@@ -113,7 +116,8 @@ def test_what_a_log_or_a_list_shows_can_be_pasted(folder: Path) -> None:
 
 
 def test_the_beginning_of_two_ids_is_refused_with_both_names(folder: Path) -> None:
-    workers, seen = PairedWorkers(folder), dict[str, bytes]()
+    workers = PairedWorkers(folder)
+    seen = dict[str, bytes]()
     for number in range(100_000):
         key = number.to_bytes(32, "big")
         other = seen.setdefault(key_id(key)[:4], key)

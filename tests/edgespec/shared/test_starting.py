@@ -46,7 +46,8 @@ async def test_a_step_that_takes_long_is_logged_again(
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(starting, "REMIND_S", 0.01)
-    now, go = Starting("edgespec 1"), threading.Event()
+    now = Starting("edgespec 1")
+    go = threading.Event()
     now("loading")
     running = asyncio.ensure_future(now.finished(lambda: go.wait(60), asyncio.Event()))
     await until(lambda: any("still loading" in line for line in caplog.messages))
@@ -56,7 +57,8 @@ async def test_a_step_that_takes_long_is_logged_again(
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])  # under `nohup` SIGHUP is ignored
 async def test_a_signal_does_not_wait_for_the_loading_to_end(sig: signal.Signals) -> None:
-    stop, go = asyncio.Event(), threading.Event()
+    stop = asyncio.Event()
+    go = threading.Event()
     on_stop_signals(lambda sig: stop.set())
     running = asyncio.ensure_future(Starting("edgespec 1").finished(lambda: go.wait(60), stop))
     os.kill(os.getpid(), sig)

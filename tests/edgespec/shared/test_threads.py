@@ -30,7 +30,11 @@ class Machine:
     """Passes on a clock of their own: others keep some of the cores busy."""
 
     def __init__(self, cores: int = 4, others: int = 0) -> None:
-        self.now, self.cpu_s, self.cores, self.others, self.count = 0.0, 0.0, cores, others, cores
+        self.now = 0.0
+        self.cpu_s = 0.0
+        self.cores = cores
+        self.others = others
+        self.count = cores
         self.readable = True
         clocks = {"clock": lambda: self.now, "cpu_clock": lambda: self.cpu_s}
         self.threads = Threads(thread_counts(cores), self.use, **clocks, load=self.load, cores=cores)
@@ -86,7 +90,8 @@ def test_no_pass_of_a_request_has_more_threads_than_the_one_before() -> None:
 def test_without_a_reading_of_the_load_more_threads_are_not_tried() -> None:
     machine = Machine(cores=2, others=1)
     machine.threads.measure(machine.step)
-    machine.others, machine.readable = 0, False
+    machine.others = 0
+    machine.readable = False
     machine.now += 100 * RETRY_S
     machine.threads.idle(machine.step)
     assert machine.count == 1
@@ -106,7 +111,8 @@ def test_a_given_number_is_never_changed() -> None:
 def test_the_load_is_what_others_use_of_these_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2})
     tick = os.sysconf("SC_CLK_TCK")
-    load, own = OtherLoad(tmp_path), tmp_path / "proc/self/stat"
+    load = OtherLoad(tmp_path)
+    own = tmp_path / "proc/self/stat"
     own.parent.mkdir(parents=True)
     for second, (user, niced, elsewhere, own_s, expected) in enumerate(
         [(0, 0, 0, 0, 0.0), (2, 0, 0, 2, 0.0), (4, 0, 0, 3, 1.0), (4, 8, 9, 3, 0.0)]
@@ -147,7 +153,8 @@ def test_threads_take_the_cores_that_others_leave(others: float, count: int) -> 
 def test_more_threads_are_tried_once_others_were_quiet_for_a_while() -> None:
     threads = made()
     threads.passed(1.0, 1.0, 0.0)
-    now, busy_until = 0.0, 3 * QUIET_S
+    now = 0.0
+    busy_until = 3 * QUIET_S
     while threads.retry(now) is None:
         now += 1.0
         threads.loaded(1.0 if now < busy_until else 0.0, now)
@@ -165,7 +172,9 @@ def test_a_try_is_one_pass_and_the_faster_number_stays(more_s: float, count: int
 
 
 def test_tries_become_rarer_up_to_an_hour() -> None:
-    threads, tries, now = made(), list[float](), 0.0
+    threads = made()
+    tries = list[float]()
+    now = 0.0
     threads.choose(1, now)
     while len(tries) < 9:
         now += 1.0
@@ -182,7 +191,8 @@ class Walk(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now, self.cores = 0.0, 8
+        self.now = 0.0
+        self.cores = 8
         self.threads = made(self.cores)
         self.before = self.threads.count
         self.must_be_below = self.cores + 1
@@ -223,7 +233,8 @@ class Walk(RuleBasedStateMachine):
         for _ in range(3):  # from 8 threads
             self.threads.passed(1.0, 0.0, self.now)
         assert self.threads.count == 1
-        self.before, self.must_be_below = 1, 2
+        self.before = 1
+        self.must_be_below = 2
 
     @invariant()
     def what_was_held_up_has_fewer(self) -> None:

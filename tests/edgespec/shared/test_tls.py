@@ -93,7 +93,8 @@ def test_any_bytes_in_the_extension_are_no_statements_or_are_read(data: bytes) -
 
 
 def test_a_file_with_a_certificate_but_another_key_is_reported(tmp_path: Path) -> None:
-    one, two = server_keys.new_identity().decode(), server_keys.new_identity().decode()
+    one = server_keys.new_identity().decode()
+    two = server_keys.new_identity().decode()
     mark = "-----BEGIN CERT"
     mixed = one.split(mark)[0] + mark + two.split(mark)[1]
     with pytest.raises(KeyStoreError, match="holds no TLS key with its certificate"):
@@ -116,7 +117,9 @@ def take(records: Records, data: bytes, proven: bool = False, now: float = 0.0) 
 
 @given(st.lists(st.sampled_from([0, 1, 17, 300, 16640]), max_size=30), st.lists(st.integers(1, 5000), max_size=30))
 def test_records_are_counted_whatever_the_chunks(sizes: list[int], chunks: list[int]) -> None:
-    records, data, at = Records(), b"".join(map(record, sizes)), 0
+    records = Records()
+    data = b"".join(map(record, sizes))
+    at = 0
     for chunk in [*chunks, len(data)]:
         take(records, data[at : at + chunk])
         at += chunk
@@ -129,7 +132,8 @@ def test_before_the_proof_there_is_a_total(count: int) -> None:
 
 
 def test_after_it_there_is_a_rate_with_a_burst() -> None:
-    records, now = Records(), 0.0
+    records = Records()
+    now = 0.0
     assert take(records, record(1) * RECORDS_BURST, True, now)
     for _ in range(1000):
         now += 0.01

@@ -111,7 +111,8 @@ def test_a_system_service_that_cannot_see_its_program_is_named(
 def test_what_others_may_change_of_a_system_service_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own, others = tmp_path / "own", tmp_path / "others"
+    own = tmp_path / "own"
+    others = tmp_path / "others"
     for folder in (own, others):
         (folder / "bin").mkdir(parents=True)
         (folder / "bin/edgespec").touch(mode=0o755)

@@ -24,7 +24,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_metadata_equals_what_the_gguf_package_reads(tiny: Path) -> None:
-    ours, theirs = gguf_metadata(tiny), gguf.GGUFReader(tiny).fields
+    ours = gguf_metadata(tiny)
+    theirs = gguf.GGUFReader(tiny).fields
     assert set(ours) == {key for key in theirs if not key.startswith("GGUF.")}
     for key, value in ours.items():
         if isinstance(value, list) and value and isinstance(value[0], bytes):
@@ -33,7 +34,8 @@ def test_metadata_equals_what_the_gguf_package_reads(tiny: Path) -> None:
 
 
 def test_a_file_cut_anywhere_in_its_metadata_is_one_sentence(tiny: Path, tmp_path: Path) -> None:
-    whole, cut = tiny.read_bytes(), tmp_path / "cut.gguf"
+    whole = tiny.read_bytes()
+    cut = tmp_path / "cut.gguf"
     end = whole.index(b"token_embd.weight") - 8
     for length in [0, 3, 4, 8, 23, *random.Random(1).sample(range(24, end), 60)]:
         cut.write_bytes(whole[:length])
@@ -237,7 +239,8 @@ def test_a_real_difference_has_another_digest_and_a_name(family: str, change: st
 def test_a_folder_without_a_first_token_differs_from_one_with(tmp_path: Path) -> None:
     folder, file = llama3()
     file["add_bos"] = False
-    ours, theirs = vocabulary(write_folder(tmp_path / "a", folder)), vocabulary(write_gguf(tmp_path / "b.gguf", file))
+    ours = vocabulary(write_folder(tmp_path / "a", folder))
+    theirs = vocabulary(write_gguf(tmp_path / "b.gguf", file))
     assert ours.difference(theirs) == "begins a prompt with no token instead of token 300"
 
 

@@ -18,7 +18,8 @@ _random = random.Random(3)
 def edits(one: str, two: str) -> int:
     row = list(range(len(two) + 1))
     for i, a in enumerate(one, 1):
-        former, row = row, [i]
+        former = row
+        row = [i]
         for j, b in enumerate(two, 1):
             row.append(min(former[j] + 1, row[-1] + 1, former[j - 1] + (a != b)))
     return row[-1]
@@ -73,7 +74,8 @@ def test_a_key_that_fits_one_code_fits_no_other() -> None:
 
 
 def test_a_word_mistyped_as_another_does_not_go_with_the_digits() -> None:
-    code, wrong = new_code(random.Random(4).randbytes, SPKI), 0
+    code = new_code(random.Random(4).randbytes, SPKI)
+    wrong = 0
     for word in WORDS:
         wrong += Code(code.nameplate, (word, *code.words[1:]), code.check).fits(SPKI)
     assert wrong == 1  # itself

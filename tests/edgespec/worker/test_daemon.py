@@ -97,7 +97,8 @@ def test_it_streams_a_tree_that_a_gateway_can_merge_up_to_the_depth(start: Calla
 
 def test_a_commit_moves_the_tree_on_and_the_frames_under_way_still_fit(start: Callable[..., Desk]) -> None:
     desk = start()
-    tree, prefix = CandidateTree(PROMPT), list(PROMPT)
+    tree = CandidateTree(PROMPT)
+    prefix = list(PROMPT)
     desk.daemon.take(opened())
     for _ in range(20):
         tree.merge("w", desk.next_tree(), "w")
@@ -128,8 +129,10 @@ def test_while_the_link_is_busy_nodes_wait_and_a_commit_prunes_them(start: Calla
 
 
 def test_several_requests_share_each_pass_of_the_model(start: Callable[..., Desk]) -> None:
-    rule, numbers = BestFirstRule(sequences=4, max_depth=3), (1, 2, 3, 4)
-    together, alone = start(rule), start(rule)
+    rule = BestFirstRule(sequences=4, max_depth=3)
+    numbers = (1, 2, 3, 4)
+    together = start(rule)
+    alone = start(rule)
     together.daemon.pause(True)
     for number in numbers:
         together.daemon.take(opened(number, [number, *PROMPT]))
@@ -175,7 +178,8 @@ def test_a_request_too_many_or_too_long_is_declined_with_the_reason(start: Calla
 @pytest.mark.claim("what-is-kept-of-a-prompt-serves-only-requests-of-its-scope")
 def test_what_is_kept_of_a_prompt_serves_only_requests_of_its_scope(start: Callable[..., Desk]) -> None:
     desk = start()
-    drafter, shared = desk.daemon.drafter, []
+    drafter = desk.daemon.drafter
+    shared = []
     opens = drafter.open
     drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign]
     scopes = [b"alice", b"bob", b"alice", b"", b""]
@@ -266,7 +270,8 @@ class Poisoned:
 
     def __init__(self, desk: Desk, error: Callable[[], Exception], times: int = 10**6) -> None:
         context = desk.daemon.drafter._llama
-        decode, self.failed = context.decode, 0
+        decode = context.decode
+        self.failed = 0
 
         def poisoned(rows: Sequence[Row]) -> bool:
             if any(row.token == CANARY for row in rows) and self.failed < times:
@@ -306,7 +311,8 @@ def test_a_failure_of_one_request_declines_it_and_the_others_go_on(
 
 def test_nothing_is_kept_of_a_prompt_whose_reading_failed(start: Callable[..., Desk]) -> None:
     desk = start()
-    drafter, shared = desk.daemon.drafter, []
+    drafter = desk.daemon.drafter
+    shared = []
     opens = drafter.open
     drafter.open = lambda *request: shared.append(opens(*request))  # type: ignore[method-assign]
     Poisoned(desk, MemoryError, times=1)
@@ -352,7 +358,8 @@ def test_the_loop_ends_when_the_model_itself_fails_again_and_again(model: Path) 
     drafter = Drafter(model, context=2048, sequences=4)
     desk.daemon = Daemon(drafter, Starts(RULE), Outlet(desk.send, desk.broken.put))
     context = drafter._llama
-    decode, calls = context.decode, itertools.count()
+    decode = context.decode
+    calls = itertools.count()
 
     def failing(rows: Sequence[Row]) -> bool:
         if next(calls) != 2:  # one success between resets the count

@@ -29,15 +29,16 @@ def by_hand(model: Path, **options: object) -> tuple[Daemon, list[Tree | StepTim
     sent: list[Tree | StepTimes | Decline] = []
 
     rule = BestFirstRule(sequences=4, max_depth=16)
-    outlet, clock = Outlet(sent.extend, sent.append), lambda: drafter.rows / 256
-    daemon = Daemon(drafter, Starts(rule), outlet, clock=clock, **options)
+    outlet = Outlet(sent.extend, sent.append)
+    daemon = Daemon(drafter, Starts(rule), outlet, clock=lambda: drafter.rows / 256, **options)
     return daemon, sent
 
 
 def step(daemon: Daemon) -> tuple[dict[int, int], int]:
     """One turn: the leaves of each request, and the rows that it evaluated."""
     daemon._take_in()
-    work, before = daemon._next(), daemon.drafter.rows
+    work = daemon._next()
+    before = daemon.drafter.rows
     assert work
     daemon._draft(work)
     return {drafting.request: len(leaves) for drafting, leaves in work}, daemon.drafter.rows - before

@@ -72,7 +72,8 @@ def paired(folder: Path, address: Address | None) -> PairedGateways:
 
 async def linked(gateway: GatewayUnderTest, where: GatewayAddresses, sleeps: Sleeps | None = None) -> tuple[float, str]:
     """Seconds until a worker that knows these addresses is linked, and the address."""
-    daemon, loop = Daemon(), asyncio.get_running_loop()
+    daemon = Daemon()
+    loop = asyncio.get_running_loop()
     began = loop.time()
     async with running(gateway, daemon, where=where.now, failed=where.failed, sleep=sleeps or Sleeps()):
         await until(lambda: daemon.link, 30)
@@ -86,7 +87,8 @@ async def test_two_silent_fakes_cost_nothing_where_the_last_address_is_good(
 ) -> None:
     monkeypatch.setattr("edgespec.worker.link.Race", lambda: dial.Race(stagger_s=3600))  # on a busy machine too
     async with serving(tmp_path) as gateway, silent(2) as fakes:
-        found, sleeps = browser(), Sleeps()
+        found = browser()
+        sleeps = Sleeps()
         for number, fake in enumerate(fakes):
             announce(found, f"fake {number}", fake.address)
         where = GatewayAddresses(paired(tmp_path, gateway.address), KEY, "", found)
@@ -127,7 +129,8 @@ async def test_64_fakes_do_not_keep_the_gateway_away(
 async def test_untried_addresses_do_not_wait_for_the_back_off(tmp_path: Path) -> None:
     """The gateway is the last of 41 announced; the waits before the rounds add up to seconds, not to minutes."""
     async with serving(tmp_path) as gateway:
-        found, sleeps = browser(), Sleeps()
+        found = browser()
+        sleeps = Sleeps()
         for number in range(40):
             announce(found, f"fake {number}", Address(f"127.1.0.{number + 1}", 9))
         announce(found, "real", gateway.address)
@@ -137,7 +140,8 @@ async def test_untried_addresses_do_not_wait_for_the_back_off(tmp_path: Path) ->
 
 
 async def test_where_the_gateway_was_reached_is_tried_first_from_then_on(tmp_path: Path) -> None:
-    gateways, found = paired(tmp_path, Address("10.0.0.1")), browser()
+    gateways = paired(tmp_path, Address("10.0.0.1"))
+    found = browser()
     announce(found, "real", Address("127.0.0.9", 7443), Address("127.0.0.8", 7443))
     where = GatewayAddresses(gateways, KEY, "gw.example.edu", found)
     announced = [Address("127.0.0.8"), Address("127.0.0.9")]

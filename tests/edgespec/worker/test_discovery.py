@@ -25,7 +25,8 @@ from edgespec.worker.discovery import (
 )
 from tests.support.browsing import found_by
 
-KEY, SPKI = "0123456789abcdef", bytes(range(32))
+KEY = "0123456789abcdef"
+SPKI = bytes(range(32))
 
 
 def announcement(name: str = "dept gateway", **changes: Any) -> AsyncServiceInfo:
@@ -152,7 +153,8 @@ NAMES = st.integers(0, 100)
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "failed", "remove"]), NAMES, st.integers(0, 30)), max_size=300))
 def test_the_table_is_bounded_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
-    table, known = Announcements[tuple[int, int]](), dict[str, tuple[int, int]]()
+    table = Announcements[tuple[int, int]]()
+    known = dict[str, tuple[int, int]]()
     for move, name, host in moves:
         if move == "put" and table.put(str(name), [str(host)], (name, host)):
             known[str(name)] = name, host

@@ -174,7 +174,8 @@ async def translating(gateway: GatewayUnderTest, folder: Path, store: KeyStore) 
 
 async def test_a_worker_of_another_tokenizer_drafts_by_what_it_fetched(tmp_path: Path) -> None:
     target = make_tiny_gguf(tmp_path / "target.gguf", vocab=90)
-    keys, found = KeyStore(tmp_path / "state"), gguf_vocabulary(target)
+    keys = KeyStore(tmp_path / "state")
+    found = gguf_vocabulary(target)
     file = packed(gguf_metadata(target))
     async with (
         serving(tmp_path, paired=[listed(keys)], tokenizer=found.digest, tokenizer_file=file) as gateway,
@@ -212,10 +213,13 @@ async def test_a_refused_tokenizer_ends_no_worker_and_is_tried_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = make_tiny_gguf(tmp_path / "target.gguf", vocab=90)
-    keys, digest = KeyStore(tmp_path / "state"), gguf_vocabulary(target).digest
+    keys = KeyStore(tmp_path / "state")
+    digest = gguf_vocabulary(target).digest
     hostile = without(sentencepiece(), b"<0xE2>")
-    pieces, trials = list[int](), list[int]()
-    true, tried = Offer.piece, fetching.translation_by
+    pieces = list[int]()
+    trials = list[int]()
+    true = Offer.piece
+    tried = fetching.translation_by
     monkeypatch.setattr(Offer, "piece", lambda self, sent, event: (pieces.append(sent), true(self, sent, event))[1])
     monkeypatch.setattr(fetching, "translation_by", lambda data, *draft: (trials.append(1), tried(data, *draft))[1])
 
@@ -241,12 +245,14 @@ async def test_a_gateway_that_refuses_what_it_sends_is_fetched_from_rarely(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another tokenizer at each fetch; each is accepted, and then the link is refused."""
-    keys, sent = KeyStore(tmp_path / "state"), list[bytes]()
+    keys = KeyStore(tmp_path / "state")
+    sent = list[bytes]()
     true = Offer.begin
 
     def begins(self: Offer, worker: str, wire: Wire) -> None:
         sent.append(sentencepiece(extra=[f"entry{len(sent)}".encode()], kind=1))
-        self.file, self.digest = sent[-1], hashlib.sha256(sent[-1]).digest()
+        self.file = sent[-1]
+        self.digest = hashlib.sha256(sent[-1]).digest()
         true(self, worker, wire)
 
     monkeypatch.setattr(Offer, "begin", begins)

@@ -111,7 +111,9 @@ async def test_it_sends_a_bye_when_cancelled(tmp_path: Path) -> None:
 async def test_an_impostor_receives_nothing_and_the_real_gateway_is_found(tmp_path: Path) -> None:
     """mDNS is a hint only: a machine with another TLS key gets no byte, and the next address is tried."""
     (tmp_path / "impostor").mkdir()
-    daemon, received, ended = Daemon(), bytearray(), asyncio.Event()
+    daemon = Daemon()
+    received = bytearray()
+    ended = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -143,7 +145,8 @@ async def test_the_upgrade_names_no_software(tmp_path: Path) -> None:
 async def test_a_gateway_with_another_signing_key_is_not_accepted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    daemon, sleeps = Daemon(), Sleeps()
+    daemon = Daemon()
+    sleeps = Sleeps()
     async with serving(tmp_path) as gateway:
         pin = Pin(SigningKey(b"x" * 32).public, gateway.pin.spki_hash)
         async with running(gateway, daemon, pin=pin, sleep=sleeps):
@@ -171,7 +174,8 @@ async def test_finding_no_address_is_not_final(caplog: pytest.LogCaptureFixture)
             raise NoGatewayError("enough")
         return []
 
-    sleeps, pin = Sleeps(), Pin(bytes(32), bytes(32))
+    sleeps = Sleeps()
+    pin = Pin(bytes(32), bytes(32))
     with pytest.raises(NoGatewayError):
         await keep_linked(later, worker_identity(), pin, Daemon(), rng=random.Random(1), sleep=sleeps)
     assert len(sleeps.waits_s) == 2 and "no gateway was found" in caplog.text
@@ -198,7 +202,8 @@ class Choke:
     """A TCP relay that can stop reading from the worker, as a full network would."""
 
     def __init__(self, port: int) -> None:
-        self.port, self.flowing = port, asyncio.Event()
+        self.port = port
+        self.flowing = asyncio.Event()
         self.flowing.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -246,7 +251,8 @@ async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) 
     async with serving(tmp_path) as gateway, choked(gateway) as (choke, address):
         async with running(gateway, daemon, addresses=[address]):
             await until(lambda: daemon.link)
-            link, sent = daemon.link, 0
+            link = daemon.link
+            sent = 0
             assert link is not None
             choke.flowing.clear()
             while link.writable and sent < 20_000:
@@ -262,7 +268,8 @@ async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) 
 
 
 PING = frame(9, masked=False)
-BEGIN, CONTINUE = frame(2, b"x", end=False, masked=False), frame(0, end=False, masked=False)
+BEGIN = frame(2, b"x", end=False, masked=False)
+CONTINUE = frame(0, end=False, masked=False)
 
 
 @pytest.fixture
@@ -301,7 +308,8 @@ class Eager(Seen):
 
 async def test_long_prompts_that_come_together_with_the_welcome_are_no_flood(tmp_path: Path) -> None:
     """They are more than an unproven peer may send; a busy worker, or one after a lost packet, reads all at once."""
-    daemon, seen = Daemon(), Eager()
+    daemon = Daemon()
+    seen = Eager()
     async with serving(tmp_path, seen=seen) as gateway:
         seen.links = gateway.links
         task = asyncio.create_task(linking(gateway, daemon))
@@ -317,7 +325,8 @@ async def test_a_linked_gateway_that_floods_is_left(tmp_path: Path, processed: C
     async with serving(tmp_path) as gateway:
         task = asyncio.create_task(linking(gateway, daemon))
         await until(lambda: daemon.link)
-        ws, before = gateway.links.workers()[0].wire.ws, processed[CLIENT]
+        ws = gateway.links.workers()[0].wire.ws
+        before = processed[CLIENT]
         await pour(ws, PING)
         await until(lambda: daemon.of("down"))
         assert daemon.of("down")[0] == ("flood",) and processed[CLIENT] - before < 200

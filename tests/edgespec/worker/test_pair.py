@@ -188,7 +188,9 @@ async def test_a_gateway_is_asked_again_only_when_it_had_no_time(
 ) -> None:
     """Two addresses of one gateway count as one, so that one code is not tried twice."""
     monkeypatch.setattr("edgespec.worker.pair.RETRIES_S", (0.01, 0.01, 0.01))
-    tls, asked, arrived = ServerKeyStore(tmp_path / "gateway").tls_identity(), [], list[int]()
+    tls = ServerKeyStore(tmp_path / "gateway").tls_identity()
+    asked = []
+    arrived = list[int]()
     made = ServerConnection.connection_made
     monkeypatch.setattr(ServerConnection, "connection_made", lambda *of: arrived.append(1) or made(*of))
 
@@ -256,7 +258,8 @@ async def run(race: Race, *attempts: Callable[[], Any]) -> float:
 
 
 async def test_the_next_attempt_starts_when_one_ends_or_the_stagger_is_over() -> None:
-    race, started = Race(stagger_s=30.0), list[int]()
+    race = Race(stagger_s=30.0)
+    started = list[int]()
 
     async def ends(number: int) -> None:
         started.append(number)
@@ -266,7 +269,9 @@ async def test_the_next_attempt_starts_when_one_ends_or_the_stagger_is_over() ->
 
 
 async def test_a_settled_race_ends_its_losers_and_starts_no_more() -> None:
-    race, ended, started = Race(stagger_s=0.01), list[str](), list[str]()
+    race = Race(stagger_s=0.01)
+    ended = list[str]()
+    started = list[str]()
 
     async def hangs() -> None:
         started.append("loser")

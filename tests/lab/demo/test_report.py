@@ -84,7 +84,8 @@ def test_one_text_that_differs_shows_in_the_verdict_and_in_the_table() -> None:
 def test_disturbed_prompts_count_only_where_there_are_no_others() -> None:
     noisy = prompt_runs(remote=99.0)
     noisy["plain"].others_share = 0.5
-    both, alone = table(prompt_runs(), noisy), table(noisy)
+    both = table(prompt_runs(), noisy)
+    alone = table(noisy)
     assert both.dropped == 1 and both.median("remote", lambda one: one.ms_per_token) == 15.0
     assert alone.dropped == 0 and alone.median("remote", lambda one: one.ms_per_token) == 99.0
 
@@ -126,7 +127,8 @@ class FakeRig:
     """Completions whose time follows from the policy, k, and whether the neighbour drafts."""
 
     def __init__(self, neighbour: FakeNeighbour) -> None:
-        self.neighbour, self.asked = neighbour, list[tuple[str, int, bool]]()
+        self.neighbour = neighbour
+        self.asked = list[tuple[str, int, bool]]()
 
     def pids(self) -> list[int]:
         return []

@@ -96,7 +96,8 @@ def test_what_followed_the_end_of_the_answer_is_not_taken_for_wrong() -> None:
 
 def test_the_comparison_begins_when_the_worker_had_read_the_prompt() -> None:
     named = frame(5, True, [0], [13], at=0.06)
-    early, late = answer([11], [12]), answer([13], [14], start=0.1)
+    early = answer([11], [12])
+    late = answer([13], [14], start=0.1)
     traced = Traced(made(*early, named, *late))
     assert traced.start.tokens == 2 and traced.tokens == 2, "0.06 s less half a round trip and a step is 0.05 s"
     assert traced.ms_per_token == pytest.approx((0.14 - 0.04) / 2 * 1000)

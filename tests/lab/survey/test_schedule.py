@@ -60,7 +60,8 @@ def test_retry_after_is_honoured_to_the_second() -> None:
 
 def test_a_refusing_endpoint_is_asked_more_rarely_until_it_answers() -> None:
     schedule = Schedule(["a"], 0.0, 1e9, 60.0, 0.0)
-    now, gaps = 0.0, []
+    now = 0.0
+    gaps = []
     for _ in range(8):
         schedule.due(now)
         schedule.finished("a", now, refused=True)

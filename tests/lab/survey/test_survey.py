@@ -35,7 +35,8 @@ async def survey(settings: SurveySettings, path: Path, watch: Callable[..., None
 @pytest.mark.claim("keys-and-prompts-are-in-no-sample")
 async def test_keys_and_prompts_are_in_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
-    server, path = ChatEndpoint(Reply), tmp_path / "s.jsonl"
+    server = ChatEndpoint(Reply)
+    path = tmp_path / "s.jsonl"
     async with serving(server):
         settings = settings_for(server, key="MY_KEY", count=2)
         await survey(settings, path, watch=lambda _: None)

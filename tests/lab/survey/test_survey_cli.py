@@ -48,7 +48,8 @@ async def test_three_endpoints_are_surveyed_interrupted_continued_and_reported(
 ) -> None:
     servers = [ChatEndpoint(lambda: Reply(wait_s=0.02)) for _ in range(2)] + [ChatEndpoint(lambda: Reply(status=500))]
     async with serving(*servers):
-        config, out = configuration(home, *servers, key="MY_KEY"), home / "s.jsonl"
+        config = configuration(home, *servers, key="MY_KEY")
+        out = home / "s.jsonl"
         command = ["--config", str(config), "--out", str(out), "--count", "2"]
         process = await started(*command, MY_KEY=SECRET)
         await until(lambda: out.exists() and len(read([out])) >= 3, timeout_s=30)

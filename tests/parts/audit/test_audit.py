@@ -97,7 +97,8 @@ def entry(number: int) -> Entry:
 
 @pytest.mark.claim("each-assignment-and-its-end-are-recorded")
 def test_files_are_the_owners_alone_and_bounded(tmp_path: Path) -> None:
-    path, limit = tmp_path / FILE_NAME, 2000
+    path = tmp_path / FILE_NAME
+    limit = 2000
     for number in range(200):
         append(path, [entry(number)], limit, keep=2)
     files = sorted(tmp_path.iterdir())

@@ -15,7 +15,8 @@ from tests.support.services import listed
 
 @pytest.mark.claim("a-worker-that-was-away-too-long-follows-nobody")
 async def test_a_worker_that_was_away_too_long_is_asked_to_pair_again(tmp_path: Path) -> None:
-    worker, keys = ServerKeyStore(tmp_path / "state"), ServerKeyStore(tmp_path / "gateway")
+    worker = ServerKeyStore(tmp_path / "state")
+    keys = ServerKeyStore(tmp_path / "gateway")
     first = keys.identity().public, keys.tls_identity().spki_hash
     keys.rotate_gateway()
     async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:

@@ -54,7 +54,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory, quantised_model: Path, dropped
         "policy.name": "wanspec",
     }
     folder = tmp_path_factory.mktemp("ui")
-    target, draft = str(quantised_model), str(dropped_model)
+    target = str(quantised_model)
+    draft = str(dropped_model)
     with Rig(folder, target, draft, None, engine="llamacpp", gateway_options=options).linked() as made:
         yield made
 
@@ -176,7 +177,8 @@ def test_hostile_text_is_text_and_foreign_pages_get_nothing(rig: Rig, page: Brow
 @contextmanager
 def four_running(rig: Rig, key: str) -> Iterator[None]:
     """Four completions, of which none may end before the block does; then they are broken off."""
-    ending, ended_by_itself = Event(), []
+    ending = Event()
+    ended_by_itself = []
 
     def one(number: int) -> None:
         body = {"messages": [{"role": "user", "content": f"Tell me {number} stories."}], "temperature": 0}

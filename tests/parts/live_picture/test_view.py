@@ -27,12 +27,14 @@ def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
     recorded = unseal(path.read_bytes())[0]
     player = Player(recorded)
     list(player.play())
-    usage, found = player.generation.usage, played(recorded)["events"]
+    usage = player.generation.usage
+    found = played(recorded)["events"]
     passes = [one for one in found if one["kind"] == "pass"]
     assert sum(len(one["tokens"]) for one in passes) == emitted(recorded.entries) == usage.completion_tokens
     assert len(passes) == usage.rounds
     for one in passes:
-        nodes, tokens = one["nodes"], one["tokens"]
+        nodes = one["nodes"]
+        tokens = one["tokens"]
         accepted = [node for node in nodes if node["fate"] == "accepted"]
         assert [node["text"] for node in accepted] == [token["text"].strip() for token in tokens[: len(accepted)]]
         assert all(node["parent"] <= row and 0 <= node["chance"] <= 1 for row, node in enumerate(nodes))

@@ -34,7 +34,9 @@ def collected() -> Iterator[tuple[Any, list[Any]]]:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    exporter, provider, found = InMemorySpanExporter(), otel.TracerProvider(), list[Any]()
+    exporter = InMemorySpanExporter()
+    provider = otel.TracerProvider()
+    found = list[Any]()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     yield provider, found
     found += exporter.get_finished_spans()

@@ -9,7 +9,9 @@ class Scripted(Source):
     """A source whose value a test sets; None: it cannot be read."""
 
     def __init__(self, name: str, value: float | None = 0.0, period_s: float = 0.25) -> None:
-        self.name, self.value, self.period_s = name, value, period_s
+        self.name = name
+        self.value = value
+        self.period_s = period_s
         self.reads = self.opened = self.closed = 0
 
     async def open(self) -> None:

@@ -18,7 +18,8 @@ from edgespec.parts.owner_signs.sources import Unavailable
 from tests.support.programs import require
 from tests.support.until import until
 
-LOGIND, NETWORK = "org.freedesktop.login1", "org.freedesktop.NetworkManager"
+LOGIND = "org.freedesktop.login1"
+NETWORK = "org.freedesktop.NetworkManager"
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path={path}</listen><auth>EXTERNAL</auth>
@@ -115,7 +116,8 @@ async def test_a_login_counts_at_its_signal(bus: Bus, services: Services) -> Non
 async def test_signals_of_other_senders_than_the_service_cause_no_call(bus: Bus, services: Services) -> None:
     source = Sessions(bus.address)
     await source.open()
-    other, asked = await MessageBus(bus.address).connect(), services.listed
+    other = await MessageBus(bus.address).connect()
+    asked = services.listed
     assert source._bus is not None
     for member in ("PropertiesChanged", "NameAcquired"):
         signal = Message.new_signal(DESK, "org.freedesktop.DBus.Properties", member)

@@ -43,10 +43,12 @@ def press(keyboard: int, program: int) -> None:
 async def silence(running: Running) -> float:
     """Monotonic time of the last change of the step count, once the gateway has the pause and no step follows."""
     drafter = running.service.daemon.drafter
-    passes, last = drafter.passes, time.monotonic()
+    passes = drafter.passes
+    last = time.monotonic()
     while running.paused_because != OWNER_FIRST or time.monotonic() < last + SILENT_S:
         if running.paused_because != OWNER_FIRST or drafter.passes != passes:
-            passes, last = drafter.passes, time.monotonic()
+            passes = drafter.passes
+            last = time.monotonic()
         await asyncio.sleep(0.002)
     return last
 

@@ -74,7 +74,8 @@ async def test_a_freed_model_is_loaded_before_the_worker_resumes(
     rule = OwnerSection(idle_s=0, model="free")
     async with serving_worker(tmp_path, [with_signs(rule, sign)]) as running:
         await running.drafts(1)
-        daemon, before = running.service.daemon, running.service.daemon.drafter
+        daemon = running.service.daemon
+        before = running.service.daemon.drafter
         sign.value = 1
         await until(lambda: not daemon.loaded)
         assert daemon.open_requests == 0

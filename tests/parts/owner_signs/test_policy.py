@@ -86,7 +86,8 @@ def test_it_wakes_when_the_hours_change() -> None:
 )
 def test_it_never_drafts_beside_its_owner(steps: list[tuple[float, float]], idle_s: float, free_after_s: float) -> None:
     presence = SteppingAside(OwnerPolicy(limits=LIMITS, idle_s=idle_s, free_after_s=free_after_s))
-    now, quiet_since = 0.0, -math.inf
+    now = 0.0
+    quiet_since = -math.inf
     looks = [presence.look(now, NOON, {})]
     for wait, cores in steps:
         now += wait

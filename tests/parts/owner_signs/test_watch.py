@@ -50,7 +50,8 @@ async def test_it_steps_aside_within_a_period_and_returns_after_the_idle_time() 
 
 @pytest.mark.driven
 async def test_a_source_that_is_not_there_is_off_with_its_reason_and_tried_again() -> None:
-    gpu, battery = Scripted("gpu", None), Scripted("battery", 0.0, period_s=1)
+    gpu = Scripted("gpu", None)
+    battery = Scripted("battery", 0.0, period_s=1)
     watch, seen, task = await watched(OwnerPolicy(limits={"gpu": 10, "battery": 1}), gpu, battery)
     assert watch.status()["sources"] == {"gpu": "off: there is none", "battery": 0.0}
     gpu.value = 50

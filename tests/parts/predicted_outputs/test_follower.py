@@ -57,7 +57,8 @@ def test_of_equal_places_the_next_one_is_taken() -> None:
 
 
 def test_a_single_token_is_looked_for_nearby_only() -> None:
-    near, far = TEXT[20 + WINDOW - 1], TEXT[20 + WINDOW + 1]
+    near = TEXT[20 + WINDOW - 1]
+    far = TEXT[20 + WINDOW + 1]
     assert followed(TEXT, [*TEXT[:20], near]).expected == near + 1
     assert followed(TEXT, [*TEXT[:20], far]).expected == TEXT[21]
 

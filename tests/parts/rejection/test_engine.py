@@ -27,7 +27,8 @@ from tools.lossless.statistics import Fit, chi_square
 pytestmark = pytest.mark.driven
 METHODS: Mapping[str, Method] = {**BUILT_IN, **{name: load() for name, load in PART.methods.items()}}
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-LENGTH, ANSWERS = 2, 600
+LENGTH = 2
+ANSWERS = 600
 """Tokens of a completion, and completions of a fit: enough for p < 1e-6 with each planted fault."""
 PLAIN = Sampling(temperature=1.2, top_k=4, seed=1)
 ENOUGH = 1e-4
@@ -36,7 +37,8 @@ ENOUGH = 1e-4
 @pytest.fixture
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh randomness is the same in each run."""
-    seeds, made = itertools.count(), np.random.default_rng
+    seeds = itertools.count()
+    made = np.random.default_rng
     monkeypatch.setattr(np.random, "default_rng", lambda *seed: made(*seed or ([5, next(seeds)],)))
 
 
@@ -132,7 +134,8 @@ async def make_brief(seeded: None) -> AsyncIterator[Make]:
 
 async def test_rejection_samples_the_distribution_without_the_end(make_brief: Make) -> None:
     engine = make_brief(None, TableDraft(model=Brief(right=0.5), leaves=4), policy="colocated-tree", k=2)
-    sampling, prompt = Sampling(temperature=1.2, top_k=4), [3, 1, 4]
+    sampling = Sampling(temperature=1.2, top_k=4)
+    prompt = [3, 1, 4]
     wanted = GenerationRequest(
         prompt, 2, sampling, min_tokens=2, ignore_eos=True, speculation=Speculation(verification="rejection")
     )

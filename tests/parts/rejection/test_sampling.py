@@ -32,7 +32,8 @@ def exact_output(p: np.ndarray, q: np.ndarray, width: int) -> np.ndarray:
     """
     result = np.zeros(len(p))
     for siblings in itertools.permutations(np.flatnonzero(q > 0).tolist(), min(width, int(np.count_nonzero(q)))):
-        probability, left = 1.0, q / q.sum()
+        probability = 1.0
+        left = q / q.sum()
         rest = p.copy()
         tested = q / q.sum()
         for x in siblings:
@@ -62,7 +63,8 @@ def test_the_algorithm_itself_is_exact(width: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_the_code_gives_the_targets_distribution(width: int) -> None:
-    n, r = 50_000, rejection(width)
+    n = 50_000
+    r = rejection(width)
     draft = r.draw(np.tile(Q, (n, 1)), width)
     counts = np.bincount(r.token(np.tile(P, (n, 1)), draft), minlength=6)
     expected = n * P[:5]
@@ -113,7 +115,8 @@ def test_a_sample_by_inversion_never_lands_on_probability_zero() -> None:
 
 
 def test_probabilities_from_elsewhere_are_refused() -> None:
-    r, p = rejection(), P[None, :]
+    r = rejection()
+    p = P[None, :]
     for foreign in (Proposal([1], [0.1], 0.5), (Q[None, :], np.array([[1]])), Q[None, :]):
         with pytest.raises(TypeError, match="drew itself"):
             r.token(p, foreign)
@@ -136,7 +139,9 @@ class Rows:
 
 def test_candidates_of_a_worker_in_the_same_tree_change_nothing() -> None:
     """Two tokens by walk, with one local sibling and one of a worker: the exact joint distribution."""
-    rng, n, vocab = np.random.default_rng(5), 4_000, 4
+    rng = np.random.default_rng(5)
+    n = 4_000
+    vocab = 4
     target = rng.normal(size=(vocab + 1, vocab)).astype(np.float32)
     draft_logits = rng.normal(size=vocab).astype(np.float32)
     chooser = RejectionChooser(Sampling(temperature=1.0), [0], np.random.default_rng(6))

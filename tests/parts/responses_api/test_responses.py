@@ -48,7 +48,8 @@ async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> N
     async with echo_gateway(tmp_path, engine=engine, more=lambda keys: [ROUTE]) as echo:
         async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key, max_retries=0) as client:
             events = [one async for one in await client.responses.create(model="echo", input=HELLO, stream=True)]
-    numbers, last = [one.sequence_number for one in events], events[-1]
+    numbers = [one.sequence_number for one in events]
+    last = events[-1]
     assert numbers == list(range(len(events))) and len(events) > 3
     assert last.type == "error" and last.code == "internal_error" and "reference" in last.message
 

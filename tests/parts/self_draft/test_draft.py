@@ -70,7 +70,8 @@ class Rows:
 
 def test_chains_branches_and_commits_give_the_logits_of_the_kept_layers(draft: SelfDraft, twin: Answer) -> None:
     model: DraftModel = draft  # mypy holds the signatures
-    committed, rank = list(PROMPT), Rows()
+    committed = list(PROMPT)
+    rank = Rows()
     model.open("r", committed)
     rounds = [((), (5,), (5, 6), (5, 9), (7,)), ((), (8,), (8, 8)), ((), (4,))]
     for paths, taken in zip(rounds, ([5, 9, 11], [8, 8], [4]), strict=True):
@@ -116,7 +117,8 @@ def test_requests_share_a_pass(draft: SelfDraft, twin: Answer) -> None:
     for path in ((), (5,)):
         for name in "ab":
             draft.catch_up(name, 1000)
-        before, rows = draft.passes, (Rows(), Rows())
+        before = draft.passes
+        rows = (Rows(), Rows())
         draft.draft([Asked("a", [path], 1, rows[0]), Asked("b", [path], 1, rows[1])])
         assert draft.passes <= before + 3
         for prompt, rank in zip((PROMPT, PROMPT[3:]), rows, strict=True):

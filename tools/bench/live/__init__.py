@@ -41,7 +41,8 @@ DEFAULT_ARMS = "plain,colocated,remote,ngram,llama-server,llama-server-draft,lla
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench live`."""
-    words, numbers = several(known(arms.FAMILIES, "arm")), several(number(int, 1, 16))
+    words = several(known(arms.FAMILIES, "arm"))
+    numbers = several(number(int, 1, 16))
     parser.add_argument("--arms", type=words, default=words(DEFAULT_ARMS), help=f"of {', '.join(arms.FAMILIES)}")
     parser.add_argument("--engine", choices=("torch", "llamacpp"), default="llamacpp", help="what computes our target")
     parser.add_argument("--target", choices=("plain", "deep"), default="deep", help="deep: a pass costs several times")
@@ -51,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", default="requantised", help=f"{', '.join(DRAFTS)}, or a GGUF file")
     parser.add_argument("--k", type=numbers, default=(1, 2, 3, 4, 6, 8), help="depths of co-located drafting")
     parser.add_argument("--peer-k", type=numbers, default=(2, 3, 4, 8), help="the peer's --spec-draft-n-max")
-    types, listed = several(known(arms.NGRAM_TYPES, "n-gram type")), ", ".join(arms.NGRAM_TYPES)
+    types = several(known(arms.NGRAM_TYPES, "n-gram type"))
+    listed = ", ".join(arms.NGRAM_TYPES)
     parser.add_argument("--ngram-types", type=types, default=("simple", "mod"), help=f"of {listed}")
     parser.add_argument(
         "--cores", type=several(number(int, 1, 2)), default=(1, 2), help="of each peer: 1, 2 or both settings"

@@ -128,7 +128,8 @@ def batches(prompts: Sequence[str], levels: Sequence[int], limit: int) -> list[t
             f"The levels need {needed} different prompts and --prompts has {len(set(prompts))}: "
             "lower --limit or --levels, or name a longer file."
         )
-    left, made = list(dict.fromkeys(prompts)), []
+    left = list(dict.fromkeys(prompts))
+    made = []
     for level, count in counts:
         for _ in range(count):
             made.append((level, left[:level]))

@@ -98,7 +98,11 @@ def _plain(answer: Answer) -> dict[str, Any]:
 
 def read(chunks: Iterable[tuple[float, Mapping[str, Any]]]) -> Answer:
     """One completion from its chunks, each with the second at which it came. Raises RigError where it is incomplete."""
-    text, arrivals, usage, timings, end = "", list[float](), dict[str, Any](), dict[str, Any](), 0.0
+    text = ""
+    arrivals = list[float]()
+    usage = dict[str, Any]()
+    timings = dict[str, Any]()
+    end = 0.0
     for at, chunk in chunks:
         if "error" in chunk:
             raise RigError(f"The server broke off a completion: {chunk['error']}")
@@ -107,7 +111,8 @@ def read(chunks: Iterable[tuple[float, Mapping[str, Any]]]) -> Answer:
             if piece := choice.get("delta", {}).get("content"):
                 text += piece
                 arrivals.append(at)
-        usage, timings = chunk.get("usage") or usage, chunk.get("timings") or timings
+        usage = chunk.get("usage") or usage
+        timings = chunk.get("timings") or timings
     if not usage or not arrivals:
         raise RigError("The server sent a completion without text or without its usage.")
     tokens = int(usage["completion_tokens"])
@@ -121,7 +126,8 @@ def _reported(usage: Mapping[str, Any], timings: Mapping[str, Any], tokens: int)
         server_ms = float(ours["timings_ms"]["decode"])
         own = {"passes": int(ours["rounds"]), "decoded": tokens}
         return own | {"server_ms": server_ms, "drafted": drafted, "accepted": accepted}
-    drafted, accepted = int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
+    drafted = int(timings.get("draft_n", 0))
+    accepted = int(timings.get("draft_n_accepted", 0))
     server_ms = float(timings.get("predicted_ms", 0.0))
     passes = tokens - accepted if timings else None  # each pass gives one token of the target's besides the accepted
     read = {"passes": passes, "decoded": tokens - 1}
@@ -157,7 +163,8 @@ class Runs:
 
     def ratio(self, arm: str, base: str, value: Value) -> list[float] | None:
         """Of an arm to another on the same prompts, with interval; None where they share no prompt."""
-        own, other = self.of(arm), self.of(base)
+        own = self.of(arm)
+        other = self.of(base)
         pairs = [pair for number in own.keys() & other.keys() for pair in _pairs(own[number], other[number])]
         return interval([value(one) / max(value(two), 1e-6) for one, two in pairs]) if pairs else None
 
@@ -224,7 +231,8 @@ def row(runs: Runs, arm: Arm, level: int) -> dict[str, Any]:
     own = runs.of(arm.name).values()
     every = [batch for batch in runs.batches if batch.arm == arm.name]
     answers = [one for batch in own for one in batch.answers]
-    ours, peer = "plain", next((one.name for one in runs.arms if one.peer and not one.spec), PEER)
+    ours = "plain"
+    peer = next((one.name for one in runs.arms if one.peer and not one.spec), PEER)
     passes = [one.passes for one in answers if one.passes]
     return {
         "clients": level,

@@ -99,8 +99,12 @@ class Systems:
         """All prompts at the same time. Raises RigError."""
         beside = self.neighbour if arm.shared else None
         with beside.drafting() if beside else contextlib.nullcontext():
-            load, pids, serving = os.getloadavg()[0], self.pids(), self.serving(arm)
-            ours, everyone, began = used_s(pids), machine_time_s(), time.monotonic()
+            load = os.getloadavg()[0]
+            pids = self.pids()
+            serving = self.serving(arm)
+            ours = used_s(pids)
+            everyone = machine_time_s()
+            began = time.monotonic()
             target, worker = (used_s([pid] if pid else []) for pid in serving)
             pool = ThreadPoolExecutor(len(prompts))
             answers = list(pool.map(lambda prompt: self._one(arm, prompt, max_tokens, began), prompts))
@@ -112,7 +116,8 @@ class Systems:
             )
         share = max(others, 0.0) / max(seconds, 0.01)
         found = Batch(arm.name, len(prompts), number, answers, seconds, share, load, neighbour=beside is not None)
-        found.target_core_s, found.worker_core_s = target, worker
+        found.target_core_s = target
+        found.worker_core_s = worker
         return found
 
     def serving(self, arm: Arm) -> tuple[int, int]:
@@ -134,7 +139,9 @@ class Systems:
         return answer
 
     def _rig(self, name: str, options: Mapping[str, Any]) -> Rig:
-        core, other, draft = self.cores[0], self.cores[-1], str(self.scene.draft)
+        core = self.cores[0]
+        other = self.cores[-1]
+        draft = str(self.scene.draft)
         return Rig(
             folder=self.folder / _file_name(name), target=str(self.scene.target), draft=draft,
             local_draft=options.get("local_draft.model", draft) or None, rtt_ms=self.scene.rtt_ms,
@@ -164,7 +171,8 @@ class Systems:
 
     def start_peer(self, arm: Arm) -> None:
         """A llama-server, until it is ready. Raises RigError with its last lines."""
-        port, cores = free_port(), ",".join(map(str, self.cores[: arm.cores]))
+        port = free_port()
+        cores = ",".join(map(str, self.cores[: arm.cores]))
         name = _file_name(arm.name)
         self.processes.start(name, ["taskset", "-c", cores, *self.scene.peer_command(arm, port)])
         self.processes.wait_for(name, lambda: healthy(port), LOAD_S)

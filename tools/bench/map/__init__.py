@@ -134,7 +134,8 @@ def _compared(kept: verbs.Kept, place: Place, scale: float) -> dict[str, Any]:
     """Ours ÷ the best chain, live and simulated."""
     gamma, _ = theory.best(place)
     line = chain(gamma)
-    ours, base = _live(kept, OURS, place, scale), _live(kept, line, place, scale)
+    ours = _live(kept, OURS, place, scale)
+    base = _live(kept, line, place, scale)
     simulated = _simulated(kept, OURS, place)["rate"] / _simulated(kept, line, place)["rate"]
     ratio = ours["rate"] / base["rate"]
     return {
@@ -146,7 +147,9 @@ def _compared(kept: verbs.Kept, place: Place, scale: float) -> dict[str, Any]:
 
 def _capacity(kept: verbs.Kept, gamma: int, ours: Place, ways: Sequence[str]) -> dict[str, Any]:
     """Ours beside co-located speculation with γ at saturation: clients and rates of each."""
-    full, law, scale = theory.saturated(ours, gamma), theory.capacity(ours, gamma), scale_of(ours)
+    full = theory.saturated(ours, gamma)
+    law = theory.capacity(ours, gamma)
+    scale = scale_of(ours)
     base = replace(ours, clients=full)
     found: dict[str, Any] = {
         "gamma": gamma, "law": round(law, 3), "clients": [full, ours.clients], "limit": ours.limit,

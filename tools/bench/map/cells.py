@@ -105,7 +105,8 @@ def cell(place: Place, base: dict[str, Any], ours: dict[str, float]) -> dict[str
     }
 
 
-WINS, KEPT = 1.05, 0.98
+WINS = 1.05
+KEPT = 0.98
 """Ours ÷ another arm from which on it wins, and below which it loses."""
 
 

@@ -20,8 +20,10 @@ from typing import Any
 from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec_lab.sim.live.setting import Setting
 
-TARGET_MS, DRAFT_MS = 10.34, 3.73
-LIMIT_ROWS, LIMIT_ROWS_16_BITS = 74, 295
+TARGET_MS = 10.34
+DRAFT_MS = 3.73
+LIMIT_ROWS = 74
+LIMIT_ROWS_16_BITS = 295
 MAX_ROWS = 4096
 LEAVES = 16
 SPREAD: dict[str, Any] = {"spread": 2.2, "entropy_match": 0.3, "entropy_miss": 1.2}

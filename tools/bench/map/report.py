@@ -112,7 +112,8 @@ def draw(report: Mapping[str, Any], out: Path) -> None:
         shown = axes.imshow(grid, origin="lower", cmap="RdBu", vmin=0.5, vmax=1.5, aspect="auto")
         for y, line in enumerate(grid):
             for x, value in enumerate(line):
-                shown_as, colour = "" if math.isnan(value) else f"{value:.2f}", "white" if value > READABLE else "black"
+                shown_as = "" if math.isnan(value) else f"{value:.2f}"
+                colour = "white" if value > READABLE else "black"
                 axes.text(x, y, shown_as, ha="center", va="center", fontsize=7, color=colour)
         axes.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
         axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])

@@ -86,7 +86,8 @@ def commands(line: str) -> Iterator[list[str]]:
 
 def verb_path(words: Sequence[str]) -> tuple[str, ...]:
     """Program, verb and further verbs of a command."""
-    parser, path = PROGRAMS.get(words[0]), [words[0]]
+    parser = PROGRAMS.get(words[0])
+    path = [words[0]]
     for word in words[1:]:
         if parser is None or not WORD.match(word) or word not in verbs_of(parser):
             break

@@ -19,7 +19,8 @@ from edgespec.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 Versions = Literal["newest", "locked", "lowest"]
-COMMAND_S, START_S = 600.0, 300.0
+COMMAND_S = 600.0
+START_S = 300.0
 """Time for one command, and for a daemon to get ready, on a busy machine."""
 
 

@@ -98,7 +98,8 @@ def operate(gateway: Place) -> None:
 
 def with_worker(worker: Place, gateway: Place, at: dict[str, Any], client: ChatClient) -> None:
     """A worker is paired, drafts, relays a peer, is revoked, and forgets its gateway."""
-    address, peer_port = f"wss://127.0.0.1:{at['link']['port']}", free_port()
+    address = f"wss://127.0.0.1:{at['link']['port']}"
+    peer_port = free_port()
     with offered(gateway, "cloud-gateway", "pair", "--group", "default") as code:
         paired = worker.json("edgespec", "pair", address, code)
     relaying = {"peers.listen": "true", "peers.host": "127.0.0.1", "peers.port": peer_port, "relay.offer": "true"}

@@ -13,7 +13,9 @@ from tools.parts.rejection.mutants import MUTANTS
 from tools.parts.rejection.trials import DRAFTERS, SOURCES
 
 NAME = "rejection"
-CHAIN, TREE, LOOP = "rejection-chain", "rejection-tree", "rejection-loop"
+CHAIN = "rejection-chain"
+TREE = "rejection-tree"
+LOOP = "rejection-loop"
 LOOP_SHARE = 32
 """A case of the gateway's own loop has so many times fewer trials: it makes one answer at a time."""
 
@@ -45,7 +47,8 @@ def run(case: Case, scene: Scene, rule: Sampling, trials: int, rng: np.random.Ge
         answers = np.array([under_test.replay(scene, rule, case.siblings, rng, *more) for _ in range(trials)])
         return Result(case, trials, fit(scene, rule, answers), 0.0)
 
-    rejection, hits = Rejection(rng), 0
+    rejection = Rejection(rng)
+    hits = 0
     parts: list[Answers] = []
     for size in chunks(trials):
         tokens, hit = under_test.steps(scene, rule, rejection, DRAFTERS[case.drafter], size, case.siblings)

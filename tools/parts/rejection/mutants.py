@@ -58,7 +58,8 @@ class QNotRenormalised(Rejection):
     """q without the rejected sibling keeps its smaller mass, so that later siblings are accepted too often."""
 
     def without(self, q: Floats, tokens: Tokens) -> Floats:
-        left, trials = q.copy(), np.flatnonzero(tokens != NONE)
+        left = q.copy()
+        trials = np.flatnonzero(tokens != NONE)
         left[trials, tokens[trials]] = 0
         return left
 

@@ -56,12 +56,14 @@ def steps(
     committed = np.zeros(trials, np.int64)
     hits = 0
     for depth in range(scene.length):
-        p, q = np.empty((trials, len(scene.tokens))), np.empty((trials, len(scene.tokens)))
+        p = np.empty((trials, len(scene.tokens)))
+        q = np.empty((trials, len(scene.tokens)))
         for path, members in by_path(tokens[:, :depth]):
             p[members] = target = _distribution(scene, scene.logits(path), rule, path)
             q[members] = draft(target, _distribution(scene, scene.draft_logits(path), rule, path))
         drafted = depth - committed < DEPTH
-        here, bonus = np.flatnonzero(drafted), np.flatnonzero(~drafted)
+        here = np.flatnonzero(drafted)
+        bonus = np.flatnonzero(~drafted)
         local = rejection.draw(q[here], width)
         chosen = rejection.token(p[here], local)
         matched = (local.siblings == chosen[:, None]).any(axis=1)
@@ -83,7 +85,8 @@ def lookup(scene: Scene, committed: Path) -> Sequence[Suggestion]:
 
 def answers(scene: Scene, committed: Path) -> Sequence[Suggestion]:
     """What the source `answers` suggests of eight random answers to the prompt."""
-    source, rng = Answers(scene.prompt), np.random.default_rng(2)
+    source = Answers(scene.prompt)
+    rng = np.random.default_rng(2)
     for _ in range(8):
         source.add(rng.choice(scene.tokens, scene.length).tolist())
     source.committed([*scene.prompt, *committed])
@@ -117,7 +120,9 @@ def replay(
 
 
 def _drawn_tree(scene: Scene, chooser: RejectionChooser, committed: Path, width: int) -> FlatTree:
-    tokens, parents, depths = [-1], [-1], [0]
+    tokens = [-1]
+    parents = [-1]
+    depths = [0]
     paths: list[Path] = [()]
     row = 0
     while row < len(tokens) and depths[row] < DEPTH:
@@ -132,7 +137,9 @@ def _drawn_tree(scene: Scene, chooser: RejectionChooser, committed: Path, width:
 
 def _together(drawn: FlatTree, suggestions: Sequence[Suggestion]) -> FlatTree:
     """The tree with the suggestions in it; one that was drawn too is the same row."""
-    tokens, parents, depths = list(drawn.tokens), list(drawn.parents), list(drawn.depths)
+    tokens = list(drawn.tokens)
+    parents = list(drawn.parents)
+    depths = list(drawn.depths)
     row_of = {(parent, token): row for row, (parent, token) in enumerate(zip(parents, tokens))}
     rows: list[int] = []
     for one in suggestions:

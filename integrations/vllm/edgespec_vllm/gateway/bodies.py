@@ -96,7 +96,8 @@ def body(
     request: GenerationRequest, model: ServedModel, name: str, eos: frozenset[int], *, drafted: bool, tag: str
 ) -> dict[str, Any]:
     """The request; `name`: the model's at vLLM; `drafted`: whether workers may see it."""
-    sampling, room = request.sampling, model.context - len(request.tokens)
+    sampling = request.sampling
+    room = model.context - len(request.tokens)
     found: dict[str, Any] = {
         "model": name, "prompt": list(request.tokens), "max_tokens": min(request.max_tokens, room), "stream": True,
         "return_token_ids": True, "add_special_tokens": False, "temperature": sampling.temperature,

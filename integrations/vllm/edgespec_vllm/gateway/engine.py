@@ -35,7 +35,10 @@ class Completion:
     """One request, from its arrival to its end."""
 
     def __init__(self, request: GenerationRequest, tag: str, usage: Usage, frames: FrameLedger, now: float) -> None:
-        self.request, self.tag, self.usage, self.frames = request, tag, usage, frames
+        self.request = request
+        self.tag = tag
+        self.usage = usage
+        self.frames = frames
         usage.frames = frames.counts
         self.stream = Stream(lambda: None)
         self.task: asyncio.Task[None] | None = None
@@ -53,8 +56,13 @@ class VllmEngine(Ledger):
         books: Sequence[PromptBook] = (),
     ) -> None:  # fmt: skip
         """`drafts`: whether vLLM verifies those of workers; `books`: of the parts."""
-        self.stats, self._server, self._model, self._eos = Stats(), server, model, eos
-        self._slots, self._drafts, self._books = slots, drafts, books
+        self.stats = Stats()
+        self._server = server
+        self._model = model
+        self._eos = eos
+        self._slots = slots
+        self._drafts = drafts
+        self._books = books
         self.name = model.id
         """Of the model at vLLM."""
         self._queue: Waiting[Completion] = Waiting(queue_limit)
@@ -132,10 +140,12 @@ class VllmEngine(Ledger):
             pass
         except RefusedError as problem:
             log.warning("vLLM answered with %s", problem)
-            finish, refusal = "error", problem.error
+            finish = "error"
+            refusal = problem.error
         except UpstreamError as problem:
             log.error("vLLM sent %s", problem)
-            finish, refusal = "error", bodies.failed()
+            finish = "error"
+            refusal = bodies.failed()
         except (aiohttp.ClientError, OSError, ValueError) as problem:  # it has ended
             log.warning("a completion ended with its connection to vLLM: %s", type(problem).__name__)
             error = STOPPED
@@ -143,7 +153,8 @@ class VllmEngine(Ledger):
 
     async def _generate(self, one: Completion) -> Finish:
         """Raises RefusedError, UpstreamError, aiohttp.ClientError."""
-        request, reason = one.request, None
+        request = one.request
+        reason = None
         drafted = self._drafts and request.speculation.offload != "never" and bool(request.groups)
         sent = bodies.body(request, self._model, self.name, self._eos, drafted=drafted, tag=one.tag)
         async with self._server.post("/v1/completions", sent) as response:
@@ -174,12 +185,15 @@ class VllmEngine(Ledger):
         self.stats.tokens += tokens
 
     def _ended(self, one: Completion, done: DoneEvent) -> None:
-        now, times = time.monotonic(), one.usage.times
+        now = time.monotonic()
+        times = one.usage.times
         del self._running[one.tag]
         self._queue.ended(one)
         first = one.first_token or now
-        times.queued_s, times.prefill_s = one.began - one.submitted, first - one.began
-        times.decode_s, times.total_s = now - first, now - one.began
+        times.queued_s = one.began - one.submitted
+        times.prefill_s = first - one.began
+        times.decode_s = now - first
+        times.total_s = now - one.began
         self.stats.add(one.usage)
         one.stream.push(done)
         self._fill()

@@ -79,11 +79,15 @@ class VllmGateway(Gateway):
         from cloud_gateway.models.text import Text
 
         self.starting("loading the tokenizer and grammars")
-        path, settings = plan.path, self.settings
-        config, tokenizer, digest = json_object(path / "config.json"), load_tokenizer(path), hf_vocabulary(path).digest
+        path = plan.path
+        settings = self.settings
+        config = json_object(path / "config.json")
+        tokenizer = load_tokenizer(path)
+        digest = hf_vocabulary(path).digest
         text_config = config.get("text_config")
         vocab_size = int((text_config if isinstance(text_config, dict) else config)["vocab_size"])
-        self._eos, self._tokenizer = ends(path, config), tokenizer
+        self._eos = ends(path, config)
+        self._tokenizer = tokenizer
         made_by = fingerprint(folder_digest(path), digest.hex(), settings.target.engine, *choices(settings))
         served = ServedModel(path.name, int(path.stat().st_mtime), settings.target.context, vocab_size, made_by)
         grammars = cast(Grammars, SentGrammars(Grammars(tokenizer, vocab_size, self._eos)))
@@ -128,7 +132,8 @@ class VllmGateway(Gateway):
 
 def arguments(settings: GatewaySettings, command: str, socket: Path, *, drafts: bool) -> list[str]:
     """The child's command line; a script of the operator's that calls vLLM may add to it."""
-    target, path = settings.target, str(resolve_model(settings.target.model))
+    target = settings.target
+    path = str(resolve_model(settings.target.model))
     found = [
         command, "serve", path, "--uds", str(socket), "--max-model-len", str(target.context),
         "--max-num-seqs", str(target.slots), "--dtype", target.dtype, "--disable-uvicorn-access-log",
@@ -154,7 +159,8 @@ def name_of(listed: Any, context: int) -> str:
     """The model's name at vLLM. Raises ModelError if its context is too short."""
     try:
         first = listed["data"][0]
-        name, longest = str(first["id"]), int(first["max_model_len"])
+        name = str(first["id"])
+        longest = int(first["max_model_len"])
     except (KeyError, IndexError, TypeError, ValueError):
         raise ModelError("vLLM names no model.") from None
     if longest < context:

@@ -32,7 +32,8 @@ SMOOTHING = 0.2
 FIRST_CALL = 1.5
 """Time of a first call, in tokens of a stream, before one was measured: it is tried if a draft is good."""
 CALL_SMOOTHING = 0.5
-FORGET_AFTER, FORGET = 64, 0.9
+FORGET_AFTER = 64
+FORGET = 0.9
 """After so many looks at candidates that no call was worth, calls are taken to be so much cheaper: vLLM may have become
 idle. A call that still does not pay costs some tokens' time in several hundred."""
 

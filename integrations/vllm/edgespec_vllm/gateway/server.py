@@ -24,7 +24,9 @@ KEY = "VLLM_API_KEY"
 """The environment variable with vLLM's API key: a random one for a child, the operator's for one elsewhere."""
 RETRY_S = (1.0, 60.0)
 """Shortest and longest wait before a child is started again; one that has served for longer starts over."""
-POLL_S, HEALTH_S, END_S = 1.0, 10.0, 20.0
+POLL_S = 1.0
+HEALTH_S = 10.0
+END_S = 20.0
 """Between two looks at `/health`; for its answer; for a child to end by itself."""
 TAIL = 4
 """Last lines of a child's output in the error about its end."""
@@ -38,7 +40,9 @@ class Server:
 
     def __init__(self, url: str = "", command: Sequence[str] = (), socket: Path | None = None, **env: str) -> None:
         """Either `url`, or `command` of a child that listens on `socket`, with further variables `env`."""
-        self._command, self._socket, self._env = list(command), socket, env
+        self._command = list(command)
+        self._socket = socket
+        self._env = env
         self._key = os.environ.get(KEY, "") if url else secrets.token_urlsafe(32)
         self._base = url.rstrip("/") or "http://vllm"
         self._session: aiohttp.ClientSession | None = None
@@ -106,7 +110,8 @@ class Server:
             raise ModelError(f"vLLM does not answer {path} as expected ({type(error).__name__}).") from error
 
     async def _keep_running(self) -> None:
-        loop, wait_s = asyncio.get_running_loop(), RETRY_S[0]
+        loop = asyncio.get_running_loop()
+        wait_s = RETRY_S[0]
         while True:
             began = loop.time()
             try:

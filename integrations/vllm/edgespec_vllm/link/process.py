@@ -51,7 +51,8 @@ class LinkProcess:
 
     async def run(self) -> None:
         """Serves until SIGTERM, SIGINT or SIGHUP. Raises AddressError."""
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
         loop.set_exception_handler(logs.loop_failed)
         on_stop_signals(lambda sig: stop.set())
         self.streams = self.links.inbox = Streams(self.links, loop.time)

@@ -96,7 +96,8 @@ class BoardServer:
         self.path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        engine, frames = _Connection(writer), messages.Frames()
+        engine = _Connection(writer)
+        frames = messages.Frames()
         self._open[writer] = asyncio.current_task()
         try:
             while data := await reader.read(1 << 16):

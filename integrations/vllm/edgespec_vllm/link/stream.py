@@ -11,7 +11,8 @@ from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, Sampling
 from edgespec_vllm.messages import PASS_NODES, Chain, FromLink, Opened, nodes_of
 
-WINDOW, WORTH = 64, 1 / 8
+WINDOW = 64
+WORTH = 1 / 8
 """Of so many candidates verified for a request at least this share must be accepted: with four requests on a CPU a row
 that is refused takes 12 to 17 % of a token's time (dev/decisions/130-vllm.md)."""
 

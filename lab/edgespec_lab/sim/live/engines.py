@@ -47,7 +47,8 @@ class Sleeper:
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._clock, self._sleep = clock, sleep
+        self._clock = clock
+        self._sleep = sleep
         self._late_s = START_LATE_S
         self.errors: deque[float] = deque(maxlen=REMEMBERED)
         """Seconds between the latest moments asked for and the returns."""
@@ -81,7 +82,8 @@ class Answer:
     """One request: `position` is that of the last committed token in the process, the prompt's last being 0."""
 
     def __init__(self, process: TokenProcess) -> None:
-        self.process, self.position = process, 0
+        self.process = process
+        self.position = 0
 
     def after(self, path: TokenPath) -> Proposal:
         """What the draft says after these tokens below the committed ones."""
@@ -111,10 +113,16 @@ class SleepingRows:
 class SleepingTarget:
     """A `Target` whose passes take as long as the curve says, over the rows of all ready requests together."""
 
-    vocab_size, context, slots, eos, kv_tokens = VOCABULARY, CONTEXT, 256, frozenset[int](), sys.maxsize
+    vocab_size = VOCABULARY
+    context = CONTEXT
+    slots = 256
+    eos = frozenset[int]()
+    kv_tokens = sys.maxsize
 
     def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
-        self._setting, self._verify, self._prefill_s = setting, setting.steps.verify, setting.prefill_ms / 1e3
+        self._setting = setting
+        self._verify = setting.steps.verify
+        self._prefill_s = setting.prefill_ms / 1e3
         self.sleeper = sleeper or Sleeper()
         self.passes: Sequence[Pass] = ()
         self.rows = 0
@@ -155,7 +163,8 @@ class SleepingTarget:
 class SleepingDraft:
     """A draft; it never has a backlog (WANSpec section 4.5: no measurable time)."""
 
-    leaves, together = 16, CONTEXT
+    leaves = 16
+    together = CONTEXT
 
     def __init__(self, setting: Setting, sleeper: Sleeps | None = None) -> None:
         self._curve = Curve({rows: ms / 1000 for rows, ms in setting.draft_ms.items()})
@@ -198,11 +207,17 @@ class SleepingDraft:
 class SleepingDrafter:
     """Stands in for the worker's llama.cpp (`edgespec.llamacpp.drafter.Drafter`)."""
 
-    vocab_size, context, prefill_batch, requests, together = VOCABULARY, CONTEXT, 8192, 8, CONTEXT
+    vocab_size = VOCABULARY
+    context = CONTEXT
+    prefill_batch = 8192
+    requests = 8
+    together = CONTEXT
 
     def __init__(self, setting: Setting) -> None:
         self.sequences = setting.sequences
-        self.name, self.tokenizer_digest, self.model_digest = "sleeping", setting.digest, setting.digest
+        self.name = "sleeping"
+        self.tokenizer_digest = setting.digest
+        self.model_digest = setting.digest
         self._model = SleepingDraft(setting)
         self.sleeper = self._model.sleeper
         self.rows = 0

@@ -73,7 +73,8 @@ class Gateway:
     """Engine and links. Lives on the event loop."""
 
     def __init__(self, setting: Setting, state: Path) -> None:
-        self._setting, store = setting, ServerKeyStore(state)
+        self._setting = setting
+        store = ServerKeyStore(state)
         self._tls = store.tls_identity()
         me = GatewayIdentity(store.identity(), "sleeps", self._tls.spki_hash, setting.digest)
         paired = PairedWorkers(store.folder)
@@ -101,7 +102,8 @@ class Gateway:
         async with asyncio.timeout(LINK_S):
             while load.workers and len(self._links.linked()) < self._setting.workers:  # noqa: ASYNC110 - as a rig does
                 await asyncio.sleep(0.01)
-        setting, clients = self._setting, len(load.seeds)
+        setting = self._setting
+        clients = len(load.seeds)
         speculation = Speculation(policy=load.policy, offload="auto" if load.workers else "never")
         self._tokens = 0
         start = await self._reading(0)
@@ -143,7 +145,9 @@ class Gateway:
 
     async def _read(self, seed: int, stream: Stream) -> Usage | None:
         """Counts a client's tokens. Raises RuntimeError where they are not the process's."""
-        wanted, position, usage = self._setting.process(seed).targets, 1, None
+        wanted = self._setting.process(seed).targets
+        position = 1
+        usage = None
         async for event in stream:
             if isinstance(event, TokensEvent):
                 if list(wanted[position : position + len(event.tokens)]) != list(event.tokens):

@@ -64,7 +64,8 @@ def arm_of(policy: str, draft: str = "") -> Arm:
         return Arm("adaptive, s=16", policy, WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32)
     if policy == "amusd":
         return Arm("amusd", policy, chain)
-    k, phis = config["run"]["k"], [made["phi"] for made in config["recorded"].values()]
+    k = config["run"]["k"]
+    phis = [made["phi"] for made in config["recorded"].values()]
     phi = phis[0] if draft else config["run"]["phi"]
     return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth=k)
 
@@ -72,11 +73,13 @@ def arm_of(policy: str, draft: str = "") -> Arm:
 def measure(arm: Arm, setting: Setting, answers: int, done: Callable[[], None]) -> dict[str, Any]:
     """One row: `answers` answers by the arm and by the reference in turns, in one set of processes. One more before
     them does not count, in either world: it fills caches, and the policy learns of link, steps and drafts."""
-    sim_arm, sim_base = _simulated(arm, setting, answers, setting.rtt_ms), _simulated(BASE, setting, answers, 0.0)
+    sim_arm = _simulated(arm, setting, answers, setting.rtt_ms)
+    sim_base = _simulated(BASE, setting, answers, 0.0)
     pairs: list[Pair] = []
     with tempfile.TemporaryDirectory() as folder, Stage(setting, Path(folder), setting.workers) as stage:
         for seed in range(answers + 1):
-            waited_s, began = stage.waited_s(), time.perf_counter()
+            waited_s = stage.waited_s()
+            began = time.perf_counter()
             base = stage.ask(Load([seed], setting.length, workers=False, policy=BASE.policy))
             found = stage.ask(Load([seed], setting.length))
             waited = (stage.waited_s() - waited_s) / (time.perf_counter() - began)
@@ -95,10 +98,12 @@ def _simulated(arm: Arm, setting: Setting, answers: int, rtt_ms: float) -> list[
 
 def _row(arm: Arm, setting: Setting, pairs: Sequence[Pair], workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ratios are medians over the answers; `sim_` begins the names of what was simulated."""
-    arms, sims = [pair.arm for pair in pairs], [pair.sim_arm for pair in pairs]
+    arms = [pair.arm for pair in pairs]
+    sims = [pair.sim_arm for pair in pairs]
     live = _ratios((p.ratio for p in pairs), (p.arm.draft_passes / p.base.draft_passes for p in pairs))
     sim = _ratios((p.sim_ratio for p in pairs), (p.sim_arm.local_passes / p.sim_base.local_passes for p in pairs))
-    rounds, sim_rounds = sum(one.passes for one in arms), sum(one.rounds for one in sims)
+    rounds = sum(one.passes for one in arms)
+    sim_rounds = sum(one.rounds for one in sims)
     steps = sum(worker["steps"] for worker in workers)
     return {
         "rtt_ms": setting.rtt_ms,
@@ -130,7 +135,8 @@ def _ratios(latency: Iterable[float], passes: Iterable[float]) -> dict[str, floa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m edgespec_lab.sim replay-live`."""
-    rtt, step = number(float, 0, 2000), number(float, 0.001, 10_000)
+    rtt = number(float, 0, 2000)
+    step = number(float, 0.001, 10_000)
     parser.add_argument("--rtt-ms", type=rtt, nargs="+", default=[15.0], help="round trips (default: 15)")
     parser.add_argument("--policy", choices=POLICIES, nargs="+", default=["wanspec", "adaptive"])
     parser.add_argument("--target-ms", type=step, help="a target pass (default: as the papers' settings have it)")

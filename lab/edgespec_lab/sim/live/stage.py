@@ -24,7 +24,8 @@ class Stage:
 
     def __init__(self, setting: Setting, folder: Path, workers: int) -> None:
         """`folder` takes keys, the setting and logs."""
-        self.setting, self._folder = setting, folder
+        self.setting = setting
+        self._folder = folder
         self._states = [folder / f"worker-{number}" for number in range(workers)]
         self._groups = [f"workers-{number}" for number in range(min(GROUPS, workers))]
         self._processes = Processes(folder, last=["gateway", "proxy"])
@@ -43,7 +44,8 @@ class Stage:
 
     def _start_all(self) -> None:
         """Pairing is skipped: each side's list gets the other's keys."""
-        setting, written = self.setting, str(self._folder / "setting.json")
+        setting = self.setting
+        written = str(self._folder / "setting.json")
         setting.write(self._folder / "setting.json")
         gateway = ServerKeyStore(self._folder / "gateway")
         workers = [ServerKeyStore(state) for state in self._states]

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from cloud_gateway.core.limits.cells import MEMORY_S, STEP, TURN_READINGS, WAIT_READINGS, Cells, Prices, Room
 from cloud_gateway.core.limits.turns import Turns
 
-CAPACITY, ROWS, PASS_S, READ_S = 1100, 17, 0.05, 0.001
+CAPACITY = 1100
+ROWS = 17
+PASS_S = 0.05
+READ_S = 0.001
 """Cells of the cache; seconds of a pass, and of reading a token."""
 LONGEST_TURN_S = (1 + TURN_READINGS) * CAPACITY * READ_S
 """Reading and turn of a request that fills the cache."""
@@ -119,7 +122,8 @@ requests = st.lists(
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(requests, st.integers(1, 8))
 def test_every_request_ends_whatever_others_ask_for(asked: list[tuple[str, int, int, int]], step: int) -> None:
-    gateway, todo = Gateway(), sorted(asked, key=lambda one: one[3])
+    gateway = Gateway()
+    todo = sorted(asked, key=lambda one: one[3])
     for turn in range(60_000):
         while todo and todo[0][3] <= turn:
             gateway.ask(*todo.pop(0)[:3])

@@ -114,7 +114,8 @@ def test_a_fault_costs_a_probation_that_is_forgiven_in_time() -> None:
 
 @pytest.mark.claim("a-worker-that-was-cut-off-for-its-fault-is-on-probation")
 def test_quick_ends_again_and_again_cost_ever_more_up_to_a_limit() -> None:
-    probation, lengths = Probation(), []
+    probation = Probation()
+    lengths = []
     for n in range(60):
         probation.ended("w", n * 1.0, by_its_fault=False)
         lengths.append(probation.length_s("w", n * 1.0))
@@ -123,7 +124,8 @@ def test_quick_ends_again_and_again_cost_ever_more_up_to_a_limit() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), max_size=40))
 def test_lengths_stay_within_their_bounds(ends: list[tuple[float, bool]]) -> None:
-    probation, now = Probation(), 0.0
+    probation = Probation()
+    now = 0.0
     for gap, fault in ends:
         now += gap
         probation.ended("w", now, by_its_fault=fault)

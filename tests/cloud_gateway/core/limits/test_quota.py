@@ -27,7 +27,8 @@ def test_answers_of_one_key_are_bounded_and_another_keys_are_not() -> None:
 
 def test_bytes_are_held_until_the_prompt_is_tokenised() -> None:
     quotas = Quotas(LIMITS)
-    first, second = quotas.enter("a"), quotas.enter("a")
+    first = quotas.enter("a")
+    second = quotas.enter("a")
     first.hold_bytes(60)
     with pytest.raises(ClientError):
         second.hold_bytes(41)
@@ -66,7 +67,8 @@ STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0,
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_when_all_requests_have_ended_nothing_is_held(steps: list[tuple[int, int, int, bool]]) -> None:
-    quotas, open_ = Quotas(LIMITS), []
+    quotas = Quotas(LIMITS)
+    open_ = []
     for answers, size, tokens, end in steps:
         try:
             visit = quotas.enter("a")

@@ -31,10 +31,12 @@ from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 
-TD, TT = 0.00373, 0.01034
+TD = 0.00373
+TT = 0.01034
 COSTS = Costs(lambda rows: TT, TD, batch_backlog_s=0.01)
 NO_LOCAL = Costs(lambda rows: TT)
-LATENCY, OFFLOAD = PolicySettings(prefer="latency"), PolicySettings(prefer="offload")
+LATENCY = PolicySettings(prefer="latency")
+OFFLOAD = PolicySettings(prefer="offload")
 
 
 def link(rtt_s: float, *, ready: bool = True) -> LinkView:
@@ -59,7 +61,8 @@ def why_not_local(policy: Adaptive) -> str | None:
 
 
 def test_it_waits_for_what_is_about_to_come() -> None:
-    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
+    policy = Adaptive(OFFLOAD)
+    tree = CandidateTree([1, 2])
     decide(policy, tree, 0.02)
     policy.received(Merged(known=1, reached=2), 0.001)
     action = decide(policy, tree, 0.02, now=0.001 + TD - 0.0005)
@@ -67,7 +70,8 @@ def test_it_waits_for_what_is_about_to_come() -> None:
 
 
 def test_nothing_is_waited_for_at_the_end_of_the_answer() -> None:
-    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
+    policy = Adaptive(OFFLOAD)
+    tree = CandidateTree([1, 2])
     last = Costs(lambda rows: TT, remaining=1)
     decide(policy, tree, 0.02)
     policy.received(Merged(known=1, reached=1), 0.001)
@@ -75,7 +79,8 @@ def test_nothing_is_waited_for_at_the_end_of_the_answer() -> None:
 
 
 def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    policy = Adaptive(LATENCY)
+    tree = CandidateTree([1, 2])
     first = decide(policy, tree, 0.1)
     assert isinstance(first, Draft) and list(first.leaves) == [tree.root] and first.width == 4
     for i, chance in enumerate((0.8, 0.1, 0.05, 0.02)):
@@ -86,7 +91,8 @@ def test_a_long_stall_is_bridged_by_local_passes_over_the_likeliest_leaves() -> 
 
 
 def test_a_completion_slower_than_without_drafts_even_under_offload() -> None:
-    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
+    policy = Adaptive(OFFLOAD)
+    tree = CandidateTree([1, 2])
     for token in range(3):
         assert not isinstance(decide(policy, tree, 0.3, now=1.5 * TT * token), Draft) and policy.why is None
         tree.advance([3])
@@ -107,8 +113,10 @@ def test_a_backlog_is_priced_over_the_tokens_that_remain() -> None:
 
 def test_a_wait_is_used_to_read_until_the_frame_is_due() -> None:
     """A target of 100 ms, a worker whose frame is due in 29, and a local draft that is wanted."""
-    target_s, step_s = 0.1, 0.006
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    target_s = 0.1
+    step_s = 0.006
+    policy = Adaptive(LATENCY)
+    tree = CandidateTree([1, 2])
     near = LinkView(0.02, 0.02, step_s, ready=True)
     policy.completion.wants_run = True
     costs = Costs(lambda rows: target_s, step_s, 4.0, 0.1, local_token_s=0.002, remaining=8)
@@ -138,7 +146,9 @@ def test_a_reason_is_given_where_the_local_draft_is_not_asked(
 
 def test_asked_again_it_judges_what_is_possible_alone_as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a step for fewer requests is not its cost if all draft."""
-    policy, tree, judged = Adaptive(), CandidateTree([1, 2]), list[Costs]()
+    policy = Adaptive()
+    tree = CandidateTree([1, 2])
+    judged = list[Costs]()
     monkeypatch.setattr(Guard, "choose", lambda guard, costs, *_, **__: judged.append(costs))
     costs = Costs(lambda rows: TT, TD / 4, sharers=3, together=3)
     decide(policy, tree, 0.1, costs=costs)
@@ -149,7 +159,8 @@ def test_asked_again_it_judges_what_is_possible_alone_as_at_first(monkeypatch: p
 
 
 def test_the_reason_follows_the_rounds() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    policy = Adaptive(LATENCY)
+    tree = CandidateTree([1, 2])
     decide(policy, tree, 0.1, costs=Costs(lambda rows: TT, 2 * TT))
     assert why_not_local(policy) is not None
     assert isinstance(decide(policy, tree, 0.1), Draft) and why_not_local(policy) is None
@@ -160,7 +171,8 @@ def test_the_reason_follows_the_rounds() -> None:
 
 
 def test_candidates_of_a_source_that_are_dear_to_read_are_a_reason() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    policy = Adaptive(LATENCY)
+    tree = CandidateTree([1, 2])
     for token, chance in ((5, 0.95), (6, 0.02), (7, 0.01), (8, 0.01)):
         tree.add_local(tree.root, token, -math.log(chance), 0.3)
     assert isinstance(decide(policy, tree, None, costs=replace(COSTS, local_token_s=0.5)), Verify)
@@ -200,7 +212,8 @@ def test_quick_rounds_of_other_sources_do_not_end_local_runs(helped: bool) -> No
 
 
 def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:
-    policy, tree = Adaptive(LATENCY), CandidateTree([1, 2])
+    policy = Adaptive(LATENCY)
+    tree = CandidateTree([1, 2])
     quick = replace(COSTS, local_step_s=TT / 10)
     near = LinkView(0.001, 0.001, TT / 100, ready=True)
     policy.decide(tree, near, quick, 0.0)
@@ -210,7 +223,8 @@ def test_a_worker_whose_candidates_are_about_to_come_is_a_reason() -> None:
 
 
 def test_a_pass_waits_for_a_frame_that_is_nearly_there_and_for_no_other() -> None:
-    policy, tree = Adaptive(OFFLOAD), CandidateTree([1, 2])
+    policy = Adaptive(OFFLOAD)
+    tree = CandidateTree([1, 2])
     slow = LinkView(0.02, 0.02, TT, ready=True)
     decide(policy, tree, 0.02)
     chain(tree, 0.9)
@@ -240,7 +254,9 @@ def test_a_prompt_is_read_ahead_where_that_pays_over_the_tokens_to_come() -> Non
 
 def modes(*, paused: bool) -> list[str]:
     """The guard's, over twelve rounds of one token as fast as plain decoding, a second of reading before each."""
-    adaptive, tree, reading_s = Adaptive(), CandidateTree([3]), 0.0
+    adaptive = Adaptive()
+    tree = CandidateTree([3])
+    reading_s = 0.0
     found: list[str] = []
     for number in range(12):
         now = number * (TT + 1.0)
@@ -259,11 +275,16 @@ def test_the_reading_of_other_prompts_is_not_the_workers_fault() -> None:
 
 def local_share(prefer: Literal["latency", "balanced", "offload"]) -> float:
     """Local passes over those of co-located k = 2, with a worker that is silent and rounds too fast for the guard."""
-    policy, tree, now, passes, reference = Adaptive(PolicySettings(prefer=prefer)), CandidateTree([1, 2]), 0.0, 0, 0.0
+    policy = Adaptive(PolicySettings(prefer=prefer))
+    tree = CandidateTree([1, 2])
+    now = 0.0
+    passes = 0
+    reference = 0.0
     for _ in range(40):
         leaf = tree.root
         while isinstance(decide(policy, tree, 0.1, now), Draft):
-            leaf, passes = tree.add_local(leaf, 5, -math.log(0.8), 0.3), passes + 1
+            leaf = tree.add_local(leaf, 5, -math.log(0.8), 0.3)
+            passes = passes + 1
         tokens = leaf.position - tree.root.position + 1
         now += 0.54 * TT * tokens
         tree.advance([5] * tokens)
@@ -297,7 +318,8 @@ def test_of_a_shared_pass_the_budget_pays_the_requests_part() -> None:
 
 
 def test_a_pass_that_is_not_made_costs_nothing() -> None:
-    policy, tree = with_credit(0.5), CandidateTree([1, 2])
+    policy = with_credit(0.5)
+    tree = CandidateTree([1, 2])
     for _ in range(6):
         assert isinstance(decide(policy, tree, 0.1, costs=COMPANY), Draft)
         assert (policy.completion.passes, policy.fallbacks) == (1, 1)
@@ -308,7 +330,8 @@ def test_a_pass_that_is_not_made_costs_nothing() -> None:
 
 
 def test_it_drafts_again_below_what_a_draft_agrees_with() -> None:
-    policy, tree = Adaptive(LATENCY), suggested(0.3, 0.3, 0.3)
+    policy = Adaptive(LATENCY)
+    tree = suggested(0.3, 0.3, 0.3)
     costs = replace(COSTS, local_step_s=TT / 5)
     assert decide(policy, tree, None, costs=costs) == Draft((tree.root,), 4)
     agreed = tree.add_local(tree.root, 5, -math.log(0.95), 0.1)
@@ -322,7 +345,8 @@ LINK = LinkView(0.02, 0.02, 0.004, ready=True)
 
 def taught(tokens: int = 60) -> Adaptive:
     """A policy after an answer whose worker was always wrong."""
-    policy, tree = Adaptive(), CandidateTree([1, 2])
+    policy = Adaptive()
+    tree = CandidateTree([1, 2])
     for i in range(tokens):
         policy.decide(tree, LINK, STEADY, 0.03 * i)
         tree.advance([7])
@@ -333,7 +357,8 @@ def taught(tokens: int = 60) -> Adaptive:
 
 def test_a_resumed_policy_decides_as_one_whose_state_was_written_down() -> None:
     state = taught().state()
-    first, second = make(PolicySettings(), state), make(PolicySettings(), json.loads(json.dumps(state)))
+    first = make(PolicySettings(), state)
+    second = make(PolicySettings(), json.loads(json.dumps(state)))
     tree = CandidateTree([1, 2])
     assert [one.decide(tree, LINK, STEADY, 0.0) for one in (first, second)] == [
         first.decide(tree, LINK, STEADY, 0.0)
@@ -349,7 +374,8 @@ def test_a_state_of_another_version_is_refused_by_name() -> None:
 
 
 def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
-    fresh, resumed = Adaptive(), Adaptive()
+    fresh = Adaptive()
+    resumed = Adaptive()
     resumed.resume(taught().state())
     assert resumed.worker.stay_rate < 0.6 < fresh.worker.stay_rate
     assert resumed.tree_model.worker.match < 0.2 < fresh.tree_model.worker.match
@@ -357,7 +383,8 @@ def test_a_worker_that_was_wrong_is_not_waited_for_by_the_next_answer() -> None:
 
 
 def test_what_is_carried_is_bounded() -> None:
-    short, long = taught(100).state(), taught(1000).state()
+    short = taught(100).state()
+    long = taught(1000).state()
     assert {name: len(values) for name, values in short.items()} == {name: len(values) for name, values in long.items()}
     assert max(long["worker hits"]) <= TUNING.first_interval
     assert max(long["worker"][1:]) <= TUNING.first_interval
@@ -368,7 +395,8 @@ def test_policies_that_learn_nothing_have_no_state() -> None:
 
 
 def test_the_memory_keeps_the_latest_per_worker_and_class() -> None:
-    memory, greedy = Memory(), kind_of(0, ())
+    memory = Memory()
+    greedy = kind_of(0, ())
     memory.keep("a", greedy, {"x": [1.0]})
     memory.keep("b", greedy, {"x": [2.0]})
     memory.keep("a", greedy, {"x": [3.0]})

@@ -9,7 +9,8 @@ from cloud_gateway.core.policies.entropy import PathOdds
 from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.verify.candidates import Merged
 
-R, TD = 0.020, 0.004
+R = 0.020
+TD = 0.004
 LINK = LinkView(R, R, TD, ready=True)
 
 
@@ -83,7 +84,8 @@ def test_a_frame_with_others_in_its_place_shows_a_divergence() -> None:
 
 
 def test_a_frame_that_may_answer_the_commit_counts_as_a_divergence() -> None:
-    early, late = open_leaf(2.0), open_leaf(2.0)
+    early = open_leaf(2.0)
+    late = open_leaf(2.0)
     early.frame(Merged(fresh=1, reached=14), 1.002 + R)
     late.frame(Merged(fresh=1, reached=14), 1.002 + R + TD)
     assert early.odds.chance(2.0) > PathOdds().chance(2.0) > late.odds.chance(2.0)

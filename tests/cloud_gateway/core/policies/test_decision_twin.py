@@ -25,7 +25,10 @@ class Twin:
     """Seconds that each action is worth more than verifying now, by enumeration."""
 
     def __init__(self, policy: Adaptive, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> None:
-        self.policy, self.link, self.costs, self.now = policy, link, costs, now
+        self.policy = policy
+        self.link = link
+        self.costs = costs
+        self.now = now
         self.estimate = policy.tree_model.estimate(tree, costs.local_leaves, WIDTH, math.inf, ROWS)
         self.token_s = Reference.of(costs, policy.tree_model.here.match).token_s
         known = len(self.estimate.survival)
@@ -55,19 +58,23 @@ class Twin:
         """Both outcomes of a wait, each with the better of going on and giving up."""
         if self.link is None:
             return -math.inf
-        worker, target_s = self.policy.worker, self.costs.verify_s(1)
+        worker = self.policy.worker
+        target_s = self.costs.verify_s(1)
         missing = max(worker.frontier, self.estimate.root.position) + 1 if self.estimate.nodes else None
         due = worker.expect(missing or self.estimate.root.position + 1, self.link, self.now)
-        level_s, kept = worker.level_s(self.link), worker.stay_rate
+        level_s = worker.level_s(self.link)
+        kept = worker.stay_rate
         first = self.level(WIDTH) * self.lost(target_s / level_s)
         value = first + self.run(first * kept, kept, level_s)
-        useful, useless = value - due.soon_s, max(-due.soon_s, value - max(due.late_s, due.soon_s))
+        useful = value - due.soon_s
+        useless = max(-due.soon_s, value - max(due.late_s, due.soon_s))
         return due.chance * useful + (1 - due.chance) * useless
 
     def values(self) -> dict[type, float]:
         """The values of all three actions."""
         wait = self.wait()
-        step, most = self.costs.draft_s(1), len(self.estimate.leaves)
+        step = self.costs.draft_s(1)
+        most = len(self.estimate.leaves)
         first = max(self.level(leaves) for leaves in range(1, most + 1))
         fade = sum(self.estimate.shares)  # a step takes as long over any number of leaves
         worth = self.run(first, fade, step) if first > step else -math.inf
@@ -91,7 +98,8 @@ def test_the_decision_is_that_of_the_slow_twin(
     made: list[tuple[int, int, float]], row_s: float, draft_s: float, rtt_s: float, step_s: float, later: float,
     worker: bool, streams: bool, unsent: bool,
 ) -> None:  # fmt: skip
-    policy, tree = Adaptive(PolicySettings(prefer="latency")), CandidateTree([1, 2])
+    policy = Adaptive(PolicySettings(prefer="latency"))
+    tree = CandidateTree([1, 2])
     link = LinkView(rtt_s, 1.2 * rtt_s, step_s, ready=True) if worker else None
     costs = Costs(lambda rows: 0.03 + row_s * rows, draft_s)
     policy.decide(tree, link, replace(costs, local_step_s=None), 0.0)

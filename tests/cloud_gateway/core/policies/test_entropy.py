@@ -32,7 +32,8 @@ def taught(cases: int, seed: int, level: float, slope: float) -> PathOdds:
 
 def test_each_step_is_newtons_by_its_slow_twin() -> None:
     """Against the same step with matrices, over 300 cases."""
-    odds, rng = PathOdds(), random.Random(1)
+    odds = PathOdds()
+    rng = random.Random(1)
     prior = np.diag(PRIOR_INFORMATION)
     information = prior
     for _ in range(300):
@@ -79,7 +80,8 @@ def test_the_limit_is_the_entropy_of_the_chance_asked_for() -> None:
 
 
 def test_a_worker_that_fails_at_high_entropy_gets_a_lower_limit() -> None:
-    steady, failing = PathOdds(), PathOdds()
+    steady = PathOdds()
+    failing = PathOdds()
     for _ in range(40):
         for entropy in (0.2, 3.0):
             steady.observe(entropy, on_path=True)
@@ -114,7 +116,8 @@ def test_an_impossible_entropy_leaves_finite_odds(entropy: float) -> None:
 
 
 def test_its_state_is_read_back_exactly_and_checked() -> None:
-    odds, other = taught(50, 1, 0.0, -1.0), PathOdds()
+    odds = taught(50, 1, 0.0, -1.0)
+    other = PathOdds()
     other.resume(odds.state())
     assert other.state() == odds.state() and other.chance(1.0) == odds.chance(1.0)
     for state in ([0.0], [*odds.state(), 1.0], [math.nan, *odds.state()[1:]], [0.0, 1.0, 1.0, 0.0, 1.0]):

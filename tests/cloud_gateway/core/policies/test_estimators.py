@@ -138,7 +138,9 @@ def test_a_standstill_of_the_machine_is_no_step() -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 0.0, 1e9])
 def test_any_sample_leaves_estimates_that_a_policy_can_divide_by(odd: float) -> None:
-    rtt, curve, clock = RttEstimator(), StepCurve({1: 0.02}), StepClock(0.01)
+    rtt = RttEstimator()
+    curve = StepCurve({1: 0.02})
+    clock = StepClock(0.01)
     for sample in (odd, 0.02, odd):
         rtt.sample(sample)
         curve.sample(1, sample)

@@ -26,11 +26,14 @@ from edgespec_lab.sim.experiment import Arm, Cell, simulate
 from edgespec_lab.sim.sweep import WORKER, Place, steps_at
 from edgespec_lab.sim.tokens import Iid
 
-TT, TD = 0.1, 0.01
+TT = 0.1
+TD = 0.01
 COSTS = Costs(lambda rows: TT, TD)
 SHARES = (0.8, 0.1, 0.05, 0.02)
 ALONE_S = tree_s(COSTS, SHARES, 16)
-MIN_TOKENS, UNREADY_TOKENS, FIRST_INTERVAL = TUNING.prior_tokens, TUNING.max_tokens_unready, TUNING.first_interval
+MIN_TOKENS = TUNING.prior_tokens
+UNREADY_TOKENS = TUNING.max_tokens_unready
+FIRST_INTERVAL = TUNING.first_interval
 
 
 def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> Guard:
@@ -91,7 +94,8 @@ def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
 
 def test_each_failed_probe_doubles_the_interval() -> None:
     guard = after(Guard("latency"), 20, 2 * ALONE_S)
-    intervals, local = list[int](), 0
+    intervals = list[int]()
+    local = 0
     for _ in range(int(8 * FIRST_INTERVAL)):
         if choice(guard) == "alone":
             local += 1
@@ -112,7 +116,9 @@ def test_a_probe_that_succeeds_ends_the_guards_modes() -> None:
 
 def driven(policy: Adaptive, pace: Callable[[int], float]) -> list[tuple[int, str, str]]:
     """The changes of mode of an answer whose tokens take so many seconds each: (token, mode, reason)."""
-    tree, now, found = CandidateTree([1, 2]), 0.0, list[tuple[int, str, str]]()
+    tree = CandidateTree([1, 2])
+    now = 0.0
+    found = list[tuple[int, str, str]]()
     link = LinkView(0.02, 0.02, TD, ready=True)
     for token in range(100):
         policy.decide(tree, link, COSTS, now)
@@ -126,7 +132,8 @@ def driven(policy: Adaptive, pace: Callable[[int], float]) -> list[tuple[int, st
 
 def test_each_change_is_named_once_with_its_reason() -> None:
     slow = math.ceil(TUNING.max_tokens_lost)  # each token takes twice the time that it would take alone
-    policy, probe = Adaptive(), slow + int(FIRST_INTERVAL)
+    policy = Adaptive()
+    probe = slow + int(FIRST_INTERVAL)
 
     def pace(token: int) -> float:
         return (2 if policy.guard.mode == "normal" else 1) * tree_s(COSTS, policy.tree_model.here.shares, 16)
@@ -152,7 +159,8 @@ def test_what_alone_took_does_not_stand_for_ever() -> None:
 
 
 def test_a_round_that_read_the_prompt_says_nothing_of_the_pace_alone() -> None:
-    guard, behind = after(Guard("latency"), 20, 2 * ALONE_S), replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
+    guard = after(Guard("latency"), 20, 2 * ALONE_S)
+    behind = replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
     for _ in range(5):
         assert choice(guard, behind) == choice(guard) == "alone", "it decides more than once in a round"
         after(guard, 1, 5 * ALONE_S)
@@ -183,7 +191,9 @@ def test_the_estimate_of_the_pace_alone_follows_the_draft() -> None:
 
 
 def test_changes_are_counted_in_usage_and_metrics() -> None:
-    policy, usage, stats = Adaptive(), Usage(), Stats()
+    policy = Adaptive()
+    usage = Usage()
+    stats = Stats()
     policy.change = ("alone", "slower")
     count_guard(usage, policy)
     count_guard(usage, policy)
@@ -209,7 +219,8 @@ WORST = {
 def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
     """Five answers of 80 tokens, each against the better of plain and co-located decoding."""
     place = Place(**{"curve": "q4_0", "match": 0.75, "rtt_ms": 20.0, **WORST[case]})
-    steps, net = steps_at(place, load("sweep")), LinkModel(place.rtt_ms / 1000)
+    steps = steps_at(place, load("sweep"))
+    net = LinkModel(place.rtt_ms / 1000)
 
     def seconds(arm: Arm) -> list[float]:
         return [one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, 80, runs=5))]
@@ -225,7 +236,8 @@ def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
 
 def trials(prefer: Prefer, pace: float, costs: Costs = COSTS) -> list[int]:
     """Tokens at which it went alone, of 300 with a worker of this pace, and 0.7 of what is expected without one."""
-    guard, began = after(Guard(prefer), 20, pace), list[int]()
+    guard = after(Guard(prefer), 20, pace)
+    began = list[int]()
     for token in range(300):
         if choice(guard, costs) == "alone" and guard.change == ("alone", "probe"):
             began.append(token)
@@ -254,7 +266,8 @@ def test_no_trial_begins_without_hope(prefer: Prefer, pace: float, costs: Costs)
 
 
 def test_a_trial_that_fails_doubles_its_interval_and_is_carried() -> None:
-    guard, began = after(Guard("balanced"), 20, 0.9 * ALONE_S), list[int]()
+    guard = after(Guard("balanced"), 20, 0.9 * ALONE_S)
+    began = list[int]()
     for token in range(500):
         resumed = Guard("balanced")
         resumed.resume(guard.state())
@@ -266,7 +279,8 @@ def test_a_trial_that_fails_doubles_its_interval_and_is_carried() -> None:
     assert began == [FIRST_INTERVAL - 20, 3 * FIRST_INTERVAL - 20 + lasts, 7 * FIRST_INTERVAL - 20 + 2 * lasts]
 
 
-PASS_S, STEP_S = 0.01034, 0.00373
+PASS_S = 0.01034
+STEP_S = 0.00373
 OWN = Costs(lambda rows: PASS_S, STEP_S)
 
 
@@ -285,7 +299,8 @@ def test_others_that_share_the_passes_do_the_same_and_are_waited_for() -> None:
 
 @pytest.mark.parametrize("run", [1, 5])
 def test_runs_may_overdraw_and_passes_keep_to_the_share(run: int) -> None:
-    budget, made = Budget("balanced", TUNING), 0
+    budget = Budget("balanced", TUNING)
+    made = 0
     for _ in range(400):
         for _ in range(run if budget.open else 0):
             budget.spend()

@@ -16,7 +16,9 @@ from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.tree import Node
 from edgespec_lab.sim.theory import best_k, expected_tokens
 
-R, TD, TT = 0.020, 0.006, 0.026
+R = 0.020
+TD = 0.006
+TT = 0.026
 LINK = LinkView(rtt_s=R, rtt_high_s=R, step_s=TD, ready=True)
 LOCAL = Costs(verify_s=lambda rows: TT, local_step_s=TD, batch_backlog_s=5 * TD)
 NO_LOCAL = Costs(verify_s=lambda rows: TT)
@@ -116,7 +118,8 @@ NEAR = LinkView(0.0, 0.0, 0.010, ready=True)
 
 
 def test_amusd_verifies_what_there_is_and_waits_otherwise() -> None:
-    policy, tree = Amusd(), CandidateTree([1, 2])
+    policy = Amusd()
+    tree = CandidateTree([1, 2])
     assert isinstance(policy.decide(tree, NEAR, COSTS, 0.0), Wait)
     tree.add_local(tree.root, 3, 0.1, 0.1)
     action = policy.decide(tree, NEAR, COSTS, 0.01)
@@ -124,7 +127,8 @@ def test_amusd_verifies_what_there_is_and_waits_otherwise() -> None:
 
 
 def test_amusd_does_not_wait_for_a_silent_worker_for_ever() -> None:
-    policy, tree = Amusd(), CandidateTree([1, 2])
+    policy = Amusd()
+    tree = CandidateTree([1, 2])
     waiting = policy.decide(tree, NEAR, COSTS, 0.0)
     assert isinstance(waiting, Wait)
     assert isinstance(policy.decide(tree, NEAR, COSTS, waiting.until), Verify)
@@ -143,7 +147,8 @@ def test_rolling_k_moves_as_the_post_says(rate: float, start: int, after: int) -
 
 
 def test_rolling_k_sets_algorithm_1() -> None:
-    policy, tree = RollingWanSpec(PolicySettings(k=5), rolling=RollingK(start=5)), CandidateTree([1, 2])
+    policy = RollingWanSpec(PolicySettings(k=5), rolling=RollingK(start=5))
+    tree = CandidateTree([1, 2])
     assert isinstance(policy.decide(tree, None, COSTS, 0.0), Draft)
     for _ in range(10):
         policy.verified(Outcome(5, 1, False, 0.1), 0.0)
@@ -153,7 +158,8 @@ def test_rolling_k_sets_algorithm_1() -> None:
 
 
 def test_the_local_tree_takes_k_passes_and_then_verifies() -> None:
-    policy, tree = ColocatedTree(PolicySettings(k=2, verify_nodes=3)), CandidateTree([1, 2])
+    policy = ColocatedTree(PolicySettings(k=2, verify_nodes=3))
+    tree = CandidateTree([1, 2])
     first = policy.decide(tree, NEAR, COSTS, 0.0)
     assert isinstance(first, Draft) and first.width == 4
     children = [tree.add_local(tree.root, token, 0.1 * token, 1.0) for token in range(3)]

@@ -18,7 +18,8 @@ from tests.cloud_gateway.core.policies.test_adaptive import TD, TT, decide
 
 def unsure(phi: float | str, entropy: float) -> Adaptive:
     """A policy whose worker streams, after a walk that ended at an open leaf with this entropy."""
-    policy, tree = Adaptive(PolicySettings(prefer="offload", phi=phi)), CandidateTree([1, 2])
+    policy = Adaptive(PolicySettings(prefer="offload", phi=phi))
+    tree = CandidateTree([1, 2])
     decide(policy, tree, 0.1)
     policy.received(Merged(fresh=1, reached=2), TT)
     tree.advance([7, 8])
@@ -39,7 +40,8 @@ def test_above_phi_the_worker_counts_as_diverged(phi: float | str, waiting: bool
 def steep(entropy: float) -> Adaptive:
     """A policy with a learnt φ whose worker was right after low entropies and wrong after high ones, and streams, after
     a walk that ended at an open leaf."""
-    policy, tree = Adaptive(PolicySettings(prefer="offload")), CandidateTree([1, 2])
+    policy = Adaptive(PolicySettings(prefer="offload"))
+    tree = CandidateTree([1, 2])
     for _ in range(60):
         policy.worker.odds.observe(0.2, on_path=True)
         policy.worker.odds.observe(3.0, on_path=False)
@@ -52,7 +54,8 @@ def steep(entropy: float) -> Adaptive:
 
 
 def test_the_learnt_limit_ends_waiting_after_a_high_entropy() -> None:
-    sure, unsure_ = steep(0.2), steep(3.0)
+    sure = steep(0.2)
+    unsure_ = steep(3.0)
     tree = CandidateTree([1, 2, 7, 8])
     assert isinstance(decide(sure, tree, 0.1, TT + 0.9 * TD), Wait)
     assert not isinstance(decide(unsure_, tree, 0.1, TT + 0.9 * TD), Wait)
@@ -82,7 +85,8 @@ def test_a_leaf_is_counted_once_however_often_it_is_decided_on() -> None:
 
 
 def test_the_learnt_limit_is_carried_to_the_next_completion() -> None:
-    policy, resumed = steep(0.2), Adaptive()
+    policy = steep(0.2)
+    resumed = Adaptive()
     resumed.resume(json.loads(json.dumps(policy.state())))
     assert resumed.worker.odds.state() == policy.worker.odds.state()
     assert resumed.worker.odds.chance(3.0) < 0.2 < Adaptive().worker.odds.chance(3.0)
@@ -111,7 +115,8 @@ def test_the_entropy_is_needed_only_where_a_worker_may_be_on_the_path(phi: float
 
 
 def test_a_token_that_a_draft_proposed_needs_no_entropy() -> None:
-    policy, tree = Adaptive(), CandidateTree([1, 2])
+    policy = Adaptive()
+    tree = CandidateTree([1, 2])
     decide(policy, tree, 0.1)
     policy.received(Merged(fresh=1, reached=2), TT)
     tree.add_local(tree.root, 7, 0.1, 0.3)

@@ -44,7 +44,8 @@ def test_nothing_is_looked_at_behind_the_end_of_the_answer() -> None:
 
 
 def test_the_local_drafts_candidates_cost_what_earlier_ones_taught() -> None:
-    looker, tree = model(), CandidateTree([1, 2])
+    looker = model()
+    tree = CandidateTree([1, 2])
     doubtful = Proposal([10, 11], [-math.log(0.6), -math.log(0.2)], 1.0)
     assert looker.priced([tree.root], [doubtful])[0].costs == pytest.approx(doubtful.costs), "as it says, at first"
     for _ in range(100):
@@ -99,7 +100,8 @@ def test_the_likeliest_path_is_followed_to_where_no_draft_has_been() -> None:
 
 
 def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
-    tree, looker = CandidateTree([1, 2]), model()
+    tree = CandidateTree([1, 2])
+    looker = model()
     for _ in range(100):
         add(tree, tree.root, 0.9)
         looker.estimate(tree, 4, 1)
@@ -146,7 +148,8 @@ class SlowTreeModel:
     def leaves(self, tree: CandidateTree, width: int) -> dict[Node, float]:
         found = {}
         for node in (tree.root, *tree.tree.nodes.values()):
-            at, children = self.survival(node, tree.root), list(node.children.values())
+            at = self.survival(node, tree.root)
+            children = list(node.children.values())
             left = at - sum(self.survival(child, tree.root) for child in children)
             named = sum(child.drafted for child in children)
             again = any(child.remote for child in children) and left > EVEN * at
@@ -186,13 +189,16 @@ class SlowTreeModel:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
-    rng, tree = random.Random(seed), CandidateTree([1, 2])
-    fast, slow = TreeModel(), SlowTreeModel()
+    rng = random.Random(seed)
+    tree = CandidateTree([1, 2])
+    fast = TreeModel()
+    slow = SlowTreeModel()
     sources = rng.random() < 0.5
     fast.workers_help = rng.random() < 0.7
     for _ in range(20):
         for _ in range(rng.randrange(12)):
-            parent, token = rng.choice([tree.root, *tree.tree.nodes.values()]), rng.randrange(6)
+            parent = rng.choice([tree.root, *tree.tree.nodes.values()])
+            token = rng.randrange(6)
             if sources and rng.random() < 0.3:
                 tree.suggest(tree.root, rng.randrange(6), rng.choice((0.2, 0.7)), "lookup")
                 tree.suggest(parent, token, rng.choice((0.1, 0.5, 0.9)), rng.choice(("lookup", "answers")))
@@ -221,7 +227,8 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
 
 def both(worker: str, here: str, target: str, rounds: int = 60) -> TreeModel:
     """Both draft after each token, the worker first; each proposes one of its tokens of these letters in turn."""
-    looker, tree = TreeModel(), CandidateTree([1, 2])
+    looker = TreeModel()
+    tree = CandidateTree([1, 2])
     looker.workers_help = True
     tokens = {"a": 10, "b": 11}
     for _ in range(rounds):
@@ -275,7 +282,8 @@ def test_a_local_draft_not_tried_yet_counts_as_the_workers_if_right() -> None:
 
 
 def test_what_a_wrong_worker_named_is_drafted_here_again() -> None:
-    looker, tree = TreeModel(), CandidateTree([1, 2])
+    looker = TreeModel()
+    tree = CandidateTree([1, 2])
     looker.workers_help = True
     for token in range(4):
         named = tree.add_local(tree.root, 20 + token, -math.log(0.24), 1.0, "w")

@@ -24,7 +24,8 @@ from cloud_gateway.core.policies.worth import (
 )
 from cloud_gateway.core.verify.candidates import CandidateTree
 
-TT, TD = 0.030, 0.004
+TT = 0.030
+TD = 0.004
 SECONDS = st.floats(0.001, 0.2)
 CHANCE = st.floats(0.01, 0.99)
 
@@ -35,7 +36,8 @@ def prices(row_s: float) -> Prices:
 
 def every_subset(tree: CandidateTree, survival: dict[int, float], row_s: float, token_s: float) -> float:
     """The greatest net worth of any set of candidates that holds the parents of its members."""
-    nodes, best = list(tree.tree.nodes.values()), -math.inf
+    nodes = list(tree.tree.nodes.values())
+    best = -math.inf
     for size in range(len(nodes) + 1):
         for chosen in itertools.combinations(nodes, size):
             if all(node.parent is tree.root or node.parent in chosen for node in chosen):
@@ -90,7 +92,8 @@ def test_a_run_over_known_candidates_is_worth_what_it_adds(
 def test_waiting_is_worth_the_mean_over_what_may_come(chance: float, soon: float, more: float, run: float) -> None:
     """After a frame that was for nothing one may give up or wait on, whichever is better."""
     late = soon + more
-    useful, useless = run - soon, max(-soon, run - late)
+    useful = run - soon
+    useless = max(-soon, run - late)
     assert wait_value_s(chance, soon, late, run) == pytest.approx(chance * useful + (1 - chance) * useless)
 
 

@@ -47,7 +47,8 @@ def test_cached_tokens_of_the_prompt_are_not_counted_as_processed() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_frame_received_is_used_stale_or_rejected(seed: int) -> None:
-    rng, whole = random.Random(seed), FrameLedger()
+    rng = random.Random(seed)
+    whole = FrameLedger()
     requests = [drafted_for(whole), drafted_for(whole)]
     following = [1, 1]
     sent = 0

@@ -95,7 +95,8 @@ def test_a_commit_states_the_rounds_period_its_pass_and_its_depth() -> None:
 
 
 def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
-    rounds, tree = Rounds(4), CandidateTree(PROMPT)
+    rounds = Rounds(4)
+    tree = CandidateTree(PROMPT)
     for now in (0.0, float("nan"), 1e9, -5.0, float("inf"), 3.0):
         rounds.bound(Verify(()), tree, now)
         rounds.ended(Outcome(0, 1, True, 0.0), now)
@@ -104,7 +105,8 @@ def test_the_times_of_a_round_stay_within_the_ranges_of_the_wire() -> None:
 
 def test_neither_policy_nor_worker_is_charged_for_a_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass at 1.1 s ends a round of 0.1 s, though the request waited and was read again for 60 s in it."""
-    generation, seen = decoding("adaptive"), list[tuple[float, float]]()
+    generation = decoding("adaptive")
+    seen = list[tuple[float, float]]()
     decide = type(generation.policy).decide
     monkeypatch.setattr(
         type(generation.policy),

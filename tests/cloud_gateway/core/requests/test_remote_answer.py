@@ -26,7 +26,9 @@ NUMBER = 7
 
 def written(answer: RemoteAnswer, *, late: int = 0) -> list[Commit]:
     """Lets a worker whose draft is the target write all of it, its frames `late` commits old; all commits."""
-    worker, commits, under_way = LoopWorker(right=1.0), list[Commit](), list[list[Tree]]()
+    worker = LoopWorker(right=1.0)
+    commits = list[Commit]()
+    under_way = list[list[Tree]]()
     for body in answer.open(Sampling(), b"scope"):
         assert isinstance(body, Open) and (body.request, body.cache_scope) == (NUMBER, b"scope")
         drafting = worker.receive(body)
@@ -103,7 +105,8 @@ def test_frames_of_another_epoch_or_prefix_bring_nothing() -> None:
 
 @pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
 def test_a_worker_that_repeats_itself_takes_bounded_memory() -> None:
-    answer, first = RemoteAnswer(NUMBER, PROMPT, 10, frozenset()), 1
+    answer = RemoteAnswer(NUMBER, PROMPT, 10, frozenset())
+    first = 1
     while not answer.done:
         answer.merge(chain([7], first, parents=[0]), "w")
         answer.advance()
@@ -121,7 +124,8 @@ def test_each_answer_is_asked_for_once_and_a_lost_one_before_the_next() -> None:
 
 
 def test_lost_answers_are_asked_for_again_a_few_times_only() -> None:
-    askings, numbers = Askings(), []
+    askings = Askings()
+    numbers = []
     for turn in range(20):
         numbers.append(askings.take())
         askings.lose(numbers[-1], f"worker {turn}")

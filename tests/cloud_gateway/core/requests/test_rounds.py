@@ -14,7 +14,8 @@ from tests.cloud_gateway.core.requests.test_generation import PROMPT
 
 def bounded(actions: Callable[[int], Draft | CatchUp | Wait], step_s: float) -> tuple[int, float]:
     """How often a policy that never verifies is obeyed, and how long."""
-    rounds, tree = Rounds(4), CandidateTree(PROMPT)
+    rounds = Rounds(4)
+    tree = CandidateTree(PROMPT)
     tree.add_local(tree.root, 7, 0.1, 0.1)
     for number in range(10_000):
         action = rounds.bound(actions(number), tree, number * step_s)
@@ -39,7 +40,8 @@ def test_a_policy_that_waits_for_ever_is_woken(until: float) -> None:
 
 
 def test_the_budget_starts_again_each_round() -> None:
-    rounds, tree = Rounds(4), CandidateTree(PROMPT)
+    rounds = Rounds(4)
+    tree = CandidateTree(PROMPT)
     for _ in range(3):
         for _ in range(MAX_LOCAL_PASSES):
             assert isinstance(rounds.bound(Draft(()), tree, 1.0), Draft)

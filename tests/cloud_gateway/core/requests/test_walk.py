@@ -31,7 +31,8 @@ from tests.support.constraints import ForcesFive
 from tools.doubles.model import HASH, VOCAB, Rows
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-COUNT, CONTEXT = 25, 40
+COUNT = 25
+CONTEXT = 40
 """Tokens asked for, and of a slot: the last seven find no room for a tree of sixteen."""
 FORCING = range(8, 20)
 ENDS = frozenset({0, 1})
@@ -55,7 +56,8 @@ class Walk(RuleBasedStateMachine):
         self.emitted: list[Any] = []
         self.finished: list[Any] = []
         self.outputs: list[Any] = []
-        self.rng, self.constrained = random.Random(1), constrained
+        self.rng = random.Random(1)
+        self.constrained = constrained
         request = GenerationRequest(
             PROMPT, COUNT, ignore_eos=not eos, constraint=ForcesFive(PROMPT, FORCING) if constrained else None
         )
@@ -127,7 +129,8 @@ class Walk(RuleBasedStateMachine):
     )
     def frame(self, worker: str, epoch: int, right: bool, skip: int, old: int) -> None:
         """Two tokens; now and then of numbers or for a prefix that are none."""
-        given, prefix = self.generation.assignment, self.generation.tree.prefix
+        given = self.generation.assignment
+        prefix = self.generation.tree.prefix
         first = self.first + (5 if skip == 12 else 0)
         self.first += 2 * (given is not None and (given.worker, given.epoch) == (worker, epoch))
         one = self.right(prefix.tokens)
@@ -148,7 +151,8 @@ class Walk(RuleBasedStateMachine):
                 self.decide(linked, local)
 
     def decide(self, linked: bool, local: bool) -> None:
-        generation, rng = self.generation, self.rng
+        generation = self.generation
+        rng = self.rng
         link = LinkView(0.02 + rng.random() / 100, 0.03, 0.005, True) if linked and generation.assignment else None
         local = local or self.backlog > 0
         costs = Costs(self.curve, 0.005, 0.001 * self.backlog, 0.002, 4) if local else Costs(self.curve)
@@ -240,7 +244,8 @@ TestWalk.settings = settings(max_examples=40, stateful_step_count=60, deadline=N
 @pytest.mark.parametrize("seed", range(14))
 def test_long_walks_of_every_policy_replay_too(seed: int) -> None:
     """Random, because Hypothesis prefers what is short: most of these see a whole completion, half a constraint."""
-    rng, walk = random.Random(seed), Walk()
+    rng = random.Random(seed)
+    walk = Walk()
     walk.begin(NAMES[seed % len(NAMES)], seed >= 7, seed % 2 == 0)
     for _ in range(60):
         if walk.status is Status.PREFILL:

@@ -38,7 +38,8 @@ def test_the_heads_tokens_combine_by_their_survival() -> None:
 
 
 def test_a_heads_probabilities_follow_how_often_it_was_right() -> None:
-    good, bad = HeadSource("medusa"), HeadSource("medusa")
+    good = HeadSource("medusa")
+    bad = HeadSource("medusa")
     after(good, [4])
     after(bad, [4])
     for _ in range(30):
@@ -75,7 +76,8 @@ def test_a_round_without_an_answer_of_the_heads_suggests_nothing() -> None:
     [([5, 7, 1], 0.3, True), ([9], 0.3, False), ([9], 0.0, True), ([5, 7, 1, 2, 3, 4], 0.3, False)],
 )
 def test_heads_are_asked_while_they_save_what_they_cost(tokens: list[int], cost: float, pays: bool) -> None:
-    source, asked = HeadSource("medusa"), 0
+    source = HeadSource("medusa")
+    asked = 0
     for _ in range(20 * AGAIN):
         if source.wanted:
             source.seen(LEVELS, cost)
@@ -96,13 +98,15 @@ def completions(source: HeadSource, number: int, rounds: int, tokens: list[int])
                 source.seen(LEVELS, 0.3)
                 asked += 1
             source.committed(tokens)
-        before, source = source, HeadSource(source.name)
+        before = source
+        source = HeadSource(source.name)
         source.resume(before.state())
     return asked
 
 
 def test_the_next_completion_knows_whether_heads_pay() -> None:
-    good, bad = HeadSource("medusa"), HeadSource("medusa")
+    good = HeadSource("medusa")
+    bad = HeadSource("medusa")
     assert completions(good, 8, 10, [5, 7, 1]) == 80
     assert completions(bad, 8, 10, [9]) <= TRIAL + 80 // AGAIN, "not tried in each completion"
 
@@ -118,7 +122,8 @@ def test_heads_that_paid_nothing_once_are_soon_asked_again() -> None:
 
 
 def test_a_completion_starts_with_how_far_heads_were_right() -> None:
-    source, later = HeadSource("eagle"), HeadSource("eagle")
+    source = HeadSource("eagle")
+    later = HeadSource("eagle")
     for _ in range(30):
         after(source, [6, 9, 1], TREE)
     known = paths(source)

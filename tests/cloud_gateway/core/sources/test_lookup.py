@@ -81,7 +81,8 @@ def test_a_source_that_is_mostly_wrong_falls_silent_and_says_why() -> None:
 
 def test_it_learns_from_the_completion_and_not_from_the_prompt() -> None:
     text = [1, 2, 3, 4] * 20
-    asked, written = Lookup(len(text)), Lookup(0)
+    asked = Lookup(len(text))
+    written = Lookup(0)
     asked.committed(text)
     written.committed(text)
     assert asked.rate(16) == PRIORS[5] and written.rate(16) > PRIORS[5]

@@ -25,7 +25,8 @@ def suggested(prompt: tuple[int, ...] = (1, 2)) -> tuple[CandidateTree, int]:
 def frame(tree: CandidateTree, *tokens: int) -> Tree:
     """A worker's first delta: a chain, each token at 0.1 nats."""
     count = len(tokens)
-    parents, prefix = list(range(count)), tree.prefix
+    parents = list(range(count))
+    prefix = tree.prefix
     return Tree(1, 1, len(prefix), prefix.digest, 1, parents, list(tokens), [100] * count, [700] * count)
 
 
@@ -112,7 +113,8 @@ def test_only_adaptive_has_sources_and_only_those_named() -> None:
 
 def test_a_long_prompt_is_taken_in_parts_and_asked_about_at_its_end() -> None:
     prompt = [*range(MAX_TAKEN), 1, 2, 3, 4]
-    sources, tree = make(PolicySettings(), prompt), CandidateTree(prompt)
+    sources = make(PolicySettings(), prompt)
+    tree = CandidateTree(prompt)
     assert sources is not None
     assert [(name, proposed) for name, _, proposed, _ in sources.ask(tree)] == [("lookup", 0)] and not len(tree.tree)
     assert [name for name, *_ in sources.ask(tree)] == ["lookup"]

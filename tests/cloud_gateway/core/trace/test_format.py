@@ -48,7 +48,8 @@ def test_every_event_comes_back_to_the_last_bit() -> None:
 
 
 def test_a_trace_has_a_place_for_every_event_of_the_machine() -> None:
-    of_machine, named = get_args(events.Event), {kind.__name__ for kind in get_args(trace.AnyEvent)}
+    of_machine = get_args(events.Event)
+    named = {kind.__name__ for kind in get_args(trace.AnyEvent)}
     assert {kind.__name__ for kind in of_machine} - named == {"FrameArrived"} and "Frame" in named
 
 

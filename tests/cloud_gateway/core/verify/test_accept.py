@@ -73,7 +73,8 @@ def test_a_stopping_token_is_the_last_one_and_its_row_is_not_kept(tree: FlatTree
     def choose(row: int) -> int:
         return target([tree.tokens[i] for i in path_to(tree, row)], seed)
 
-    free, stopped = walk(tree, choose), walk(tree, choose, stop=lambda token: token == EOS)
+    free = walk(tree, choose)
+    stopped = walk(tree, choose, stop=lambda token: token == EOS)
     end = free.tokens.index(EOS) + 1 if EOS in free.tokens else len(free.tokens)
     assert stopped.tokens == free.tokens[:end]
     assert stopped.rows == free.rows[:end]

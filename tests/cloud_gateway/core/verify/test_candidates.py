@@ -56,7 +56,8 @@ def test_after_any_delay_the_tree_holds_just_the_continuing_paths(
             arrived |= paths
             assert merged.prefix and merged.fresh + merged.known + merged.stale == len(received.tokens)
         if rng.random() < 0.6:
-            node, tokens = gateway.root, []
+            node = gateway.root
+            tokens = []
             while node.children and rng.random() < 0.7:
                 node = rng.choice(list(node.children.values()))
                 tokens.append(node.token)
@@ -160,7 +161,8 @@ def test_a_frame_of_an_older_prefix_shows_where_its_worker_diverged(tokens: list
 
 
 def test_names_of_pruned_nodes_are_dropped() -> None:
-    tree, committed = CandidateTree(PROMPT), list(PROMPT)
+    tree = CandidateTree(PROMPT)
+    committed = list(PROMPT)
     for turn in range(60):
         tree.merge("w", frame(1 + 20 * turn, [0] * 20, list(range(20)), committed), "w")
         tree.advance([19])

@@ -15,7 +15,8 @@ from edgespec.core.drafting.ranking import Spread
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.verify.test_shared_noise import PROMPT, VOCAB, Model
 
-EOS, MIN = 5, 6
+EOS = 5
+MIN = 6
 SAMPLINGS = [Sampling(), Sampling(presence_penalty=0.5), Sampling(temperature=1.2, top_k=8, seed=4)]
 """Greedy by the argmax of the rows, greedy by their logits, and sampled."""
 

@@ -39,7 +39,8 @@ class Model:
 
 class Rows:
     def __init__(self, model: Model, logits: list[np.ndarray]) -> None:
-        self.model, self.rows = model, logits
+        self.model = model
+        self.rows = logits
         self.argmax = [int(np.argmax(row)) for row in logits]
 
     def logits(self, row: int) -> np.ndarray:
@@ -56,9 +57,12 @@ def alone(committed: Sequence[int]) -> FlatTree:
 
 def random_tree(rng: np.random.Generator) -> Drafter:
     def draft(committed: Sequence[int]) -> FlatTree:
-        tokens, parents, depths = [committed[-1]], [-1], [0]
+        tokens = [committed[-1]]
+        parents = [-1]
+        depths = [0]
         for _ in range(int(rng.integers(0, 30))):
-            parent, token = int(rng.integers(len(tokens))), int(rng.integers(VOCAB))
+            parent = int(rng.integers(len(tokens)))
+            token = int(rng.integers(VOCAB))
             if depths[parent] < 5 and (parent, token) not in zip(parents, tokens):
                 tokens.append(token)
                 parents.append(parent)
@@ -134,7 +138,8 @@ def test_a_penalty_counts_the_tokens_of_the_path() -> None:
 
 
 def test_frequencies_over_seeds_are_those_of_the_distribution() -> None:
-    model, n = Model(3), 4000
+    model = Model(3)
+    n = 4000
     rule = Sampling(temperature=1.0)
     flat = alone(PROMPT)
     rows = model.verify(PROMPT, flat)

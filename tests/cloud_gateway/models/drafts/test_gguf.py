@@ -81,7 +81,8 @@ class Ticking:
     """A clock on which every pass takes one tick."""
 
     def __init__(self) -> None:
-        self.now, self.tick_s = 0.0, 1.0
+        self.now = 0.0
+        self.tick_s = 1.0
 
     def __call__(self) -> float:
         self.now += self.tick_s

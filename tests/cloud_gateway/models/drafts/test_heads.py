@@ -105,7 +105,8 @@ def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2"])
 def test_the_state_is_that_of_the_row_kept_last(architecture: Architecture, tmp_path: Path) -> None:
     path = make_tiny_target(tmp_path, architecture=architecture)
-    model, target = load_tiny(path), TorchTarget(load_tiny(path), slots=2, threads=1)
+    model = load_tiny(path)
+    target = TorchTarget(load_tiny(path), slots=2, threads=1)
     slot, _ = target.open(PROMPT)
     target.prefill(slot, PROMPT[:-1])
     assert target.hidden(slot) is None, "a prompt is read without the output embedding"
@@ -145,7 +146,8 @@ def test_heads_expect_what_a_plain_product_gives(folder: Path, heads: Heads) -> 
 def test_a_trained_head_proposes_what_the_target_writes(
     folder: Path, trained: tuple[EagleHead, torch.Tensor, Pairs]
 ) -> None:
-    before, after = eagle.measure(*made(folder, 0)), eagle.measure(*trained)
+    before = eagle.measure(*made(folder, 0))
+    after = eagle.measure(*trained)
     untrained, right = (float(str(one[0]["right"])) for one in (before, after))
     assert right > 0.8 > untrained + 0.5
     assert len(after) == DEPTH and int(str(after[-1]["places"])) > COUNT / 4, "whole drafts are right"
@@ -154,8 +156,10 @@ def test_a_trained_head_proposes_what_the_target_writes(
 def test_a_line_drafts_what_one_pass_over_whole_paths_gives(head: EagleHead) -> None:
     """The slow twin: no KV cache and no tree, every path in a pass of its own behind all pairs."""
     torch.manual_seed(2)
-    embedding, count = torch.randn(64, 32), CHUNK + 7
-    tokens, shown = torch.randint(64, (count + 1,)).tolist(), torch.randn(count, 32)
+    embedding = torch.randn(64, 32)
+    count = CHUNK + 7
+    tokens = torch.randint(64, (count + 1,)).tolist()
+    shown = torch.randn(count, 32)
     line = Line(head, embedding)
     for first, end in ((0, 3), (3, 3), (3, CHUNK + 5), (CHUNK + 5, count)):
         line.add(shown[first:end])
@@ -271,7 +275,8 @@ async def test_the_text_is_that_of_plain_decoding(
         sampling = Sampling(temperature=temperature, seed=5)
         return GenerationRequest(prompt, COUNT, sampling, ignore_eos=True, speculation=speculation)
 
-    plain, helped = Speculation(policy="plain"), Speculation(sources=(kind,))
+    plain = Speculation(policy="plain")
+    helped = Speculation(sources=(kind,))
     with started(engine):
         before = [await complete(engine, wanted(prompt, plain)) for prompt in (PROMPT, OTHER)]
         alone = [await complete(engine, wanted(prompt, helped)) for prompt in (PROMPT, OTHER)]
@@ -314,7 +319,9 @@ async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead
 
 
 def test_a_file_states_whose_heads_it_holds(heads: Heads, folder: Path, tmp_path: Path) -> None:
-    path, other, target = tmp_path / "heads", tmp_path / "other", target_of(folder)
+    path = tmp_path / "heads"
+    other = tmp_path / "other"
+    target = target_of(folder)
     heads.save(path, DIGEST)
     found = beside(target, DIGEST, [path])
     assert list(found) == ["medusa"] and isinstance(found["medusa"], MedusaHeads)
@@ -330,7 +337,8 @@ def test_a_file_states_whose_heads_it_holds(heads: Heads, folder: Path, tmp_path
 def test_files_that_do_not_fit_are_one_sentence(
     folder: Path, saved: Heads | EagleHead, kind: str, tmp_path: Path
 ) -> None:
-    path, load = tmp_path / "heads", type(saved).load
+    path = tmp_path / "heads"
+    load = type(saved).load
     parts = {name: getattr(saved, name).detach() for name in saved.names()}
 
     def refused(sentence: str, digest: bytes = DIGEST, file: Path = path) -> None:

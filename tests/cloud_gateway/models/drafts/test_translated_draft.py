@@ -47,8 +47,10 @@ def prompt(other: TranslatedDraft) -> list[int]:
 
 def test_rows_are_those_of_the_untranslated_draft(drafts: tuple[LocalDraft, TranslatedDraft]) -> None:
     other = drafts[1]
-    encode, rows = other._pair.target.encode, dict[LocalDraft, list[NDArray[np.float32]]]()
-    tokens, rest = prompt(other), encode(b" a thing in the inn, and the other tree")
+    encode = other._pair.target.encode
+    rows = dict[LocalDraft, list[NDArray[np.float32]]]()
+    tokens = prompt(other)
+    rest = encode(b" a thing in the inn, and the other tree")
     for draft in drafts:
         found = rows[draft] = []
 
@@ -93,12 +95,10 @@ class Bare(TranslatedDraft):
     """The translation alone, with a row of logits in the model's place."""
 
     def __init__(self, pair: Translator) -> None:
-        self._pair, self._size, self._own, self._translated = (
-            pair,
-            len(pair.target.pieces),
-            np.flatnonzero(pair.numbers >= 0),
-            {},
-        )
+        self._pair = pair
+        self._size = len(pair.target.pieces)
+        self._own = np.flatnonzero(pair.numbers >= 0)
+        self._translated = {}
 
 
 def test_a_longer_draft_token_goes_on_without_the_model() -> None:
@@ -107,7 +107,8 @@ def test_a_longer_draft_token_goes_on_without_the_model() -> None:
         token for token, piece in enumerate(pair.draft.pieces)
         if piece and piece.startswith(b" ") and piece.isascii() and len(pair.target.encode(piece)) > 2
     )  # fmt: skip
-    draft, word = Bare(pair), pair.target.encode(pair.draft.pieces[longer] or b"")
+    draft = Bare(pair)
+    word = pair.target.encode(pair.draft.pieces[longer] or b"")
     state = draft._translated[1] = _Request(CommittedText(pair))
     state.text.commit(pair.target.encode(b"one two"))
     logits = np.full(len(pair.draft.pieces), -5.0, np.float32)

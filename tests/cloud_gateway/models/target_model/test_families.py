@@ -45,7 +45,8 @@ def path_to(row: int) -> list[int]:
 
 def step_by_step(model: Any, tokens: Sequence[int]) -> NDArray[np.float32]:
     """The logits after each token, one token a pass, with the cache that the model makes itself."""
-    past, rows = None, []
+    past = None
+    rows = []
     with torch.inference_mode():
         for token in tokens:
             output = model(input_ids=torch.tensor([[token]]), past_key_values=past, use_cache=True)

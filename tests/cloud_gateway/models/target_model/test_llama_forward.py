@@ -81,7 +81,8 @@ def rms(errors: torch.Tensor) -> float:
 def some_examples(count: int) -> Iterator[tuple[list[int], FlatTree]]:
     rng = random.Random(7)
     for _ in range(count):
-        parents, depths = [-1], [0]
+        parents = [-1]
+        depths = [0]
         for row in range(1, rng.randint(1, 8)):
             parents.append(rng.randrange(row))
             depths.append(depths[parents[-1]] + 1)
@@ -102,7 +103,8 @@ def logits(forward: Forward, prompt: list[int], tree: Any) -> torch.Tensor:
 
 
 def test_plain_kernels_leave_the_model_able_to_run(folder: Path) -> None:
-    model, ids = load_tiny(folder), torch.tensor([[5, 6, 7]])
+    model = load_tiny(folder)
+    ids = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
         before = model(ids).logits
         LlamaForward(model, 512, kernels="plain")
@@ -141,12 +143,14 @@ def test_packed_products_are_those_of_torch(
     rows: int, inside: int, outside: int, bias: bool, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(rows)
-    weight, offset = (torch.randn(outside, inside) / inside**0.5).to(dtype), torch.randn(outside).to(dtype)
+    weight = (torch.randn(outside, inside) / inside**0.5).to(dtype)
+    offset = torch.randn(outside).to(dtype)
     if not can_pack(CPU, dtype):  # bfloat16 without AVX-512: torch refuses, and targets take plain products
         with pytest.raises(RuntimeError, match="bf16"):
             PackedLinear(weight)
         return
-    x, other = torch.randn(rows, inside).to(dtype), torch.randn(rows, outside).to(dtype)
+    x = torch.randn(rows, inside).to(dtype)
+    other = torch.randn(rows, outside).to(dtype)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.06, "rtol": 0.02}
     with torch.inference_mode():
         packed, plain = (kind(weight, offset if bias else None) for kind in (PackedLinear, PlainLinear))

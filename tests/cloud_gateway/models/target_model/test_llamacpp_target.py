@@ -112,7 +112,9 @@ def test_exact_cells_are_compacted_and_give_the_same_bits_after_it(
     moved: list[int] = []
     compact = target._llama.compact
     monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(len(slots)), compact(slots)))
-    tokens, slot, other = [1, 2, 3], begin(target, [1, 2, 3]), begin(target, [4, 5, 6])
+    tokens = [1, 2, 3]
+    slot = begin(target, [1, 2, 3])
+    other = begin(target, [4, 5, 6])
     star = FlatTree([3, *range(10, 20)], [-1] + [0] * 10, [0] + [1] * 10)
     for _ in range(12):
         tree = FlatTree([tokens[-1], *star.tokens[1:]], star.parents, star.depths)
@@ -133,7 +135,9 @@ def test_cells_are_compacted_before_a_prompt_that_would_fill_holes(
     moved: list[Sequence[int]] = []
     compact = target._llama.compact
     monkeypatch.setattr(target._llama, "compact", lambda slots: (moved.append(slots), compact(slots)))
-    first, second, third = [1, 2, 3], [4, 5, 6], [7 + i % 50 for i in range(cell_order.MIN_READ + 1)]
+    first = [1, 2, 3]
+    second = [4, 5, 6]
+    third = [7 + i % 50 for i in range(cell_order.MIN_READ + 1)]
 
     def both(tokens: Sequence[Sequence[int]], rounds: int) -> list[NDArray[np.float32]]:
         for _ in range(rounds):
@@ -278,7 +282,8 @@ def test_without_a_number_of_threads_each_pass_decides(model: Path, caplog: pyte
         target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=8)
     if len(os.sched_getaffinity(0)) > 1:
         assert f"of {len(os.sched_getaffinity(0))} threads (a pass:" in caplog.text
-    used, ticks = list[int](), itertools.count()
+    used = list[int]()
+    ticks = itertools.count()
     clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
     target._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0, cores=2)
     slot = begin(target, [5, 6, 7])

@@ -76,7 +76,8 @@ def test_each_dtype_has_its_own_conversion_of_the_same_weights(
         shutil.copyfile(gguf, path)
     else:
         make_draft(gguf, path, fmt=fmt)
-    unpacked, unpack = list[str](), AutoModelForCausalLM.from_pretrained
+    unpacked = list[str]()
+    unpack = AutoModelForCausalLM.from_pretrained
 
     def noted(*given: Any, **options: Any) -> Any:
         unpacked.append(options["dtype"])

@@ -116,7 +116,8 @@ def test_a_prefix_idle_for_long_gives_way_whosever_it_is() -> None:
 
 
 def test_free_slots_make_room_for_a_prompt_the_donor_last() -> None:
-    table, long = SlotTable(4, capacity=24), [1, 1, 1, 7, 7, 7, 7]
+    table = SlotTable(4, capacity=24)
+    long = [1, 1, 1, 7, 7, 7, 7]
     for tokens in (long, [2, 2, 2], [3, 3, 3]):
         table.extend(table.claim(tokens, S, room=7).slot, tokens)
     for slot in (1, 2, 0):
@@ -248,7 +249,9 @@ def test_keeping_rows_equals_picking_them_from_a_list(
 @settings(max_examples=20)
 @given(sizes=st.lists(st.integers(1, MIN_ENTRIES), min_size=1, max_size=6))
 def test_growing_loses_nothing_and_doubles_up_to_the_context(sizes: list[int]) -> None:
-    kv, twin, context = SlotKv(MIXED, torch.float32, CPU, limit=3 * MIN_ENTRIES), [], 3 * MIN_ENTRIES
+    kv = SlotKv(MIXED, torch.float32, CPU, limit=3 * MIN_ENTRIES)
+    twin = []
+    context = 3 * MIN_ENTRIES
     for size in sizes:
         rows = [float(i) for i in range(size)]
         write(kv, rows)
@@ -262,7 +265,8 @@ def test_growing_loses_nothing_and_doubles_up_to_the_context(sizes: list[int]) -
 
 @given(length=st.integers(0, 5), own=st.integers(0, 5))
 def test_a_copy_holds_the_beginning_and_stays_when_the_donor_goes_on(length: int, own: int) -> None:
-    donor, copy = SlotKv(MIXED, torch.float32, CPU), SlotKv(MIXED, torch.float32, CPU)
+    donor = SlotKv(MIXED, torch.float32, CPU)
+    copy = SlotKv(MIXED, torch.float32, CPU)
     write(donor, [1, 2, 3, 4, 5])
     donor.keep(range(5))
     write(copy, [9.0] * own)
@@ -274,7 +278,8 @@ def test_a_copy_holds_the_beginning_and_stays_when_the_donor_goes_on(length: int
 
 
 def test_keys_and_values_of_a_layer_are_one_tensor_if_layers_are_alike() -> None:
-    alike, mixed = SlotKv(ALIKE, torch.float32, CPU), SlotKv(MIXED, torch.float32, CPU)
+    alike = SlotKv(ALIKE, torch.float32, CPU)
+    mixed = SlotKv(MIXED, torch.float32, CPU)
     for kv in (alike, mixed):
         write(kv, [1.0, 2.0])
     assert torch.equal(alike.layers[1][:2], alike.planes[2])

@@ -94,7 +94,8 @@ def test_greedy_answers_are_those_of_plain_decoding_whatever_the_trees(
     with opened(target, prompt) as slot:
         for tree in trees:
             # Some rows are set to the target's own choices, so that paths of all lengths are accepted.
-            row_0, right = [*prompt, *answer][-1], plain[len(answer) :]
+            row_0 = [*prompt, *answer][-1]
+            right = plain[len(answer) :]
             tokens = [right[tree.depths[i] - 1] if hits >> i & 1 else tree.tokens[i] for i in range(1, len(tree))]
             offered = FlatTree([row_0, *tokens], tree.parents, tree.depths)
             (found,) = target.verify([Work(slot, offered)])

@@ -87,7 +87,8 @@ def test_a_large_delta_is_cut_into_frames_that_the_protocol_allows() -> None:
     machine = drafting(branching=100, theta=0.0, max_nodes=1000)
     many = Proposal(list(range(100)), [float(i) for i in range(100)], 3.0)
     machine.record(machine.candidates(), [many])
-    first, second = machine.delta(), machine.delta()
+    first = machine.delta()
+    second = machine.delta()
     assert first is not None and second is not None
     assert (len(first.tokens), second.first, len(second.tokens)) == (MAX_NODES, MAX_NODES + 1, 100 - MAX_NODES)
 
@@ -114,7 +115,8 @@ def test_no_price_of_a_draft_makes_a_frame_that_a_gateway_refuses(nats: float) -
     check_tree_shape(frame, vocab_size=32)
 
 
-PASS_S, RTT_S = 0.1, 0.02
+PASS_S = 0.1
+RTT_S = 0.02
 
 
 def rhythm() -> Rhythm:
@@ -186,7 +188,8 @@ def test_after_a_divergence_the_first_levels_are_due_again() -> None:
     assert drafting.due(1.02, 1.026, RTT_S)
 
 
-COSTS, ENTROPIES = (0.0, 0.3, 9.0, 1e40, float("inf")), (0.0, 0.5, 2.8)
+COSTS = (0.0, 0.3, 9.0, 1e40, float("inf"))
+ENTROPIES = (0.0, 0.5, 2.8)
 
 
 def proposal(rng: random.Random) -> Proposal:
@@ -207,7 +210,8 @@ def committed(rng: random.Random, drafting: Drafting) -> None:
 @pytest.mark.claim("each-machine-takes-events-in-any-order")
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_gives_frames_of_the_right_shape_once_each(seed: int) -> None:
-    rng, sent = random.Random(seed), list[Tree]()
+    rng = random.Random(seed)
+    sent = list[Tree]()
     rule = BestFirstRule(max_depth=rng.choice((1, MAX_DEPTH)), max_nodes=rng.choice((8, 512)))
     drafting = BestFirst(1, 1, 3, rule) if seed % 3 else Drafting(1, 1, 3, DraftRule(theta=rng.choice((0.0, 0.5, 100))))
     for _ in range(120):

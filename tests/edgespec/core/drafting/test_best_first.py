@@ -61,7 +61,8 @@ def test_an_unlikely_child_is_sent_once_a_commit_makes_it_likely() -> None:
 
 
 def test_the_gateway_takes_its_frames_across_commits() -> None:
-    machine, tree = drafting(floor=0.05), CandidateTree(PROMPT)
+    machine = drafting(floor=0.05)
+    tree = CandidateTree(PROMPT)
     for _ in range(6):
         grow(machine, 2, 0.6, 0.25, 0.1)
         while (frame := machine.delta()) is not None:
@@ -73,10 +74,12 @@ def test_the_gateway_takes_its_frames_across_commits() -> None:
 
 
 def test_the_number_of_leaves_follows_the_step_curve() -> None:
-    flat, steep = drafting(), drafting()
+    flat = drafting()
+    steep = drafting()
     for machine in (flat, steep):
         grow(machine, 3, 0.5, 0.2, 0.15, 0.1)
-    flat.step_s, steep.step_s = (lambda n: 0.004), (lambda n: 0.004 * n)
+    flat.step_s = lambda n: 0.004
+    steep.step_s = lambda n: 0.004 * n
     assert len(flat.candidates()) == 16
     assert len(steep.candidates()) == 1
 
@@ -97,7 +100,8 @@ def test_it_starts_with_the_drafts_own_probabilities() -> None:
 
 
 def test_it_corrects_an_overconfident_draft() -> None:
-    rng, calibrator = random.Random(1), Calibrator()
+    rng = random.Random(1)
+    calibrator = Calibrator()
     for _ in range(400):
         calibrator.observe([-math.log(0.9), -math.log(0.05)], 0.5, 0 if rng.random() < 0.6 else None)
     assert calibrator(-math.log(0.9), 0.5, 0) == pytest.approx(0.6, abs=0.15)
@@ -140,7 +144,9 @@ def test_a_huge_entropy_neither_overflows_nor_spoils_what_was_learnt() -> None:
 
 CURVE = Curve({1: 0.006, 2: 0.008, 4: 0.013, 16: 0.052})
 """Seconds of a draft step by leaves: a second leaf costs a third of the first, a fourth two fifths."""
-TYPICAL, SURE, FLAT = (0.7, 0.15, 0.06, 0.03), (0.97, 0.015, 0.005, 0.002), (0.3, 0.25, 0.2, 0.1)
+TYPICAL = (0.7, 0.15, 0.06, 0.03)
+SURE = (0.97, 0.015, 0.005, 0.002)
+FLAT = (0.3, 0.25, 0.2, 0.1)
 FIRST = (0,)
 """Ranks that are right in turn."""
 EITHER = (0, 1)
@@ -192,7 +198,8 @@ def test_the_width_follows_the_ranks_that_were_right(
 
 
 def test_a_request_learns_from_the_requests_before_it() -> None:
-    carried, fresh = Calibrator(), Calibrator()
+    carried = Calibrator()
+    fresh = Calibrator()
     for _ in range(5):
         answer(carried, TYPICAL, ALL, tokens=20)
     answer(fresh, TYPICAL, ALL, tokens=20)

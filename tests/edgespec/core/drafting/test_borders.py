@@ -55,7 +55,8 @@ def check(tokenizer: TextTokenizer, borders: Borders, text: str) -> None:
 )
 def test_planted_faults_are_found(kind: str, fault: str) -> None:
     """A border that is none: after every byte, or as if the vocabulary had no entry longer than a byte."""
-    tokenizer, wrong = text_tokenizer(kind), Borders([])
+    tokenizer = text_tokenizer(kind)
+    wrong = Borders([])
     if fault == "between":
         wrong._joined = [bytes(256)] * 256
     else:

@@ -150,7 +150,8 @@ def test_any_logits_give_finite_costs_and_leave_the_spread_finite(rule: Sampling
 
 
 def test_scores_that_are_no_numbers_teach_the_spread_nothing() -> None:
-    spread, scores = Spread(), np.array([2.0, 1.0, -math.inf])
+    spread = Spread()
+    scores = np.array([2.0, 1.0, -math.inf])
     for _ in range(50):
         for bad in (math.nan, math.inf):
             spread.observe(np.array([bad, 1.0]), 0)

@@ -39,7 +39,8 @@ def test_a_lone_request_gets_the_leaves_that_it_would_choose(leaf_s: float) -> N
     def step_s(leaves: int) -> float:
         return 1 + leaf_s * (leaves - 1)
 
-    machine, same = drafting(1, 0.5, 0.2, 0.15, 0.1, steps=3), drafting(1, 0.5, 0.2, 0.15, 0.1, steps=3)
+    machine = drafting(1, 0.5, 0.2, 0.15, 0.1, steps=3)
+    same = drafting(1, 0.5, 0.2, 0.15, 0.1, steps=3)
     same.step_s = step_s
     ((_, leaves),) = shared(parts(machine), 44, step_s)
     assert [leaf.path(machine.tree.root) for leaf in leaves] == [
@@ -48,7 +49,8 @@ def test_a_lone_request_gets_the_leaves_that_it_would_choose(leaf_s: float) -> N
 
 
 def test_the_most_probable_leaves_of_all_fill_a_pass() -> None:
-    sure, unsure = drafting(1, 0.9, 0.05), drafting(2, 0.4, 0.3, 0.2)
+    sure = drafting(1, 0.9, 0.05)
+    unsure = drafting(2, 0.4, 0.3, 0.2)
     assert counts(sure, unsure, most=1) == {1: 1}
     assert counts(sure, unsure, most=3) == {1: 1, 2: 2}
     assert counts(sure, unsure) == {1: 2, 2: 3}

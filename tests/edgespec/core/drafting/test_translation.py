@@ -32,7 +32,8 @@ class Oracle:
     """A draft model that knows the text: the next token of its own cut is likeliest, another one follows."""
 
     def __init__(self, pair: Translator, text: bytes) -> None:
-        self.pair, self.text = pair, text
+        self.pair = pair
+        self.text = text
 
     def propose(self, read: Sequence[int], path: Sequence[int]) -> Proposal:
         pieces = self.pair.draft.pieces
@@ -49,7 +50,9 @@ class Worker:
     def __init__(self, pair: Translator, prompt: Sequence[int], text: bytes, **rule: Any) -> None:
         self.drafting = TranslatedDrafting(1, 1, len(prompt), pair, BestFirstRule(sequences=2, **rule))
         self.pair = pair
-        self.oracle, self.read, self.committed = Oracle(pair, text), list[int](), 0
+        self.oracle = Oracle(pair, text)
+        self.read = list[int]()
+        self.committed = 0
         self.commit(prompt, chosen=False)
 
     def commit(self, tokens: Sequence[int], *, chosen: bool = True) -> int:
@@ -66,8 +69,10 @@ class Worker:
 
     def right(self, *, whole: bool = False) -> int:
         """Bytes after the committed ones of the drafts which are right: up to the last border, or the `whole` text."""
-        drafts, tail = self.drafting.drafts, len(self.drafting.text.tail)
-        begin, ends = sum(len(self.pair.draft.pieces[token] or b"") for token in self.read), [tail]
+        drafts = self.drafting.drafts
+        tail = len(self.drafting.text.tail)
+        begin = sum(len(self.pair.draft.pieces[token] or b"") for token in self.read)
+        ends = [tail]
         for node in drafts.tree.nodes.values():
             text = b"".join(self.pair.draft.pieces[token] or b"" for token in node.path(drafts.tree.root))
             if self.oracle.text[begin:].startswith(text) and node in drafts.cuts:
@@ -76,7 +81,8 @@ class Worker:
 
     def known(self, tokens: Sequence[int]) -> list[int]:
         """Those of the tokens that the target's tree has, one after the other."""
-        node, found = self.drafting.tree.root, list[int]()
+        node = self.drafting.tree.root
+        found = list[int]()
         for token in tokens:
             if (child := node.children.get(token)) is None:
                 break
@@ -106,7 +112,8 @@ def test_whatever_way_a_text_is_committed_the_tokens_sent_are_its_own(
     text = (PROMPT + " ".join(words)).encode(errors="ignore")
     tokens = pair.target.encode(text)
     begin = len(pair.target.encode(PROMPT.encode())) - 1
-    worker, at = Worker(pair, tokens[:begin], text), begin
+    worker = Worker(pair, tokens[:begin], text)
+    at = begin
     while at < len(tokens):
         worker.draft(data.draw(st.integers(0, 6)))
         if b"".join(pair.target.pieces[token] or b"" for token in tokens) == text:
@@ -190,7 +197,8 @@ def test_a_draft_reads_its_own_beginning_of_a_text_once() -> None:
 
 
 def test_a_missing_control_token_is_spelt_out_a_mark_of_a_beginning_not() -> None:
-    target, draft = text_tokenizer("gpt2"), text_tokenizer("sentencepiece", 500)
+    target = text_tokenizer("gpt2")
+    draft = text_tokenizer("sentencepiece", 500)
 
     class Other(TextTokenizer):
         def __init__(self, text: bytes) -> None:
@@ -236,8 +244,10 @@ class Reversed(TextTokenizer):
     """The same tokenizer with other numbers."""
 
     def __init__(self, other: TextTokenizer) -> None:
-        self.other, last = other, len(other.pieces) - 1
-        self.pieces, self.controls = other.pieces[::-1], {last - token: text for token, text in other.controls.items()}
+        self.other = other
+        last = len(other.pieces) - 1
+        self.pieces = other.pieces[::-1]
+        self.controls = {last - token: text for token, text in other.controls.items()}
 
     def encode(self, text: bytes) -> list[int]:
         return [len(self.pieces) - 1 - token for token in self.other.encode(text)]

@@ -47,7 +47,8 @@ def nodes(worker: Worker) -> Iterator[Node]:
 
 def texts(worker: Worker) -> set[bytes]:
     """The text of each path of the draft tree."""
-    drafts, pieces = worker.drafting.drafts, worker.pair.draft.pieces
+    drafts = worker.drafting.drafts
+    pieces = worker.pair.draft.pieces
     paths = (node.path(drafts.tree.root) for node in drafts.tree.nodes.values())
     return {b"".join(pieces[token] or b"" for token in path) for path in paths}
 
@@ -57,14 +58,16 @@ def test_a_tail_that_was_cut_otherwise_is_continued_by_its_text(target: str, dra
     """The target emits the beginning of a word byte by byte, which its tokenizer would not."""
     pair = pair_of(target, draft_kind)
     at = len(PROMPT.encode())
-    begin, rest = DATA[at : at + 6], DATA[at + 6 :]
+    begin = DATA[at : at + 6]
+    rest = DATA[at + 6 :]
     letters = [token_of(pair.target.pieces, bytes([byte])) for byte in begin]
     assert len(letters) > len(pair.target.encode(begin))
     worker = Worker(pair, [*pair.target.encode(PROMPT.encode()), *letters], DATA)
 
     worker.draft(12)
 
-    pieces, root = pair.target.pieces, worker.drafting.tree.root
+    pieces = pair.target.pieces
+    root = worker.drafting.tree.root
     sent = [b"".join(pieces[token] or b"" for token in node.path(root)) for node in nodes(worker)]
     longest = max((len(text) for text in sent if rest.startswith(text)), default=0)
     assert longest >= 8, "the oracle's text is among what is sent"
@@ -74,7 +77,9 @@ class Lossy(TextTokenizer):
     """Writes other letters than those of the text, as a tokenizer with normalisation does."""
 
     def __init__(self, other: TextTokenizer) -> None:
-        self.other, self.pieces, self.controls = other, other.pieces, other.controls
+        self.other = other
+        self.pieces = other.pieces
+        self.controls = other.controls
 
     def encode(self, text: bytes) -> list[int]:
         return self.other.encode(text.replace(b"z", b"s"))
@@ -126,7 +131,8 @@ def test_one_path_of_the_draft_tree_writes_the_tail() -> None:
 
     worker.commit([token_of(pair.target.pieces, bytes([byte])) for byte in tail])
 
-    drafts, pieces = worker.drafting.drafts, pair.draft.pieces
+    drafts = worker.drafting.drafts
+    pieces = pair.draft.pieces
     paths = [node.path(drafts.tree.root) for node in drafts.tree.nodes.values()]
     same = [path for path in paths if b"".join(pieces[token] or b"" for token in path) == tail]
     assert same == [tuple(pair.draft.encode(tail))]
@@ -146,7 +152,8 @@ def test_a_token_that_is_sent_has_the_probability_of_its_draft_path(kind: str) -
 
 def test_the_last_token_of_a_text_that_may_go_on_is_less_probable() -> None:
     """Unless it is the draft's own last token: 0.7 for other ones, as was measured."""
-    target, drafts = text_tokenizer("gpt2"), text_tokenizer("gpt2", 300)
+    target = text_tokenizer("gpt2")
+    drafts = text_tokenizer("gpt2", 300)
     pair = Translator(target, drafts)
     worker = Worker(pair, target.encode(PROMPT.strip().encode()), b"")
     word = b" the"

@@ -43,7 +43,8 @@ def paths_of(tree: SpeculationTree) -> dict[tuple[int, ...], Node]:
     )
 )
 def test_exactly_the_paths_that_continue_the_committed_tokens_are_kept(steps: list[Any]) -> None:
-    tree, twin = SpeculationTree(9), PathSet()
+    tree = SpeculationTree(9)
+    twin = PathSet()
     for step in steps:
         if isinstance(step, tuple):
             nodes = paths_of(tree)
@@ -64,7 +65,8 @@ def test_exactly_the_paths_that_continue_the_committed_tokens_are_kept(steps: li
 def test_most_probable_gives_the_cheapest_unexpanded_nodes_within_reach() -> None:
     tree = SpeculationTree(0)
     tree.root.expanded = True
-    near, far = tree.append(tree.root, 1, 2.0, 0.0), tree.append(tree.root, 2, 0.5, 0.0)
+    near = tree.append(tree.root, 1, 2.0, 0.0)
+    far = tree.append(tree.root, 2, 0.5, 0.0)
     far.expanded = True
     deep = tree.append(far, 3, 0.7, 0.0)
     assert tree.most_probable(2, 10) == [deep, near]
@@ -109,7 +111,8 @@ def advance(drafting: BestFirst, steps: int) -> Paths:
 
 
 def best_path(root: Node) -> list[Node]:
-    path, node = [], root
+    path = []
+    node = root
     while node.children:
         node = next(iter(node.children.values()))
         path.append(node)
@@ -142,7 +145,8 @@ def test_workers_with_different_trees_agree_on_what_both_have(seed: int) -> None
     prompt = [*PROMPT, seed % 50, seed % 37]
     (one, _), (other, _) = (drafted(Part(index, 2), 6, prompt=prompt) for index in (0, 1))
     for node in one.tree.nodes.values():
-        path, twin = node.path(one.tree.root), other.tree.root
+        path = node.path(one.tree.root)
+        twin = other.tree.root
         for token in path:
             following = twin.children.get(token)
             if following is None:

@@ -38,7 +38,9 @@ def party(seed: int, name: str, version: int = 1, min_version: int = 1) -> Party
     return Party(SigningKey(bytes([seed]) * 32), name, version, min_version)
 
 
-WORKER, GATEWAY, MALLORY = party(1, "lab-7"), party(2, "dept gateway"), party(3, "mallory")
+WORKER = party(1, "lab-7")
+GATEWAY = party(2, "dept gateway")
+MALLORY = party(3, "mallory")
 
 
 def worker(code: Code = CODE, me: Party = WORKER, spki: bytes = SPKI, seed: int = 11) -> WorkerExchange:
@@ -64,7 +66,8 @@ def until_confirm(w: WorkerExchange, g: GatewayExchange) -> Confirm:
 
 
 def test_the_right_code_pairs_and_each_side_gets_the_others_key_and_name() -> None:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     accepted = answer(w, answer(g, until_confirm(w, g)))
     assert isinstance(accepted, Accepted)
     assert w.state is State.ACCEPTED  # the worker stores only once the gateway has
@@ -79,7 +82,8 @@ def test_the_right_code_pairs_and_each_side_gets_the_others_key_and_name() -> No
 def test_the_worker_finds_a_gateway_that_does_not_know_the_code() -> None:
     """A false gateway cannot check the worker's proof, so it makes one up or reflects it."""
     for forge in (lambda c: c, lambda c: Confirm(bytes(32), c.signature)):
-        w, g = worker(), gateway(WRONG, me=MALLORY)
+        w = worker()
+        g = gateway(WRONG, me=MALLORY)
         confirm = until_confirm(w, g)
         with pytest.raises(PairingFailed) as failure:
             w.receive(forge(confirm))
@@ -88,7 +92,8 @@ def test_the_worker_finds_a_gateway_that_does_not_know_the_code() -> None:
 
 @pytest.mark.claim("a-relay-that-ends-tls-and-forwards-every-message-is-detected")
 def test_a_relay_that_ends_tls_and_forwards_every_message_is_detected() -> None:
-    w, g = worker(spki=OTHER_SPKI), gateway(spki=SPKI)
+    w = worker(spki=OTHER_SPKI)
+    g = gateway(spki=SPKI)
     confirm = until_confirm(w, g)
     with pytest.raises(PairingFailed) as failure:
         g.receive(confirm)
@@ -107,7 +112,8 @@ def test_knowing_the_code_is_not_enough_to_claim_another_machines_key() -> None:
             self.public = public
 
     thief = Party(Claimed(b"3" * 32, WORKER.key.public), "lab-7", 1, 1)
-    w, g = worker(me=thief), gateway()
+    w = worker(me=thief)
+    g = gateway()
     confirm = until_confirm(w, g)
     with pytest.raises(PairingFailed) as failure:
         g.receive(confirm)
@@ -116,7 +122,8 @@ def test_knowing_the_code_is_not_enough_to_claim_another_machines_key() -> None:
 
 def test_messages_recorded_from_one_exchange_are_worth_nothing_in_another() -> None:
     """Same code, same keys: only the fresh SPAKE2 message differs."""
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     start = w.start()
     reply = answer(g, start)
     confirm = answer(w, reply)
@@ -145,11 +152,13 @@ def test_reflecting_a_sides_own_messages_fails() -> None:
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), SMALL_ORDER, b"\xff" * 32])
 def test_small_order_and_malformed_keys_are_refused(key: bytes) -> None:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     with pytest.raises(PairingFailed) as failure:
         g.receive(msgspec.structs.replace(w.start(), worker_key=key))
     assert failure.value.reason is Reason.KEY
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     reply = answer(g, w.start())
     assert isinstance(reply, Reply)
     with pytest.raises(PairingFailed) as failure:
@@ -168,7 +177,8 @@ def test_malformed_spake2_messages_are_refused_without_a_crash(point: bytes) -> 
 
 @pytest.mark.claim("versions-meet-at-the-lower-one-and-never-below-what-a-side-allows")
 def test_versions_meet_at_the_lower_one_and_never_below_what_a_side_allows() -> None:
-    w, g = worker(me=party(1, "w", version=3)), gateway(me=party(2, "g", version=2))
+    w = worker(me=party(1, "w", version=3))
+    g = gateway(me=party(2, "g", version=2))
     until_confirm(w, g)
     g = gateway(me=party(2, "g", version=3, min_version=2))
     with pytest.raises(PairingFailed) as failure:
@@ -181,7 +191,8 @@ def test_versions_meet_at_the_lower_one_and_never_below_what_a_side_allows() -> 
 
 
 def test_every_message_out_of_its_turn_ends_the_exchange() -> None:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     start = w.start()
     reply = answer(g, start)
     confirm = answer(w, reply)
@@ -211,7 +222,8 @@ def test_every_message_out_of_its_turn_ends_the_exchange() -> None:
 
 
 def test_a_failed_exchange_stays_failed_and_names_no_peer() -> None:
-    w, g = worker(WRONG), gateway()
+    w = worker(WRONG)
+    g = gateway()
     confirm = until_confirm(w, g)
     with pytest.raises(PairingFailed):
         g.receive(confirm)
@@ -252,7 +264,8 @@ def test_names_that_could_fool_a_terminal_do_not_decode(name: str) -> None:
 
 def test_the_transcript_separates_its_parts() -> None:
     """Two different exchanges whose parts, put end to end, are the same bytes."""
-    spake, key = bytes(range(33)), bytes(31) + b"x"
+    spake = bytes(range(33))
+    key = bytes(31) + b"x"
     one = Start(1, 7, bytes(32), "ab", spake), Reply(1, key, "cd", bytes(33))
     two = Start(1, 7, bytes(32), "a", b"b" + spake[:-1]), Reply(1, spake[-1:] + key[:-1], "xcd", bytes(33))
     assert transcript(*one, SPKI) != transcript(*two, SPKI)
@@ -285,7 +298,8 @@ def test_the_transcript_covers_every_field(side: int, change: dict[str, object])
 
 def test_a_forged_or_reflected_acceptance_stores_nothing() -> None:
     for forge in (lambda _: Accepted(bytes(32)), lambda own: own):
-        w, g = worker(), gateway()
+        w = worker()
+        g = gateway()
         own = answer(w, answer(g, until_confirm(w, g)))
         with pytest.raises(PairingFailed):
             w.receive(forge(own))

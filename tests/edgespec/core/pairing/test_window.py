@@ -232,7 +232,8 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def open(self) -> None:
         self.shown = self.window.open(self.now)
-        self.opened_at, self.failures = self.now, 0
+        self.opened_at = self.now
+        self.failures = 0
         self.window.events()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, PARKED_S, STEP_S, ATTEMPT_S, WINDOW_S]))
@@ -253,7 +254,8 @@ class Walk(RuleBasedStateMachine):
         start = worker.start()
         if kind == "replay" and self.recorded:
             start = data.draw(st.sampled_from(self.recorded))
-        running, fails = self.window._exchange, self.failures
+        running = self.window._exchange
+        fails = self.failures
         stays = running is not None and (
             self.now - self.window._received_at < PARKED_S or running.state is not State.REPLIED
         )
@@ -285,7 +287,8 @@ class Walk(RuleBasedStateMachine):
         assert self.shown is not None
         if nameplate == self.shown.nameplate:
             return
-        shown, running = self.shown, self.window._exchange
+        shown = self.shown
+        running = self.window._exchange
         with pytest.raises(PairingFailed) as failure:
             self.window.begin(source, nameplate, self.now)
         assert failure.value.reason in (Reason.NAMEPLATE, Reason.DELAYED)
@@ -327,7 +330,8 @@ class Walk(RuleBasedStateMachine):
     def hang_up(self, data: st.DataObject) -> None:
         exchange = data.draw(st.sampled_from(list(self.honest)))
         del self.honest[exchange]
-        unproven, before = exchange.state is State.REPLIED, (self.shown, self.failures)
+        unproven = exchange.state is State.REPLIED
+        before = (self.shown, self.failures)
         self.window.abandon(exchange, Reason.ABANDONED, self.now)
         self.drain()
         assert not unproven or (self.shown, self.failures) == before

@@ -23,7 +23,9 @@ from edgespec.core.protocol.peer_handshake import (
 from edgespec.core.protocol.signing import SigningKey
 
 CALLER, LISTENER, THIRD = (SigningKey(letter * 32) for letter in (b"c", b"l", b"t"))
-SPKI, OTHER_SPKI, GATEWAY = b"s" * 32, b"o" * 32, b"g" * 32
+SPKI = b"s" * 32
+OTHER_SPKI = b"o" * 32
+GATEWAY = b"g" * 32
 
 
 def calling(
@@ -50,7 +52,8 @@ def asked(caller: CallerHandshake, listener: ListenerHandshake) -> Ask | PeerRef
 
 
 def test_both_sides_prove_their_keys() -> None:
-    caller, listener = calling(), listening()
+    caller = calling()
+    listener = listening()
     ask = asked(caller, listener)
     assert isinstance(ask, Ask)
     assert (ask.what, ask.gateway, listener.peer) == ("relay", GATEWAY, CALLER.public)
@@ -60,7 +63,8 @@ def test_both_sides_prove_their_keys() -> None:
 
 @pytest.mark.claim("a-machine-that-is-not-paired-gets-nothing")
 def test_a_key_that_is_not_paired_is_refused_after_its_proof_only() -> None:
-    stranger, listener = calling(key=THIRD), listening()
+    stranger = calling(key=THIRD)
+    listener = listening()
     challenge = listener.challenge(stranger.hello)
     assert isinstance(challenge, PeerChallenge)  # as for any key
     assert listener.asked(stranger.challenged(challenge, "relay", GATEWAY)) == PeerRefused("unpaired")
@@ -68,7 +72,8 @@ def test_a_key_that_is_not_paired_is_refused_after_its_proof_only() -> None:
 
 @pytest.mark.claim("a-machine-in-the-middle-of-a-pairing-fails")
 def test_a_machine_in_the_middle_of_the_tls_connection_is_seen_by_both() -> None:
-    caller, listener = calling(spki=OTHER_SPKI), listening()
+    caller = calling(spki=OTHER_SPKI)
+    listener = listening()
     challenge = listener.challenge(caller.hello)
     with pytest.raises(RemoteProtocolError) as error:
         caller.challenged(challenge, "relay", GATEWAY)
@@ -96,7 +101,8 @@ def test_a_replayed_challenge_is_refused() -> None:
 
 @pytest.mark.claim("a-replayed-challenge-is-refused")
 def test_a_replayed_ask_is_refused() -> None:
-    caller, listener = calling(), listening(nonce=2)
+    caller = calling()
+    listener = listening(nonce=2)
     ask = caller.challenged(challenge_for(listener, caller), "relay", GATEWAY)
     later = listening(nonce=4)
     later.challenge(caller.hello)
@@ -106,7 +112,8 @@ def test_a_replayed_ask_is_refused() -> None:
 
 @pytest.mark.parametrize("change", [{"gateway": NO_GATEWAY}, {"what": "presence"}, {"signature": bytes(64)}])
 def test_a_changed_ask_is_refused(change: dict[str, object]) -> None:
-    caller, listener = calling(), listening()
+    caller = calling()
+    listener = listening()
     ask = caller.challenged(challenge_for(listener, caller), "relay", GATEWAY)
     with pytest.raises(RemoteProtocolError, match="does not verify"):
         listener.asked(msgspec.structs.replace(ask, **change))

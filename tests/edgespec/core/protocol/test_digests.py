@@ -69,7 +69,8 @@ tokens = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20)
 
 @given(st.lists(tokens, min_size=1, max_size=6))
 def test_every_boundary_has_the_hash_of_all_tokens_before_it(pieces: list[list[int]]) -> None:
-    prefix, everything = Prefix(), []
+    prefix = Prefix()
+    everything = []
     for piece in pieces:
         prefix.extend(piece)
         everything += piece

@@ -59,7 +59,8 @@ def test_a_correct_handshake_opens_both_sides_with_one_session_id() -> None:
 @pytest.mark.parametrize("field", [name for name in m.Hello.__struct_fields__ if name != "protocol"])
 def test_every_field_of_the_hello_is_bound(field: str) -> None:
     """A relay that changes anything in the Hello makes the worker refuse the Challenge."""
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     hello = m.decode_handshake(w.outgoing()[0])
     value = getattr(hello, field)
     others = {"name": "other", "vocab_size": 5, "sequences": 5, "worker_key": SigningKey(b"x" * 32).public}
@@ -84,7 +85,8 @@ def test_every_field_of_the_hello_is_bound(field: str) -> None:
     ],
 )
 def test_every_field_of_the_challenge_is_bound(field: str, reason: str) -> None:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     deliver(w, g)
     challenge = m.decode_handshake(g.outgoing()[0])
     changed = msgspec.structs.replace(challenge, **{field: b"x" * 32})
@@ -108,7 +110,8 @@ def test_a_relay_that_ends_tls_is_detected_before_anything_is_sent() -> None:
 
 
 def test_a_proof_of_another_key_does_not_get_in() -> None:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     deliver(w, g)
     deliver(g, w)
     forged = SigningKey(b"x" * 32).sign(signing.WORKER_PROOF, g._transcript)
@@ -117,11 +120,13 @@ def test_a_proof_of_another_key_does_not_get_in() -> None:
 
 @pytest.mark.claim("a-recorded-proof-is-worth-nothing-in-the-next-session")
 def test_a_recorded_proof_is_worth_nothing_in_the_next_session() -> None:
-    w, g = worker(), gateway()
+    w = worker()
+    g = gateway()
     deliver(w, g)
     deliver(g, w)
     recorded = w.outgoing()[0]
-    w2, g2 = worker(), gateway(nonce=b"3" * 32)
+    w2 = worker()
+    g2 = gateway(nonce=b"3" * 32)
     deliver(w2, g2)
     assert reason_of(g2, recorded).reason == "bad-signature"
 
@@ -139,7 +144,8 @@ def test_a_worker_that_may_not_link_gets_a_signed_bye(
     standing: Standing, code: int, final: type[EdgespecError] | None
 ) -> None:
     """It stops for what the gateway has a record of, and goes on trying if there is none."""
-    w, g = worker(), gateway(standing)
+    w = worker()
+    g = gateway(standing)
     deliver(w, g)
     deliver(g, w)
     raised = reason_of(g, w.outgoing()[0])
@@ -174,7 +180,8 @@ def test_without_its_secret_a_keys_pairing_status_is_not_revealed(standing: Stan
 
 
 def test_another_tokenizer_is_refused_naming_both_digests() -> None:
-    w, g = worker(tokenizer_digest=b"\xab" * 32), gateway()
+    w = worker(tokenizer_digest=b"\xab" * 32)
+    g = gateway()
     assert reason_of(g, w.outgoing()[0]).close_code == CloseCode.TOKENIZER
     (refuse,) = deliver(g, w)
     error = final_error(refuse.reason, refuse.message)
@@ -188,7 +195,8 @@ OTHER_TOKENIZER = {"tokenizer_digest": b"\xab" * 32}
 @pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
 @pytest.mark.parametrize("forged", [{"reason": "version"}, {"message": "Fetch another draft model at example.org."}])
 def test_a_forged_refusal_does_not_stop_the_worker(forged: dict[str, str]) -> None:
-    w, g = worker(**OTHER_TOKENIZER), gateway()
+    w = worker(**OTHER_TOKENIZER)
+    g = gateway()
     reason_of(g, w.outgoing()[0])
     refuse = m.decode_handshake(g.outgoing()[0])
     assert isinstance(refuse, m.Refuse)
@@ -197,16 +205,19 @@ def test_a_forged_refusal_does_not_stop_the_worker(forged: dict[str, str]) -> No
 
 @pytest.mark.claim("a-forged-refusal-does-not-stop-the-worker")
 def test_a_forged_or_recorded_bye_does_not_stop_the_worker() -> None:
-    w, g = worker(), gateway("revoked")
+    w = worker()
+    g = gateway("revoked")
     deliver(w, g)
     deliver(g, w)
     reason_of(g, w.outgoing()[0])
     recorded = g.outgoing()[0]
-    later, again = WorkerSession(WORKER, PIN, SPKI, b"9" * 32, 0.0), gateway("revoked", nonce=b"3" * 32)
+    later = WorkerSession(WORKER, PIN, SPKI, b"9" * 32, 0.0)
+    again = gateway("revoked", nonce=b"3" * 32)
     deliver(later, again)
     deliver(again, later)
     assert reason_of(later, recorded).reason == "session"
-    forged, own = worker(), gateway()
+    forged = worker()
+    own = gateway()
     deliver(forged, own)
     deliver(own, forged)
     bye = m.encode(m.Frame(forged.session, 1, [m.Bye("revoked")]))
@@ -275,7 +286,8 @@ def test_the_text_of_a_refusal_quotes_no_control_characters_of_the_peer() -> Non
 
 def vector() -> dict[str, str]:
     """The example link of docs/protocol.md, byte for byte."""
-    worker_key, gateway_key = SigningKey(bytes(range(32))), SigningKey(bytes(range(32, 64)))
+    worker_key = SigningKey(bytes(range(32)))
+    gateway_key = SigningKey(bytes(range(32, 64)))
     tokenizer, model, spki = (hashlib.sha256(name).digest() for name in (b"tokenizer", b"model", b"spki"))
     me = WorkerIdentity(worker_key, "lab-7", tokenizer, model, 49152, 4)
     w = WorkerSession(me, Pin(gateway_key.public, spki), spki, bytes([0x11]) * 32, 0.0)
@@ -308,7 +320,8 @@ def vector() -> dict[str, str]:
 
 def test_the_worked_example_of_the_specification_is_what_the_code_does() -> None:
     text = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
-    squeezed, values = "".join(text.split()), vector()
+    squeezed = "".join(text.split())
+    values = vector()
     for name in ("worker public key", "gateway public key", "Hello", "transcript", "session id", "Proof", "Tree frame"):
         print(f"{name}: {values[name]}")
         assert values[name].rstrip("0") in squeezed, name

@@ -34,7 +34,9 @@ class Driven:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.held, self.passed, self.calls = bytearray(), bytearray(), 0
+        self.held = bytearray()
+        self.passed = bytearray()
+        self.calls = 0
 
     def feed(self, data: bytes, wait: bool = True) -> None:
         """Feeds all data and calls `take` whenever it is due; `wait` advances the clock until then."""
@@ -66,7 +68,8 @@ def test_all_that_came_is_passed_on_in_order_whatever_the_chunks(
     some: list[bytes], sizes: list[int], head: bytes
 ) -> None:
     data = head + b"".join(some)
-    driven, at = Driven(Inflow(WIDE)), 0
+    driven = Driven(Inflow(WIDE))
+    at = 0
     for size in [*sizes, len(data)]:
         driven.feed(data[at : at + size])
         at += size
@@ -104,7 +107,9 @@ def test_before_the_proof_no_more_than_the_totals_pass(count: int, opcode: int, 
 
 
 def test_what_comes_together_with_the_proof_is_not_counted_before_it() -> None:
-    inflow, proof, more = Inflow(InflowLimits()), frame(500), frame(40_000) * 3
+    inflow = Inflow(InflowLimits())
+    proof = frame(500)
+    more = frame(40_000) * 3
     held = bytearray(HEAD + proof + more)
     count = inflow.take(held, 0.0)
     assert (count, inflow.wake_at) == (len(HEAD + proof), 0.0), "alone, so that the session can take it in"

@@ -82,7 +82,8 @@ def test_no_close_reason_makes_a_wait_unbounded(reason: str) -> None:
 
 @pytest.mark.claim("workers-dial-a-restarted-gateway-at-a-bounded-rate")
 def test_a_thousand_workers_dial_a_restarted_gateway_spread_over_seconds() -> None:
-    fleet, dials = [Redial(random.Random(seed).uniform) for seed in range(1000)], Counter[int]()
+    fleet = [Redial(random.Random(seed).uniform) for seed in range(1000)]
+    dials = Counter[int]()
     for one in fleet:
         one.restarts(0.0, SETTLED_S)
         now = 0.0

@@ -30,7 +30,8 @@ from edgespec.core.protocol.signing import SigningKey
 from tests.support.sessions import GATEWAY, MODEL, TOKENIZER, deliver, worker
 
 A, B, C, THIEF = (SigningKey(seed * 32) for seed in (b"a", b"b", b"c", b"t"))
-A_TO_B, B_TO_C = rotation(A, B), rotation(B, C)
+A_TO_B = rotation(A, B)
+B_TO_C = rotation(B, C)
 
 
 class Listed(dict[bytes, Standing]):
@@ -131,7 +132,8 @@ def signed(old: SigningKey, new: SigningKey) -> GatewayRotation:
     return gateway_rotation(old, new, TLS[new.public])
 
 
-TO_B, TO_C = signed(A, B), signed(B, C)
+TO_B = signed(A, B)
+TO_C = signed(B, C)
 
 
 def meets(paired: SigningKey, seen: SigningKey, *rotations: GatewayRotation, now: float = SOON) -> str:

@@ -47,7 +47,8 @@ def bodies(*messages: Any) -> Callable[[WorkerSession, GatewaySession], bytes]:
 
 def former(w: WorkerSession, g: GatewaySession) -> bytes:
     """A frame of the same worker's session before this one."""
-    w2, g2 = worker(), gateway(nonce=b"3" * 32)
+    w2 = worker()
+    g2 = gateway(nonce=b"3" * 32)
     for _ in range(2):
         deliver(w2, g2)
         deliver(g2, w2)
@@ -228,12 +229,15 @@ class Walk(RuleBasedStateMachine):
     receives = GATEWAY_RECEIVES
     start = State.HELLO
     bodies: ClassVar[list[Any]] = [*WORKER_BODIES, COMMIT, m.Welcome("gw", 4)]
-    key, kind = WORKER_KEY, signing.WORKER_FRAME
+    key = WORKER_KEY
+    kind = signing.WORKER_FRAME
 
     @initialize(wild=st.booleans())
     def begin(self, wild: bool) -> None:
         """Only a wild walk has frames that no correct peer sends; they end it soon."""
-        self.now, self.seq, self.wild = 0.0, 0, wild
+        self.now = 0.0
+        self.seq = 0
+        self.wild = wild
         self.peer: WorkerSession | GatewaySession = worker()
         self.machine: WorkerSession | GatewaySession = gateway()
         self.expected = self.start
@@ -280,7 +284,8 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.wild and self.expected in (State.WELCOME, State.OPEN))
     @rule(how=st.sampled_from(["seq", "session", "signature", "kind", "garbage", "trailing"]))
     def bad_frame(self, how: str) -> None:
-        session, seq = self.machine.session, self.seq + 1
+        session = self.machine.session
+        seq = self.seq + 1
         payload = m.encode(m.Frame(session if how != "session" else HASH[:16], seq + (how == "seq"), [m.Ping(1)]))
         payload = b"\xc1" * 30 if how == "garbage" else payload + (b"\0" if how == "trailing" else b"")
         data = seal(self.key, self.kind if how != "kind" else signing.WORKER_PROOF, payload)
@@ -319,12 +324,16 @@ class WorkerWalk(Walk):
     receives = WORKER_RECEIVES
     start = State.CHALLENGE
     bodies: ClassVar[list[Any]] = [*GATEWAY_BODIES, TREE, m.Welcome("gw", 4)]
-    key, kind = GATEWAY_KEY, signing.GATEWAY_FRAME
+    key = GATEWAY_KEY
+    kind = signing.GATEWAY_FRAME
 
     @initialize(wild=st.booleans())
     def begin(self, wild: bool) -> None:
-        self.now, self.seq, self.wild = 0.0, 0, wild
-        self.peer, self.machine = gateway(), worker()
+        self.now = 0.0
+        self.seq = 0
+        self.wild = wild
+        self.peer = gateway()
+        self.machine = worker()
         deliver(self.machine, self.peer)
         self.expected = self.start
 

@@ -21,7 +21,8 @@ def slow_process(
     logits: list[float], rule: Sampling, prompt: list[int], answer: list[int], allowed: list[bool] | None = None
 ) -> list[float]:
     """The order of processing, token by token; `answer` has the path's tokens at its end."""
-    counts, seen = Counter(answer), {*prompt, *answer}
+    counts = Counter(answer)
+    seen = {*prompt, *answer}
     x = []
     for v, logit in enumerate(logits):
         if allowed is not None and not allowed[v]:
@@ -99,7 +100,8 @@ def test_a_token_counts_alike_on_a_path_and_committed(
 
 @given(st.integers(0, 2**32), rules, tokens)
 def test_leaves_its_inputs_alone(seed: int, rule: Sampling, prompt: list[int]) -> None:
-    logits, history = some_logits(seed), History(prompt)
+    logits = some_logits(seed)
+    history = History(prompt)
     before = logits.copy()
     first = process(logits, rule, history, [1, 1, 2])
     assert (logits == before).all()

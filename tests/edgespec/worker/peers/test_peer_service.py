@@ -17,7 +17,9 @@ from tests.support.peers import HOME
 if TYPE_CHECKING:
     from edgespec.worker.peers.tunnel import Channel
 
-OLD, NEW, OTHER = b"a" * 32, b"b" * 32, b"c" * 32
+OLD = b"a" * 32
+NEW = b"b" * 32
+OTHER = b"c" * 32
 
 
 async def test_a_peer_that_is_relayed_at_present_is_there(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ from tests.support.until import until
 
 
 async def exchanged(end: socket.socket, data: bytes) -> bytes:
-    loop, got = asyncio.get_running_loop(), b""
+    loop = asyncio.get_running_loop()
+    got = b""
     sending = asyncio.create_task(loop.sock_sendall(end, data))
     async with asyncio.timeout(20):
         while len(got) < len(data) and (more := await loop.sock_recv(end, 65536)):
@@ -117,7 +118,8 @@ async def test_tunnels_are_limited_and_a_callers_new_one_replaces_its_former(
     monkeypatch.setattr(peer_port, "TUNNELS", 1)
     async with two(tmp_path) as (caller, other), peer(tmp_path / "third") as third, echo() as behind:
         other.gateways[GATEWAY] = [behind]
-        met, thirds = caller.meets(other), third.meets(other)
+        met = caller.meets(other)
+        thirds = third.meets(other)
         former = await caller.caller.tunnel(met, other.address, GATEWAY)
         with pytest.raises(PeerUnavailable) as refused:
             await third.caller.tunnel(thirds, other.address, GATEWAY)

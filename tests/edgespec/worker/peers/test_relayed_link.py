@@ -75,7 +75,8 @@ async def campus(
 
 async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> None:
     """Links that lasted, by their own clock: the waits between do not grow from one to the next."""
-    ticks, sleeps = itertools.count(step=RELAYED_SETTLED_S), Sleeps()
+    ticks = itertools.count(step=RELAYED_SETTLED_S)
+    sleeps = Sleeps()
     async with campus(tmp_path, clock=lambda: next(ticks), sleep=sleeps) as one:
         for lost in range(6):
             await until(lambda lost=lost: one.through and len(one.daemon.of("up")) == lost + 1, 20)
