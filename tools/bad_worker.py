@@ -58,10 +58,14 @@ class BadDrafter:
         found = self._drafter.step_together(asked)
         if not self.bad:
             return found
+
         self._stalled |= requests
         if self._case == "slow":
             time.sleep((SLOWNESS - 1) * (time.monotonic() - began))
-        return [[self._wrong(one) for one in proposals] for proposals in found] if self._case == "wrong" else found
+        if self._case == "wrong":
+            return [[self._wrong(one) for one in proposals] for proposals in found]
+
+        return found
 
     def _wrong(self, proposal: Proposal) -> Proposal:
         """Neighbours of the proposed tokens in the vocabulary, at the same costs."""
@@ -72,6 +76,7 @@ class BadDrafter:
                 token = (token + 1) % self._drafter.vocab_size
             taken.add(token)
             tokens.append(token)
+
         return Proposal(tokens, proposal.costs, proposal.entropy)
 
 
@@ -98,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EdgespecError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+
     return 0
 
 

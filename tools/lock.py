@@ -55,6 +55,7 @@ def lock(options: argparse.Namespace) -> int:
     """Writes all files. Raises ConfigError."""
     if shutil.which("uv") is None:
         raise ConfigError("The program uv is missing: run `pip install uv`.")
+
     before: dict[str, str] = {}
     for file in sorted(FOLDER.glob("*.txt")):
         before |= entries(file.read_text()) if file.stem != CPU else {}

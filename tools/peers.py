@@ -77,6 +77,7 @@ def build(jobs: int) -> Path:
         raise ModelError(
             f"The build needs {' and '.join(missing)}, not installed here (Debian, Ubuntu: apt-get install {packages})."
         )
+
     folder = program().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,6 +90,7 @@ def build(jobs: int) -> Path:
             (made / "bin" / TARGET).replace(program())
     except OSError as error:
         raise ModelError(f"The peer cannot be built in {folder}: {error.strerror or error}.") from error
+
     return program()
 
 
@@ -102,6 +104,7 @@ def download(folder: Path) -> Path:
     archives = list(folder.glob("*.tar.gz"))
     if len(archives) != 1:
         raise ModelError(f"pip delivered no source archive of {wanted}; check pip's index settings and run it again.")
+
     return archives[0]
 
 
@@ -116,6 +119,7 @@ def extract(archive: Path, folder: Path) -> Path:
     found = [one for one in folder.glob("*/vendor/llama.cpp") if (one / "CMakeLists.txt").is_file()]
     if not found:
         raise ModelError(f"{archive.name} has no source of llama.cpp; check that {LOCK.name} pins a known version.")
+
     return found[0]
 
 

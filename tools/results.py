@@ -79,6 +79,7 @@ def local_table(every: Sequence[Figures]) -> list[str]:
         factor = figures["start"].get("neighbour") or {}
         cells = (setting["draft"], figures["prompts"], *times, f"{factor['factor']:.2f}" if factor else "")
         lines += [line(cells)]
+
     return lines
 
 
@@ -105,6 +106,7 @@ def summary(every: Sequence[Figures]) -> str:
                 )  # fmt: skip
                 shown = (draft, RIGHT.get(draft, ""), f"{row['rtt_ms']:g} ms", *cells)
                 found[draft, row["rtt_ms"]] = line(shown)
+
     return "\n".join([*markdown(head, []), *(found[key] for key in sorted(found))])
 
 
@@ -142,6 +144,7 @@ def _rows(every: Sequence[Figures]) -> list[str]:
                 f"{whole['k2']['median']:.2f}", f"{row['passes_to_k2']:.2f}",
                 *([ratio(decoding, "control")] if controlled else []),
             )))  # fmt: skip
+
     return lines
 
 
@@ -257,7 +260,10 @@ def write(options: argparse.Namespace) -> int:
             if not options.check:
                 path.write_text(text)
     print(f"results: {'other' if options.check else 'written'}: {differ}")
-    return 1 if options.check and differ else 0
+    if options.check and differ:
+        return 1
+
+    return 0
 
 
 if __name__ == "__main__":

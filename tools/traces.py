@@ -66,6 +66,7 @@ def record(scenes: Sequence[Scene], say: Callable[[str], None]) -> dict[str, byt
                 for scene in sorted(chosen, key=lambda scene: scene.worker_ends_after is not None):
                     found[scene.name] = _run(stage, scene, prompts[scene.prompt], folder)
                     say(f"{scene.name}: {len(found[scene.name])} bytes")
+
     return found
 
 
@@ -87,6 +88,7 @@ def _run(stage: Rig, scene: Scene, prompt: str, folder: Path) -> bytes:
         if time.monotonic() > deadline:
             raise RigError(f"The gateway wrote no trace of {scene.name}. It said:\n{stage.log('gateway')[-500:]}")
         time.sleep(0.05)
+
     return new.pop().read_bytes()
 
 

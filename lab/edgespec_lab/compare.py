@@ -83,4 +83,5 @@ def _phi(text: str) -> Phi:
         nats = -1.0
     if nats not in PHI:
         raise ConfigError("`--phi` takes nats from 0 to 100, or learnt.")
+
     return nats

@@ -121,7 +121,9 @@ def compare(looked: Looked, choices: Sequence[Mapping[str, Any]], seed: int) -> 
 
 def shown(phi: Phi | None) -> str:
     """A phi in words; empty for a policy that takes none."""
-    return "" if phi is None else phi if isinstance(phi, str) else f"{phi:g}"
+    if phi is None:
+        return ""
+    return phi if isinstance(phi, str) else f"{phi:g}"
 
 
 def _key(row: Row) -> tuple[object, ...]:

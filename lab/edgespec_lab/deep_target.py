@@ -84,6 +84,7 @@ def make(source: Path, out: Path, blocks: int) -> Comparison:
                 made.replace(out / made.name)
     except OSError as error:
         raise ModelError(f"The deep target cannot be written to {out}: {error.strerror or error}.") from error
+
     return found
 
 
@@ -107,6 +108,7 @@ def target_model(options: argparse.Namespace, console: Console) -> Path:
     gguf = options.engine == "llamacpp"
     if options.target == "plain":
         return source
+
     require_memory(memory_bytes(source, options.blocks), "The deep target")
     with contextlib.suppress(ModelError):
         return deepened(options.blocks, gguf=gguf)
@@ -179,6 +181,7 @@ def _deepened(plain: Mapping[str, Weights], blocks: int, source: Path) -> dict[s
             made[f"{block[1]}{number * blocks + copy}.{block[3]}"] = added
     if not numbers or outputs < len(_OUTPUTS) * len(numbers):
         raise ModelError(f"{source} has no blocks with o_proj and down_proj: choose a model built as Llama's.")
+
     return made
 
 
@@ -266,6 +269,7 @@ def _one(model: Any, prompt: list[int], follow: Logits | None) -> Logits:
         cache = out.past_key_values
         rows.append(out.logits[0, -1].numpy())
         tokens = [int(np.argmax(rows[-1] if follow is None else follow[step]))]
+
     return np.stack(rows)
 
 

@@ -20,6 +20,7 @@ def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[
             value = kind(low) - 1
         if not low <= value <= high:  # NaN too
             raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {low:g} to {high:g}")
+
         return value
 
     return parse

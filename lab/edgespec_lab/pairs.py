@@ -95,6 +95,7 @@ def agreement(
             drafting = TranslatedDrafting(1, 1, len(prompt), translator, rule, calibrator=calibrator)
         _rounds(found, drafting, draft, spread, prompt, completion)
         draft.close(1, keep=False)
+
     return found
 
 
@@ -193,6 +194,7 @@ def show(options: argparse.Namespace) -> int:
         facts = {"tokens": agreed.tokens, "right": agreed.right, "accepted": accepted, "host_ms": host_ms}
         print(json.dumps(facts | {"by_level": agreed.by_position}))
         return 0
+
     print(
         f"Over {agreed.tokens} greedy tokens: a draft token is right {agreed.right:.2f} of the time, and "
         f"{accepted:.1f} of a tree of {NODES} are accepted after six draft steps."

@@ -48,6 +48,7 @@ def command(package: str, verbs: Iterable[str | Verb], about: str) -> argparse.A
         made = commands.add_parser(verb.name, help=verb.text, description=verb.text)
         verb.add_arguments(made)
         made.set_defaults(run=verb.run)
+
     return parser
 
 
@@ -95,7 +96,9 @@ def asked_to_end() -> Iterator[list[int]]:
 
 def console() -> Console:
     """Where tables go: as wide as the terminal, or 120 columns in a file."""
-    return Console() if sys.stdout.isatty() else Console(width=120)
+    if sys.stdout.isatty():
+        return Console()
+    return Console(width=120)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -171,6 +171,7 @@ def main(argv: list[str] | None = None) -> int:
         proxy.serve()
     except KeyboardInterrupt:
         proxy.close()
+
     return 0
 
 

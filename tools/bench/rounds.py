@@ -81,6 +81,7 @@ def linked_sessions() -> tuple[WorkerSession, GatewaySession]:
             gateway.receive(data, 0.0)
         for data in gateway.outgoing():
             worker.receive(data, 0.0)
+
     return worker, gateway
 
 
@@ -272,6 +273,7 @@ def entropy_us(vocab_size: int) -> dict[str, float]:
             began = time.thread_time()
             entropy()
             taken[name].append(time.thread_time() - began)
+
     return {name: round(statistics.median(values) * 1e6, 1) for name, values in taken.items()}
 
 
@@ -372,6 +374,7 @@ async def _chunks(streams: Sequence[Stream]) -> tuple[int, int]:
             json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * len(event.tokens)}}]})
             rounds = rounds + 1
             tokens = tokens + len(event.tokens)
+
     return rounds, tokens
 
 

@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("CUDA was asked for and torch finds no GPU; use --device cpu.", file=sys.stderr)
         return 1
+
     ways = [exact for exact in (True, False) if options.exact in ("both", "yes" if exact else "no")]
     targets = {exact: make_target(options, max(2, *options.requests), exact) for exact in ways}
     slots = {
@@ -95,6 +96,7 @@ def make_target(options: argparse.Namespace, slots: int, exact: bool = True) -> 
     dtype = getattr(torch, options.dtype)
     with torch.device(options.device):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
     return TorchTarget(
         model,
         slots=slots,
@@ -135,6 +137,7 @@ def measure(target: TorchTarget, slots: Sequence[int], rows: int, repeats: int) 
         if repeat < WARM_UP:
             times = []
             launches = []
+
     return {
         "requests": len(slots),
         "rows": rows,
@@ -175,6 +178,7 @@ def decode(target: TorchTarget, slot: int, count: int, propose: Callable[[list[i
         target.keep(slot, taken.rows)
         tokens += taken.tokens
         last = tokens[-1]
+
     return tokens
 
 
@@ -189,6 +193,7 @@ def beside_wrong_siblings(last: int, path: Sequence[int], vocabulary: int) -> Fl
         parents += [parent, parent]
         depths += [depth, depth]
         parent = len(rows) - 1
+
     return FlatTree(rows, parents, depths)
 
 
@@ -200,4 +205,6 @@ def synchronise(target: TorchTarget) -> None:
 
 def device_name(target: TorchTarget) -> str:
     """What the figures are of."""
-    return torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else "cpu"
+    if target.device.type == "cuda":
+        return torch.cuda.get_device_name(target.device)
+    return "cpu"

@@ -45,7 +45,9 @@ class Case(NamedTuple):
     @property
     def control(self) -> str:
         """Without neighbour where the worker is idle most of the time."""
-        return ALONE if self.worker in ("slow", "stalls") else CONTROL
+        if self.worker in ("slow", "stalls"):
+            return ALONE
+        return CONTROL
 
 
 CASES: Mapping[str, Case] = {

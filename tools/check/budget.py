@@ -157,6 +157,7 @@ def docstring_lines(tree: ast.AST) -> set[int]:
             continue
         if isinstance(node.value.value, str):
             lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
     return lines
 
 
@@ -164,7 +165,9 @@ def package_of(path: Path) -> str:
     """The package that a file, by its path in the repository, is counted in."""
     folders = path.parts[:-1]
     if not folders or folders[0] in WHOLE:
-        return folders[0] if folders else "."
+        if folders:
+            return folders[0]
+        return "."
     return "/".join(folders[:2])
 
 
@@ -233,6 +236,7 @@ def table(measured: Mapping[str, Density]) -> str:
             f"{package:28} {counts.code_lines:11} {counts.tokens:11} {counts.tokens_a_line:11.2f}"
             f" {counts.parallel_in_1000:11.1f} {counts.conditional_in_1000:11.1f} {counts.blank_percent:10.1f}%"
         )
+
     return "\n".join(rows)
 
 
@@ -277,7 +281,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     above = [*faults(measured), *core_faults(size, names), *naming_faults(files, NAMING)]
     for fault in above:
         print(fault, file=sys.stderr)
-    return 1 if above else 0
+    if above:
+        return 1
+
+    return 0
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def marks(root: Path) -> Marks:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.claim":
                 for argument in node.args:
                     found[ast.literal_eval(argument)][path.relative_to(root)] += 1
+
     return found
 
 
@@ -58,6 +59,7 @@ def main() -> int:
     print(f"claims: {sum(map(len, claims.values()))} claims, {sum(n.total() for n in marked.values())} markers")
     for fault in found:
         print(fault, file=sys.stderr)
+
     return bool(found)
 
 

@@ -26,6 +26,7 @@ def command_faults(
         yield from command_faults(" ".join(rest), parsers, make_targets, root)
     if not words:
         return
+
     command = words[0].rsplit("/", 1)[-1]
     if command in parsers:
         yield from parser_faults(command, words[1:], parsers[command])

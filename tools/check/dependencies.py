@@ -56,6 +56,7 @@ def imported_modules(root: Path) -> dict[str, Path]:
             for module in (name.split(".")[0] for name in names):
                 if module not in sys.stdlib_module_names and module not in OWN:
                     found.setdefault(module, path.relative_to(root))
+
     return found
 
 

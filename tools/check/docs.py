@@ -51,6 +51,7 @@ def prose_and_code(text: str) -> tuple[str, list[str]]:
             code[-1] = code[-1][:-1] + " " + line.strip()
         else:
             code.append(line.strip())
+
     return "\n".join(prose), code
 
 
@@ -140,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"docs: {len(documents(root))} documents, {len(found)} faults")
     for fault in found:
         print(fault, file=sys.stderr)
+
     return bool(found)
 
 

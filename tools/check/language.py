@@ -194,7 +194,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"language: {len(names)} files, {len(complaints)} faults; sentences to rewrite: {to_rewrite or 'none'}")
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    return 1 if complaints else 0
+    if complaints:
+        return 1
+
+    return 0
 
 
 if __name__ == "__main__":

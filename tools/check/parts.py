@@ -187,6 +187,7 @@ def import_without(name: str, node: ast.ImportFrom) -> list[str] | None:
     statement = ast.unparse(ast.ImportFrom(node.module, kept, node.level))
     if len(statement) <= LINE_LENGTH:
         return [f"{statement}\n"]
+
     return [f"from {module} import (\n", *(f"    {ast.unparse(alias)},\n" for alias in kept), ")\n"]
 
 
@@ -202,6 +203,7 @@ def tuple_without(name: str, node: ast.AnnAssign, value: ast.Tuple) -> list[str]
         return [f"{head} ()\n"]
     if len(kept) == 1 and len(statement := f"{head} ({kept[0]},)") <= LINE_LENGTH:
         return [f"{statement}\n"]
+
     return [f"{head} (\n", *(f"    {element},\n" for element in kept), ")\n"]
 
 
@@ -250,6 +252,7 @@ def table(removals: Sequence[Removal]) -> str:
             f"{removal.part:24} {removal.code_lines:6} {removal.tokens:7} {len(removal.named_by):8}"
             f" {removal.seconds:7.0f}  {verdict}"
         )
+
     return "\n".join(rows)
 
 
@@ -293,7 +296,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps([asdict(removal) for removal in removals], indent=2) + "\n")
 
-    return 1 if any(removal.failed for removal in removals) else 0
+    if any(removal.failed for removal in removals):
+        return 1
+
+    return 0
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def check(options: argparse.Namespace) -> int:
     print(f"release {options.tag} after {tags[0] if tags else 'nothing'}: {len(found)} faults")
     for fault in found:
         print(fault, file=sys.stderr)
+
     return bool(found)
 
 
@@ -78,6 +79,7 @@ def messages(source: str) -> dict[str, tuple[str, ...]]:
             found[node.name] = (*map(ast.unparse, (*node.bases, *node.keywords)), *fields)
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             found[node.targets[0].id] = (ast.unparse(node.value),)
+
     return {name: text for name, text in found.items() if name not in ("VERSION", "PROTOCOL")}
 
 

@@ -45,6 +45,7 @@ def runs(root: Path, module: str, verb: str | None) -> bool:
         return True
     if not (place / "__main__.py").is_file():
         return False
+
     return verb is None or any(f'"{verb}"' in path.read_text() for path in place.rglob("*.py"))
 
 

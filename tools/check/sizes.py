@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"sizes: {len(sources)} files, {len(found)} faults")
     for fault in found:
         print(fault, file=sys.stderr)
+
     return bool(found)
 
 

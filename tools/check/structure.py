@@ -67,6 +67,7 @@ def _folder(folder: Path, root: Path, links: Set[tuple[str, str]]) -> Folder:
         b = _room(used, prefix)
         if a in arrows and b in arrows and a != b:
             arrows[a].add(b)
+
     return Folder(path, arrows, tuple(_circles(arrows)))
 
 
@@ -74,7 +75,9 @@ def _room(module: str, prefix: tuple[str, ...]) -> str:
     """The room of a folder that a module is in; "" if it is in none."""
     parts = module.split(".")
     inside = len(parts) > len(prefix) and tuple(parts[: len(prefix)]) == prefix
-    return parts[len(prefix)] if inside else ""
+    if inside:
+        return parts[len(prefix)]
+    return ""
 
 
 def _module(path: Path, root: Path) -> str:
@@ -111,6 +114,7 @@ def _reach(room: str, arrows: Arrows) -> set[str]:
         new = arrows[todo.pop()] - found
         found |= new
         todo.extend(new)
+
     return found
 
 
@@ -122,7 +126,10 @@ def main() -> int:
     for one in measured:
         print(f"{one.path:40} {len(one.arrows):5} {one.count:6} {len(one.back_up):7}")
     print("\n".join(faults), file=sys.stderr, end="\n" if faults else "")
-    return 1 if faults else 0
+    if faults:
+        return 1
+
+    return 0
 
 
 if __name__ == "__main__":

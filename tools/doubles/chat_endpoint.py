@@ -57,6 +57,7 @@ class ChatEndpoint:
         if reply.status != 200:
             headers = {"Retry-After": reply.retry_after} if reply.retry_after is not None else {}
             return web.json_response({"error": {"message": "no"}}, status=reply.status, headers=headers)
+
         response = web.StreamResponse(headers={"Content-Type": reply.content_type})
         await response.prepare(request)
         await response.write(_event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
@@ -64,6 +65,7 @@ class ChatEndpoint:
         if reply.raw is not None:
             await response.write(reply.raw)
             return response
+
         for token in range(reply.tokens):
             if token == reply.break_after:
                 assert request.transport is not None

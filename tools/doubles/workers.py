@@ -42,10 +42,14 @@ class OneWorker(Workers):
     def linked(self) -> Mapping[str, LinkedWorker]:
         """The worker, unless it is down."""
         self.tables += 1
-        return {self.worker.id: self.worker} if self.up else {}
+        if self.up:
+            return {self.worker.id: self.worker}
+        return {}
 
     def view(self, worker: str) -> LinkedWorker | None:
-        return self.worker if self.up else None
+        if self.up:
+            return self.worker
+        return None
 
     def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
         self.seen += bodies

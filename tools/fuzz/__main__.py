@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     if args.case:
         return _repeat(args.case)
+
     console = Console(stderr=True)
     began = time.monotonic()
     seen = Counter[str]()
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failure is not None:
         print(f"{failure[1]}\nFAILED: python -m tools.fuzz --case {failure[0]}")
         return 1
+
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(cases.items()))
     print(f"{sum(cases.values()):,} cases ({kinds}) with seed {args.seed} in {report['seconds']:,} s: nothing failed")
     return 0

@@ -66,6 +66,7 @@ def case(seed: str) -> str:
     request = _request(json.dumps(made).encode(), ChatBody if chat else CompletionBody, vocab_size, wrong)
     if request is None:
         return "refused"
+
     assert wrong is None, f"{wrong} lies outside its range and was let in"
     model = table(vocab_size, rng.randrange(2), rng.random() < 0.5)
     configured = PolicySettings()
@@ -105,6 +106,7 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
         assert error.status == 400, f"{error.status} for a body"
         assert wrong is None or error.param == wrong, f"{wrong} was out of its range, and {error.param} refused"
         return None
+
     return requests[-1]
 
 
@@ -112,10 +114,12 @@ def _prompts(decoded: Common, vocab_size: int) -> list[list[int]]:
     if isinstance(decoded, ChatBody):
         chat_messages(decoded.messages)
         return [[1 % vocab_size, 0, vocab_size - 1]]
+
     assert isinstance(decoded, CompletionBody)
     given = decoded.prompt
     if isinstance(given, str):
         return [[0, 1 % vocab_size]]
+
     lists = [one for one in given if isinstance(one, list)]
     return lists or [[one for one in given if isinstance(one, int)]]
 
@@ -143,6 +147,7 @@ def _answer(request: GenerationRequest, chosen: Verification, model: TableModel,
         chosen.committed(taken.tokens)
         prefix += taken.tokens
         answer += taken.tokens
+
     return answer
 
 
@@ -163,6 +168,7 @@ def _candidates(chosen: Verification, draft: TableModel, prefix: Sequence[int]) 
             tokens.append(token)
             parents.append(parent)
             depths.append(parent + 1)
+
     return FlatTree(tokens, parents, depths)
 
 

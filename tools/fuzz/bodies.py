@@ -23,7 +23,10 @@ def inside(rng: random.Random, bounds: Range, whole: bool = False) -> float:
         low = int(bounds.low)
         high = int(bounds.high)
         any_ = rng.choice((low, low + 1, 0, 1, 2, high - 1, high, rng.randint(low, high), rng.randint(low, low + 50)))
-        return any_ if any_ in bounds else high
+        if any_ in bounds:
+            return any_
+        return high
+
     kind = rng.random()
     if kind < 0.4:
         value = rng.uniform(bounds.low, bounds.high)
@@ -32,7 +35,10 @@ def inside(rng: random.Random, bounds: Range, whole: bool = False) -> float:
     else:
         value = rng.choice((bounds.low, bounds.high))
         value = math.nextafter(value, rng.choice((-math.inf, value, math.inf)))
-    return value if value in bounds else bounds.high
+    if value in bounds:
+        return value
+
+    return bounds.high
 
 
 def outside(rng: random.Random, bounds: Range, whole: bool = False) -> float:
@@ -71,6 +77,7 @@ def body(rng: random.Random, chat: bool, vocab_size: int, most_tokens: int) -> t
     _maybe(rng, made, "edgespec", lambda: _extension(rng))
     if rng.random() >= WRONG_SHARE:
         return made, None
+
     wrong = rng.choice((*NUMBERS, *WHOLE, "logit_bias"))
     value = outside(rng, RANGES[wrong], wrong in WHOLE)
     made[wrong] = {"1": value} if wrong == "logit_bias" else value

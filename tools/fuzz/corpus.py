@@ -46,7 +46,9 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def read(file: Path = FILE) -> list[Kept]:
     """What is kept."""
-    return [msgspec.json.decode(line, type=Kept) for line in file.read_bytes().splitlines()] if file.exists() else []
+    if file.exists():
+        return [msgspec.json.decode(line, type=Kept) for line in file.read_bytes().splitlines()]
+    return []
 
 
 def extended(kept: Iterable[Kept], inputs: int, seed: int) -> list[Kept]:

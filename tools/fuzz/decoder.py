@@ -55,6 +55,7 @@ def mutated(rng: random.Random, samples: Sequence[bytes], codec: Codec | None = 
         return data
     if kind < 0.06:
         return rng.randbytes(int(rng.random() ** 3 * 300))
+
     if codec is not None and kind < 0.45:
         data = codec.dump(spoiled(_loaded(codec, data), rng))
         if kind < 0.35:
@@ -69,11 +70,15 @@ def spoiled(value: Any, rng: random.Random, wrong: Sequence[Any] = WRONG) -> Any
     """The value with one part, at any depth, of another kind, missing, or beside one that is unknown."""
     if not isinstance(value, dict | list) or not value or rng.random() < 0.2:
         return _one(rng, wrong)
+
     key = _one(rng, list(value) if isinstance(value, dict) else range(len(value)))
     if rng.random() < 0.3:
         if isinstance(value, list):
-            return [*value[:key], *value[key + 1 :]] if rng.random() < 0.5 else [*value, value[key]]
+            if rng.random() < 0.5:
+                return [*value[:key], *value[key + 1 :]]
+            return [*value, value[key]]
         return {name: one for name, one in value.items() if name != key} | ({"?": 1} if rng.random() < 0.5 else {})
+
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
     copy[key] = spoiled(value[key], rng, wrong)
     return copy
@@ -138,5 +143,8 @@ def outcome(decoder: Decoder, data: bytes) -> str:
             error.add_note(f"input: {data!r}")
             raise
         label = getattr(error, "reason", None) or getattr(error, "code", None)
-        return f"{type(error).__name__} {label}" if label else type(error).__name__
+        if label:
+            return f"{type(error).__name__} {label}"
+        return type(error).__name__
+
     return f"value {type(value).__name__}"

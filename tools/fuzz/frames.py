@@ -90,6 +90,7 @@ class RandomWorker:
             if follows:
                 right = first + i
                 depth = depth + 1
+
         return parents or [ROOT], tokens or [rng.randrange(self.vocab_size)]
 
     def _cost(self) -> int:

@@ -129,4 +129,6 @@ class _Tokenizer:
 
 def _letter(character: str) -> str:
     """GPT-2's printable stand-in for an ASCII character."""
-    return character if character > " " else chr(256 + ord(character))
+    if character > " ":
+        return character
+    return chr(256 + ord(character))

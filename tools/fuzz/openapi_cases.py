@@ -46,6 +46,7 @@ class Drawing:
             return self.value(rng.choice(schema["anyOf"]), depth)
         if "enum" in schema:
             return rng.choice(schema["enum"])
+
         match schema.get("type"):
             case "object":
                 return self._object(schema, depth)
@@ -54,7 +55,9 @@ class Drawing:
                 count = rng.randint(schema.get("minItems", 0), most)
                 return [self.value(schema.get("items", {}), depth + 1) for _ in range(count)]
             case "string":
-                return "f1" if "pattern" in schema else rng.choice(TEXTS[1:] if schema.get("minLength") else TEXTS)
+                if "pattern" in schema:
+                    return "f1"
+                return rng.choice(TEXTS[1:] if schema.get("minLength") else TEXTS)
             case "integer" | "number" as kind:
                 return self._number(schema, kind == "integer")
             case "boolean":
@@ -81,7 +84,9 @@ class Drawing:
         low = schema.get("minimum", -(2.0**31))
         high = schema.get("maximum", 2.0**31)
         drawn = self._rng.choice((low, high, self._rng.uniform(low, high)))
-        return int(min(max(int(drawn), int(low)), int(high))) if whole else drawn
+        if whole:
+            return int(min(max(int(drawn), int(low)), int(high)))
+        return drawn
 
 
 async def cases(seed: str, count: int) -> Counter[str]:
@@ -97,6 +102,7 @@ async def cases(seed: str, count: int) -> Counter[str]:
         for start in range(0, count, AT_ONCE):
             drawn = [_request(document, drawing, rng) for _ in range(min(AT_ONCE, count - start))]
             seen.update(await asyncio.gather(*(_ask(session, url, *one) for one in drawn)))
+
     return seen
 
 
@@ -106,6 +112,7 @@ def _request(document: Json, drawing: Drawing, rng: random.Random) -> tuple[str,
     described = document["paths"][path][method.lower()]
     if "requestBody" not in described:
         return method, path, b""
+
     body = drawing.value(described["requestBody"]["content"]["application/json"]["schema"])
     if rng.random() < USUAL_SHARE:
         _make_usual(body, rng)
@@ -140,6 +147,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, method: str, path: str,
         _check(SERVED[method, path], response.status, kind, body)
     except msgspec.DecodeError as error:
         raise AssertionError(f"{error}: {body[:1000]!r} for {shown}") from None
+
     return f"{path} {response.status}"
 
 
@@ -151,6 +159,7 @@ def _check(route: Route, status: int, kind: str, body: bytes) -> None:
     if kind != "text/event-stream":
         msgspec.json.decode(body, type=route.response)
         return
+
     events = [one.partition(b"data: ")[2] for one in body.split(b"\n\n") if b"data: " in one]
     assert events.pop() == b"[DONE]" and route.event is not None
     for event in events:

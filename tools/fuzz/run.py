@@ -112,6 +112,7 @@ def pieces(cases: int, seed: int, kinds: Collection[str] = tuple(KINDS)) -> list
         starts = range(0, total, kind.piece)
         cut = [(start, min(kind.piece, total - start)) for start in starts]
         found = [Piece(name, seed, start, count, count * kind.weight) for start, count in cut] + found
+
     return found
 
 
@@ -131,6 +132,7 @@ def run_piece(piece: Piece) -> Result:
                 seen += one(name)
             except Exception:  # noqa: BLE001  whatever it is, it is what was looked for
                 return Result(piece, seen, (name, traceback.format_exc()))
+
     return Result(piece, seen)
 
 

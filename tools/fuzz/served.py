@@ -53,6 +53,7 @@ async def cases(seed: str, count: int) -> Counter[str]:
         for start in range(0, count, AT_ONCE):
             made = [_body(rng) for _ in range(min(AT_ONCE, count - start))]
             seen.update(await asyncio.gather(*(_ask(session, url, *one) for one in made)))
+
     return seen
 
 

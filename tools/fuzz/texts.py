@@ -53,6 +53,7 @@ def _body(data: bytes, kind: type[Common]) -> object:
     except ClientError as error:
         assert error.status == (404 if error.code == "model_not_found" else 400), f"{error.status} for a body"
         raise
+
     return found.body
 
 
@@ -72,7 +73,10 @@ def _calls(data: bytes) -> object:
     passed = "".join(calls.feed(text[at : at + PIECE]) for at in range(0, len(text), PIECE))
     rest, found = calls.end()
     assert text.startswith(passed + rest) and (found or passed + rest == text), "text was lost"
-    return found[0] if found else None
+    if found:
+        return found[0]
+
+    return None
 
 
 def _stream(data: bytes) -> object:

@@ -59,6 +59,7 @@ def _parts(one: object) -> Iterable[tuple[object, object]]:
         return enumerate(one)  # type: ignore[arg-type]
     if not type(one).__module__.startswith(PACKAGES):
         return ()
+
     slots = [slot for kind in type(one).__mro__ for slot in getattr(kind, "__slots__", ())]
     return [(name, getattr(one, name)) for name in (*slots, *getattr(one, "__dict__", ())) if hasattr(one, name)]
 

@@ -74,7 +74,10 @@ def _frame(data: bytes) -> object:
             m.levels(body)
         elif isinstance(body, m.StepTimes):
             m.step_curve(body)
-    return bodies[0] if len(bodies) == 1 else bodies
+    if len(bodies) == 1:
+        return bodies[0]
+
+    return bodies
 
 
 def _handshake(data: bytes) -> object:

@@ -89,6 +89,7 @@ def ask(stage: Rig, condition: str, cases: Sequence[Case], expected: Sequence[An
     """The answers to cases that are asked at once. `expected` (of condition `none`) gives their lengths."""
     if condition != "killed":
         return at_once(lambda case: complete(stage, case), cases)
+
     if not stage.runs("worker"):
         stage.start_worker()
     cut = Cut(lambda: stage.stop("worker", signal.SIGKILL))
@@ -141,4 +142,5 @@ def stream(stage: Rig, case: Case, cut: Cut, when: int) -> Answer:
             after += len(piece) if cut.done else 0
         if not cut.done and sum(map(len, texts.values())) >= when:
             cut.now()
+
     return Answer([(texts[i], finishes[i]) for i in sorted(texts)], usage, after)

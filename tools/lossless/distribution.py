@@ -66,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
     report = build_report(results, verdicts, args.seed, time.perf_counter() - began)
     _show(report, verbs.console())
     verbs.write_json(args.json, report)
-    return 0 if report["ok"] else 1
+    if report["ok"]:
+        return 0
+
+    return 1
 
 
 def list_jobs(args: argparse.Namespace) -> list[Job]:

@@ -22,6 +22,7 @@ def sequences(scene: Scene, rule: Sampling) -> dict[tuple[int, ...], float]:
             for path, before in found.items()
             for token, p in next_token(scene.logits(path).tolist(), rule, scene.prompt, path).items()
         }
+
     return found
 
 

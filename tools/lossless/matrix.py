@@ -72,7 +72,10 @@ def others(number: int, prompt: str, args: argparse.Namespace, known: Answers) -
         Case("json", f"{number}/json", body | {"messages": _messages(f"{prompt} Answer as JSON."), **JSON_BODY}),
     ]
     stop = border(known[f"{number}/T={first:g}/seed=1"].choices[0][0])
-    return [*cases, Case("stop", f"{number}/stop", body | {"stop": [stop]})] if stop else cases
+    if stop:
+        return [*cases, Case("stop", f"{number}/stop", body | {"stop": [stop]})]
+
+    return cases
 
 
 def border(text: str) -> str | None:
@@ -298,7 +301,10 @@ def run(args: argparse.Namespace) -> int:
     for policy in different:
         printed.print(f"[red]policy {policy} gives other texts than policy {args.policy[0]}[/]")
     held = all(report["identical"] and report["exercised"] for report in reports.values())
-    return 0 if held and not different else 1
+    if held and not different:
+        return 0
+
+    return 1
 
 
 def with_policy(args: argparse.Namespace, policy: str) -> argparse.Namespace:

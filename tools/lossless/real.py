@@ -38,6 +38,7 @@ def jobs(model: File | None) -> list[tuple[Case, Scene]]:
         first = sorted({answer[0] for answer in plain[name].answers[repr(RULES[name])]})
         scene = _through_trees(target, plain[name], first, width)
         found += [(method.at_real_target(width, name), scene) for method in METHODS]
+
     return found
 
 
@@ -70,6 +71,7 @@ def _through_trees(target: Target, plain: Scene, first: list[int], width: int) -
         rows = _verified(target, prompt, flat)
         known[()] = rows[0]
         known.update({(token,): row for token, row in zip(siblings, rows[1:], strict=True)})
+
     return Scene(prompt, LENGTH, known.__getitem__, plain.draft, plain.tokens, plain, replayed=128)
 
 

@@ -91,6 +91,7 @@ def steps(
         matched = in_tree & (siblings[:, depth] == tokens[:, depth, None]).any(axis=1)
         hits += int(matched.sum())
         committed = np.where(matched, committed, depth + 1)
+
     return Outcome(tokens, siblings, hits)
 
 
@@ -103,6 +104,7 @@ def replay(scene: Scene, rule: Sampling, seed: int, siblings: Tokens) -> list[in
         taken = walk(flat, chooser.at(flat, PathRows(scene, tuple(answer), flat)), limit=scene.length - len(answer))
         chooser.committed(taken.tokens)
         answer += taken.tokens
+
     return answer
 
 
@@ -127,6 +129,7 @@ def by_path(tokens: Tokens) -> Iterator[tuple[Path, NDArray[np.int64]]]:
     if tokens.shape[1] == 0:
         yield (), np.arange(len(tokens))
         return
+
     paths, which = np.unique(tokens, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
     for path, members in zip(paths, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True):
@@ -147,4 +150,5 @@ def _tree(levels: Tokens) -> FlatTree:
             tokens.append(token)
             parents.append(parent)
             depths.append(2)
+
     return FlatTree(tokens, parents, depths)

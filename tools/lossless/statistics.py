@@ -30,9 +30,11 @@ def chi_square(observed: NDArray[np.int64], probabilities: NDArray[np.float64]) 
     expected = probabilities * observed.sum()
     if observed[probabilities == 0].any():
         return Fit(len(observed), math.inf, 0.0)
+
     order = np.argsort(expected)
     observed = observed[order]
     expected = expected[order]
+
     # The smallest cells, up to the first that brings their sum over the limit, become one.
     pooled = int(np.searchsorted(expected, MIN_EXPECTED))
     if pooled:
@@ -52,6 +54,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     """
     if freedom < 1 or statistic <= 0:
         return 1.0
+
     a = freedom / 2
     x = statistic / 2
     front = math.exp(a * math.log(x) - x - math.lgamma(a))
@@ -63,6 +66,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
             term *= x / n
             total += term
         return max(1 - front * total, 0.0)
+
     b = x + 1 - a
     c = math.inf
     d = 1 / b
@@ -75,6 +79,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
         fraction *= c * d
         if abs(c * d - 1) < 1e-15:
             break
+
     return front * fraction
 
 
@@ -89,4 +94,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
     for rank, i in enumerate(order):
         running = max(running, min(1.0, p_values[i] * (len(p_values) - rank)))
         corrected[i] = running
+
     return corrected

@@ -140,6 +140,7 @@ def copy_of_checkout(target: Path) -> Path:
         if source.is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes(source.read_bytes())
+
     return target
 
 
@@ -163,6 +164,7 @@ def try_mutant(copy: Path, area: str, mutant: Mutant, *, suite: bool) -> Result:
         return Result(area, mutant.name, "killed", failed, seconds)
     if mutant.equivalent:
         return Result(area, mutant.name, "equivalent", mutant.equivalent, seconds)
+
     return Result(area, mutant.name, "survived", " ".join(mutant.tests), seconds)
 
 
@@ -178,6 +180,7 @@ def planted(mutant: Mutant, text: str) -> str:
     changed = text.replace(mutant.old, mutant.new)
     if changed == text:
         raise InvalidMutant("the fault changes nothing")
+
     if mutant.file.endswith(".py"):
         try:
             compile(changed, mutant.file, "exec")
@@ -202,10 +205,12 @@ def first_failure(copy: Path, tests: Iterable[str]) -> str | None:
 
     if done.returncode == 0:
         return None
+
     # The summary's lines name a test; a captured log line may begin with ERROR too.
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+\.py\S*)", done.stdout, re.MULTILINE)
     if done.returncode == 1 and failures:
         return str(failures[0])
+
     raise InvalidMutant(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
 
 
@@ -219,6 +224,7 @@ def report(results: Sequence[Result]) -> int:
     for result in results:
         if result.verdict in ("survived", "invalid"):
             print(f"{result.verdict}: {result.area}/{result.name}: {result.by}")
+
     return int(counts["survived"] + counts["invalid"] > 0)
 
 

@@ -17,10 +17,12 @@ def __getattr__(name: str) -> Any:
     """`Scheduler` and `Null`, which vLLM names as strings, are made when it looks them up."""
     if name not in ("Scheduler", "Null"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
     from edgespec_vllm import scheduler
 
     if name == "Null":
         return scheduler.Null
+
     from vllm.v1.core.sched.scheduler import Scheduler
 
     return scheduler.make_scheduler(Scheduler)

@@ -110,6 +110,7 @@ class Board:
         line = self.line
         if line.up and not (self._wanted or self._unsaid or line.unsent):
             return
+
         if not line.up:
             if not line.connect(now):
                 self._unsaid.clear()
@@ -169,6 +170,7 @@ class Board:
         stream = self._numbers.get(message.request)
         if stream is None:  # over already
             return
+
         match message:
             case Want(number, have):
                 stream.sent = min(have, len(stream.tokens))

@@ -32,13 +32,16 @@ def repair(sampler: Any) -> bool:
     """Replaces the two functions of the module `sampler`; returns whether they are as expected."""
     if getattr(sampler, "edgespec_repaired", False):
         return True
+
     expand = sampler.expand_batch_to_tokens
     mask = sampler.apply_top_k_top_p
     if _names(expand) != EXPAND or _names(mask)[:3] != MASK:
         return False
 
     def mask_rows(logits: Any, *args: Any, **kwargs: Any) -> Any:
-        return mask(logits, *args, **kwargs) if logits.shape[0] else logits
+        if logits.shape[0]:
+            return mask(logits, *args, **kwargs)
+        return logits
 
     sampler.expand_batch_to_tokens = expand_batch_to_tokens
     sampler.apply_top_k_top_p = mask_rows

@@ -68,6 +68,7 @@ def board_user() -> int | None:
         return None
     if name.isdecimal():
         return int(name)
+
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -82,6 +83,7 @@ def unusable(config: Any) -> str | None:
         return f"the speculative method is {method}: give --speculative-config with the method 'custom_class'"
     if getattr(config, "use_v2_model_runner", False):
         return "Model Runner V2 takes drafts on the GPU and ignores the scheduler's: set VLLM_USE_V2_MODEL_RUNNER=0"
+
     return None
 
 
@@ -103,6 +105,7 @@ def terms_of(request: Running, *, sampled: bool) -> Terms | None:
         return None
     if params.temperature > 0 and not sampled:
         return None
+
     scope = hashlib.sha256(request.cache_salt.encode()).digest() if request.cache_salt else b""
     return Terms(groups, scope, float(params.temperature), max(int(params.top_k), 0), float(params.top_p), tag)
 
@@ -117,6 +120,7 @@ def admit(chain: Sequence[int], *, vocab_size: int, room: int, grammar: Validato
     kept = list(takewhile(lambda token: 0 <= token < vocab_size, chain[: max(room, 0)]))
     if not kept or grammar is None:
         return kept
+
     try:
         return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(kept, grammar(kept.copy())))]
     except Exception:  # noqa: BLE001  a grammar that fails costs this draft, not the hook
@@ -156,6 +160,7 @@ class Hook:
         board = self.board
         if not board.streams:
             return
+
         board.receive()
         for request in running if board.drafted else ():
             if request.request_id not in board.drafted:
@@ -197,6 +202,7 @@ def make_hook(config: Any, *, sampled: bool, grammar: Grammar) -> Hook:
     why = unusable(config)
     if why is not None:
         raise ValueError(why)
+
     vocab_size = config.model_config.get_vocab_size()
     limit = config.speculative_config.num_speculative_tokens
     line = Line(board_path(), board_user())

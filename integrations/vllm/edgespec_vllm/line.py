@@ -49,12 +49,15 @@ class Line:
     @property
     def room(self) -> int:
         """Bytes that `send` takes now."""
-        return MAX_UNSENT_BYTES - len(self.unsent) if self.up else 0
+        if self.up:
+            return MAX_UNSENT_BYTES - len(self.unsent)
+        return 0
 
     def connect(self, now: float) -> bool:
         """Tries to connect if it is time to; returns whether a connection was made."""
         if self.up or now < self._retry_at:
             return False
+
         self._retry_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
         try:
@@ -69,6 +72,7 @@ class Line:
             self._refuse(f"it belongs to user {owner}, and prompts go to processes of user {os.geteuid()} and of root "
                          f"only; set {USER}={owner} for vLLM if the link process runs as that user")  # fmt: skip
             return False
+
         self.up = True
         self.connected += 1
         self.unsent.clear()
@@ -100,7 +104,9 @@ class Line:
         """The next message; None if there is none now. Reads the socket only when all messages are taken."""
         if self.up and not self._arrived:
             self._arrived.extend(self._read())
-        return self._arrived.popleft() if self._arrived else None
+        if self._arrived:
+            return self._arrived.popleft()
+        return None
 
     def _read(self) -> list[bytes]:
         try:
@@ -113,6 +119,7 @@ class Line:
             pass
         except (OSError, BoardError) as error:
             self.fail(str(error))
+
         return []
 
     def fail(self, why: str) -> None:
@@ -140,6 +147,7 @@ def _reason(error: OSError | ValueError) -> str:
             f"user {os.geteuid()} may not open it; start `cloud-gateway link` with `--board-group` and a group that "
             "vLLM's user is in"
         )
+
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -26,6 +26,7 @@ class Report:
         state = (line.up, "" if line.up else line.why, self._board.malformed)
         if state == self._logged or (self._logged is not None and now < self._at + PAUSE_S):
             return
+
         self._logged = state
         self._at = now
 
@@ -34,6 +35,7 @@ class Report:
             log.info("edgespec: connected to the link process at %s (connection %d)%s",
                      line.path, line.connected, malformed)  # fmt: skip
             return
+
         log.warning(
             "edgespec: not connected to the link process, so vLLM runs without drafts from workers: %s%s",
             line.why or line.path, malformed,

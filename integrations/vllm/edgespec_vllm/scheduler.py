@@ -40,6 +40,7 @@ def missing(base: type) -> list[str]:
         further = [one for one in parameters[len(wanted) :] if one.default is inspect.Parameter.empty]
         if names != wanted or (further and name != "__init__"):
             found.append(f"{name}({', '.join(wanted)})")
+
     return found
 
 

@@ -42,6 +42,7 @@ class Node:
             below = stack.pop().children.values()
             count += len(below)
             stack.extend(below)
+
         return count
 
 
@@ -68,6 +69,7 @@ class Tree:
         behind = self.start - start
         if not 0 <= behind < len(tokens):  # before any comparison: `start` may be thousands of tokens back
             return 0
+
         self.visited += len(tokens)
         if list(tokens[:behind]) != list(committed[start : self.start]):
             return 0
@@ -83,6 +85,7 @@ class Tree:
                 self._nodes += 1
                 fresh += 1
             node = child
+
         return fresh
 
     def advance(self, tokens: Sequence[int]) -> None:

@@ -100,6 +100,7 @@ class Engine:
             if offload and self.hook is not None and self.hook.board.line.up:
                 self.oracle.pump()
             step += 1
+
         return [found[base + n] for n in range(len(prompts))]
 
 

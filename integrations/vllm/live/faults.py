@@ -159,7 +159,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     return 1
                 for title, inject in ROWS.items():
                     wrong += failed(title, inject, scene)
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+
+    return 0
 
 
 def failed(title: str, inject: Callable[[Scene], None], scene: Scene) -> bool:

@@ -117,6 +117,7 @@ def parameters(rig: Rig) -> str:
             assert "Invalid" in str(error), error
         else:
             raise AssertionError(f"{body} was served")
+
     return "as documented"
 
 
@@ -187,7 +188,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     said = f"WRONG: {type(error).__name__}: {str(error)[:600]}"
                     wrong = wrong + 1
                 print(f"{check.__name__:12} {time.monotonic() - began:5.0f} s  {said}", flush=True)
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+
+    return 0
 
 
 if __name__ == "__main__":

@@ -61,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 board = rig.folder / "gateway" / "board.sock"
                 with Server(venv, processes, board, model=model, more=more).running() as server:
                     wrong += compared(way, server)
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+
+    return 0
 
 
 def compared(way: str, server: Server) -> bool:

@@ -137,7 +137,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     heads = ("draft", "block", "equal texts", "plain, ms a token", "time ÷ plain", "tokens a round", "accepted")
     print("\n".join(table(heads, rows)))
     print(json.dumps({"equal": equal}))
-    return 0 if equal else 1
+    if equal:
+        return 0
+
+    return 1
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ class Server:
         found = json.loads(response.read())
         if response.status != 200:
             raise RigError(f"vLLM refuses: {found}")
+
         return str(found["choices"][0]["message"]["content"])
 
 
@@ -262,6 +263,7 @@ def arms(venv: Path, processes: Processes, rig: LinkRig, prompts: Sequence[str],
             runs.append(Run(f"{name} killed", 1, 0, 0.0, 0, 0, {prompts[0]: {text}}))
             rig.wait_linked()
         add(server, "afterwards", prompts[:2], 1)
+
     return runs
 
 
@@ -277,6 +279,7 @@ def report(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for run in runs:
         for prompt, texts in run.texts.items() if run.arm == "plain" else ():
             wanted.setdefault(prompt, set()).update(texts)
+
     return [
         {
             "arm": run.arm, "streams": run.streams, "tokens_per_s": round(run.tokens_per_s, 1),
@@ -317,7 +320,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafts = all(row["accepted"] > 0 for row in rows if row["arm"] in ("worker", "afterwards"))
     if not drafts:
         print("The worker's drafts came too late for vLLM to use any: is the machine busy?", file=sys.stderr)
-    return 0 if drafts and not any(row["differ"] for row in rows) else 1
+    if drafts and not any(row["differ"] for row in rows):
+        return 0
+
+    return 1
 
 
 if __name__ == "__main__":

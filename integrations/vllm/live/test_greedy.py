@@ -34,7 +34,10 @@ def good(texts: dict[tuple[int, ...], list[int]]) -> Any:
         for prompt, text in texts.items():
             if tuple(tokens[: len(prompt)]) == prompt:
                 rest = text[len(tokens) - len(prompt) :][:12]
-                return [chain(number, len(tokens), rest)] if rest else []
+                if rest:
+                    return [chain(number, len(tokens), rest)]
+                return []
+
         return []
 
     return answer

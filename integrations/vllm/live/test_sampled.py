@@ -27,6 +27,7 @@ def samples(engine: Engine, *, offload: bool) -> Counter[tuple[int, ...]]:
             batch, TOKENS, offload=offload, temperature=1.0, allowed_token_ids=ALLOWED, ignore_eos=True
         )
         found.update(map(tuple, texts))
+
     return found
 
 

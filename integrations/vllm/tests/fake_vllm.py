@@ -27,13 +27,16 @@ BODIES = Path(os.environ["FAKE_BODIES"]).open("a")  # noqa: SIM115  until the pr
 
 def token(body: dict[str, Any], n: int) -> int:
     """The n-th of a completion."""
-    return EOS if n == LENGTH and not body["ignore_eos"] else int(5 + (body["prompt"][-1] + n) % 26)
+    if n == LENGTH and not body["ignore_eos"]:
+        return EOS
+    return int(5 + (body["prompt"][-1] + n) % 26)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """A stream, or the status that `top_k` asks for."""
     if request.headers.get("Authorization") != f"Bearer {KEY}":
         raise web.HTTPUnauthorized
+
     body = await request.json()
     BODIES.write(json.dumps(body) + "\n")
     BODIES.flush()
@@ -42,10 +45,12 @@ async def completions(request: web.Request) -> web.StreamResponse:
         return web.json_response(refusal(400, f"Token id {max(body['prompt'])} is out of vocabulary"), status=400)
     if not body.get("stream"):
         return web.json_response({"choices": [{"text": ""}]})
+
     asked = max(body["top_k"], 0) % 1000
     if body["top_k"] == asked >= 400:
         shown = {"error": "Unauthorized"} if asked == 401 else refusal(asked, QUOTED)
         return web.json_response(shown, status=asked, headers={"Retry-After": "7"})
+
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     sent = [0]
     try:
@@ -58,6 +63,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
         BODIES.write(json.dumps({"left": sum(sent)}) + "\n")
         BODIES.flush()
         raise
+
     return response
 
 

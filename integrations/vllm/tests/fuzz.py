@@ -71,6 +71,7 @@ def message(rng: random.Random, requests: Sequence[Any]) -> bytes:
         body[rng.randrange(len(body))] = rng.choice(ODD)
     if rng.random() < 0.002:
         return rng.randbytes(rng.randrange(1, 40))
+
     payload = msgspec.msgpack.encode(body)
     return len(payload).to_bytes(4, "little") + payload
 
@@ -113,6 +114,7 @@ def run(cases: int, seed: int) -> dict[str, int]:
                 link.drop()
         assert guard.failures == 0, "the hook failed"
         found["malformed"], found["connections"] = it.board.malformed, it.board.line.connected
+
     return found
 
 

@@ -59,6 +59,7 @@ class PlainVllm:
         await asyncio.sleep(self.call_s)
         if self.call_status != 200:
             return web.json_response({"error": {"message": "no", "code": self.call_status}}, status=self.call_status)
+
         draws = [chosen(prompt, self.ends_at) for prompt in body["prompt"]]
         choices = [
             {"index": index, "text": "", "token_ids": [draw], "finish_reason": "stop" if draw == EOS else "length"}
@@ -71,6 +72,7 @@ class PlainVllm:
         self.streams.append(len(tokens))
         if self.busy_from and self.busy_from <= len(self.streams) < self.busy_from + 2:
             return web.json_response({"error": {"message": "busy", "code": 429}}, status=429)
+
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         reason = None
@@ -78,6 +80,7 @@ class PlainVllm:
             assert request.transport is not None
             request.transport.close()
             return response
+
         for made in range(1, body["max_tokens"] + 1):
             await asyncio.sleep(self.token_s)
             tokens.append(chosen(tokens, self.ends_at))
@@ -158,6 +161,7 @@ class DraftingWorkers(Workers):
         prefix = self._prefixes.get((request, epoch))
         if prefix is None or self.silent:
             return
+
         path = list(prefix)
         for _ in range(self._depth):
             path.append(self._draft(path))

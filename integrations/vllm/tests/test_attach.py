@@ -37,9 +37,11 @@ class Double:
         assert min(min(prompt) for prompt in _prompts(body)) >= 100, "control tokens are not sent"
         if body.get("stream"):
             return await self._stream(request, body)
+
         prompts = _prompts(body)
         if len(prompts) > 1 and not self.lists:
             return web.json_response({"error": {"message": "one prompt", "code": 400}}, status=400)
+
         beginning = tuple(prompts[0][:PREFIX])
         fresh = beginning not in self._known or not self._cached
         self._known.add(beginning)
@@ -64,7 +66,9 @@ class Double:
 
 def _prompts(body: dict[str, Any]) -> list[list[int]]:
     prompt = body["prompt"]
-    return prompt if isinstance(prompt[0], list) else [prompt]
+    if isinstance(prompt[0], list):
+        return prompt
+    return [prompt]
 
 
 @asynccontextmanager

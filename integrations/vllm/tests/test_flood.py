@@ -56,6 +56,7 @@ def test_a_flood_costs_each_step_a_bounded_number_of_nodes(
 
     assert sum(counts) > 150
     assert len(counts) > 2, "the flood is longer than a step takes"
+
     # The last message may exceed the bound, and the tree's nodes are counted once.
     assert max(steps) <= MIN_STEP_NODES + MESSAGE_NODES + MAX_CHAIN + MAX_NODES + DRAFTS
 

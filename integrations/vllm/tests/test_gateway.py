@@ -54,7 +54,9 @@ class Served:
                 text = await response.text()
                 assert response.status == status, text
                 assert after is None or response.headers["Retry-After"] == after
-                return json.loads(text) if not body.get("stream") else text
+                if not body.get("stream"):
+                    return json.loads(text)
+                return text
 
     async def text(self, **body: Any) -> Any:
         return await self.post(path="completions", **body)
@@ -114,6 +116,7 @@ async def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await asyncio.sleep(0.05)
             if running[-1].done():
                 running.pop().result()
+
         return Served(tmp_path, gateway, json.loads(ready.read_text())["api"]["url"])
 
     yield start
@@ -256,6 +259,7 @@ async def test_a_client_that_leaves_ends_its_request(serve: Make, monkeypatch: p
     served = await serve()
     whole_s = 0.5 * 400 / 2
     left = asyncio.ensure_future(served.text(prompt="a", max_tokens=400, ignore_eos=True))
+
     # The gateway counts a request before it sends it; what is ended before that never reaches vLLM.
     await until(lambda: served.bodies and served.bodies[-1].get("max_tokens") == 400)
     assert served.gateway.commands.engine.active == 1

@@ -50,6 +50,7 @@ def chain(tree: CandidateTree, tokens: list[int], cost: float = 0.1) -> list[Nod
         assert node is not None
         nodes.append(node)
         parent = node
+
     return nodes
 
 

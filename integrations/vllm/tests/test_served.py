@@ -38,6 +38,7 @@ class Double:
                 self.tokens += 1
         with self._lock:
             self.running -= 1
+
         return f"text of {prompt}"
 
 
@@ -49,6 +50,7 @@ def test_a_slow_completion_at_the_end_does_not_lower_the_figure() -> None:
         paces.append(run.tokens_per_s)
         assert all(texts == {f"text of {prompt}"} for prompt, texts in run.texts.items())
         assert run.drafted == 2 * run.accepted > 0
+
     # One of four clients is slow: three quarters. Until the last completion has ended it would be a quarter.
     assert 0.6 * paces[0] < paces[1]
 

@@ -111,7 +111,9 @@ def connect(path: str, user: int | None = None) -> str:
     board = Board(Line(path, user), 0, VOCAB, DRAFTS)
     board.send(0.0)
     board.receive()
-    return "connected" if board.line.up else board.line.why
+    if board.line.up:
+        return "connected"
+    return board.line.why
 
 
 @pytest.mark.claim("a-board-serves-no-other-user-unless-it-is-opened")

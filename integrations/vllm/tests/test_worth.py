@@ -47,7 +47,9 @@ class Link:
     def holder(self, number: int) -> str | None:
         """The worker that drafts for a request."""
         given = self.streams._of[self.engine, number].assignment
-        return given.worker if given is not None else None
+        if given is not None:
+            return given.worker
+        return None
 
     def opens(self) -> list[Open]:
         """What workers were sent first, so far."""

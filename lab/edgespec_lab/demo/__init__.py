@@ -77,7 +77,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         with writing(options.json):
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 1 if figures["identical"] is False else 0
+    if figures["identical"] is False:
+        return 1
+
+    return 0
 
 
 def context_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,6 +101,7 @@ def check(options: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} is {value:g}, but must be a number from {low} to {high}.")
     if options.json and not options.json.resolve().parent.is_dir():
         raise ConfigError(f"--json is {options.json}, but there is no such folder; make it, or name another file.")
+
     if options.keep:
         with writing(options.keep):
             options.keep.mkdir(parents=True, exist_ok=True)
@@ -149,4 +153,5 @@ def check_identity(stage: Rig, prompts: Sequence[str], max_tokens: int, console:
             for prompt in prompts:
                 texts[arm].append(Bench(stage).run(prompt, max_tokens, arm).text)
                 bar.advance(task)
+
     return {arm: [a == b for a, b in zip(texts[arm], texts["plain"], strict=True)] for arm in arms[1:]}

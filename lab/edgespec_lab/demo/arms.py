@@ -105,7 +105,9 @@ class Table:
 
     @property
     def dropped(self) -> int:
-        return len(self.disturbed) if self.clean else 0
+        if self.clean:
+            return len(self.disturbed)
+        return 0
 
     def median(self, arm: str, value: Value) -> float:
         """Median over the prompts of one figure of one arm."""

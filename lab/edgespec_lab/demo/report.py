@@ -70,6 +70,7 @@ def _times(table: Table) -> dict[str, Any]:
             f"{prefix}ms_per_token": {arm: round(table.median(arm, value), 4) for arm in ARMS},
             f"{prefix}ratio": {name: round(table.ratio(*pair, value), 4) for name, pair in pairs.items()},
         }
+
     return figures
 
 

@@ -40,7 +40,9 @@ def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) 
 def two_cores() -> tuple[int | None, int | None]:
     """Cores of gateway and worker; none if there is only one."""
     cores = sorted(os.sched_getaffinity(0))
-    return (cores[0], cores[1]) if len(cores) > 1 else (None, None)
+    if len(cores) > 1:
+        return (cores[0], cores[1])
+    return (None, None)
 
 
 @contextlib.contextmanager
@@ -78,6 +80,7 @@ def read_lines(path: Path) -> list[Line]:
             raise ConfigError(f"Line {number} of {path} is no JSON object with `prompt` or `turns`.") from error
     if not lines:
         raise ConfigError(f"{path} has no prompts; give one in each line, as JSON.")
+
     return lines
 
 

@@ -160,6 +160,7 @@ def arms(places: Sequence[Place], kept: Sequence[int], number: int) -> list[Aske
         made += [Asked(name + ALONE, asks[name], beside=False) for name in wanted]
     for place in places:
         made += [Asked(place.arm(name), extension, place.arm(name)) for name, extension in SWEPT.items()]
+
     return made
 
 

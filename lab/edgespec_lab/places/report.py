@@ -72,6 +72,7 @@ def _local_rows(every: Sequence[Runs], best: int) -> dict[str, Any]:
         rows[name]["accepted_per_round"] = round(_accepted(beside), 3)
         if alone:
             rows[name]["beside_to_alone"] = round(median([decoding(a) / max(decoding(b), MIN_MS) for a, b in alone]), 4)
+
     return rows
 
 

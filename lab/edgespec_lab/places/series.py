@@ -89,6 +89,7 @@ def neighbour_factor(bench: Bench) -> dict[str, Any]:
     """How much longer a plain pass takes while the neighbour drafts; nothing if there is none."""
     if bench.neighbour is None:
         return {}
+
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(FACTOR_TURNS):
         for beside, found in times.items():

@@ -58,6 +58,7 @@ class ChatClient:
             raise RigError(f"The chat API did not answer within {ANSWER_S:g} s, or broke off ({error}).") from None
         if response.status != HTTPStatus.OK:
             raise RigError(f"The chat API answered {response.status}: {response.read().decode(errors='replace')}")
+
         return response
 
 

@@ -105,6 +105,7 @@ class Processes:
         process = self._running.pop(name, None)
         if process is None:
             return ""
+
         if sig is not None and process.poll() is None:
             process.send_signal(sig)
         try:
@@ -133,7 +134,9 @@ class Processes:
     def log(self, name: str) -> str:
         """The output of a process so far, without what is piped."""
         path = self.folder / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        if path.exists():
+            return path.read_text(errors="replace")
+        return ""
 
 
 @contextmanager
@@ -142,6 +145,7 @@ def _signals_later() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python runs handlers in the main thread only
         return
+
     came: list[int] = []
     before = {sig: signal.signal(sig, lambda got, _: came.append(got)) for sig in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -157,7 +161,9 @@ def _end(code: int | None) -> str:
     """How a process ended, from its exit status; None: it runs."""
     if code is None:
         return "did not get ready"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended early, with exit code {code}"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended early, with exit code {code}"
 
 
 def module(name: str) -> list[str]:

@@ -201,7 +201,9 @@ class Rig(Processes):
         return f"wss://127.0.0.1:{self._proxies.get(worker) or self._proxies.get('worker') or self.link_port}"
 
     def _dial(self, worker: str) -> list[str]:
-        return [] if self.by_mdns else [self._address(worker)]
+        if self.by_mdns:
+            return []
+        return [self._address(worker)]
 
     def _client(self, key: str = "") -> ChatClient:
         return ChatClient(self.ready["api"]["port"], self.ready["model"], key or self.key, self.text)

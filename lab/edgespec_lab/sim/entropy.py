@@ -95,6 +95,7 @@ def _row(place: Setting, arms: Mapping[str, tuple[float, int]]) -> Row:
     for arm in ARMS[1:]:
         row[arm] = round(arms[arm][0] / seconds, 4)
         row[f"{arm} passes"] = arms[arm][1]
+
     return row
 
 
@@ -112,6 +113,7 @@ def text(rows: Sequence[Row]) -> str:
     for prefer in dict.fromkeys(row["prefer"] for row in rows):
         cells = "".join(_cell([row[arm] for row in rows if row["prefer"] == prefer]) for arm in ARMS[1:])
         lines.append(f"{'all':24}{'':14}{prefer:10}{cells}")
+
     return "\n".join(lines)
 
 

@@ -116,6 +116,7 @@ def simulate(cell: Cell) -> list[Result]:
         drafts = _drafts(cell, process, seed) if made else []
         results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed, drafts=drafts))
         before = controller.state()
+
     return results
 
 
@@ -136,6 +137,7 @@ def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lamb
         _base_key(cell): Cell(cell.base, cell.kind, LinkModel(0.0), cell.steps, cell.tokens, cell.runs)
         for cell in cells
     }
+
     # An arm without a worker is the same at every round trip.
     work: dict[Cell, list[Result]] = {_canonical(cell): [] for cell in [*bases.values(), *cells]}
     _fill(work, processes, progress)

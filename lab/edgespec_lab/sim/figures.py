@@ -89,6 +89,7 @@ def stops_helping(rows: Sequence[Row]) -> dict[str, float | None]:
             continue
         (rtt, ratio), (later, worse) = line[helping[-1]], line[helping[-1] + 1]
         found[config] = round(rtt + (HELPS - ratio) / (worse - ratio) * (later - rtt), 1)
+
     return found
 
 

@@ -197,7 +197,9 @@ class _Reader:
         if not self._rounds:
             raise TraceError("no pass of the target is in it.")
         early = [end for end in self._rounds if self.ready_at is not None and end.at_s <= self.ready_at]
-        return early[-1] if early else self._rounds[0]
+        if early:
+            return early[-1]
+        return self._rounds[0]
 
     def _resolve(self) -> tuple[dict[int, _Named], list[_Named]]:
         """The children named after each position of the answer, and those named off it."""
@@ -208,6 +210,7 @@ class _Reader:
                 continue
             named = off.setdefault(key, _Named()) if place is None else known.setdefault(place, _Named())
             named.add(token, cost, entropy)
+
         return known, list(off.values())
 
     def _framed(self) -> Iterator[tuple[int | None, object, int, float, float]]:
@@ -233,18 +236,25 @@ class _Reader:
             return place
         if place + 1 >= len(self.targets):
             return BEYOND
-        return place + 1 if self.targets[place + 1] == token else None
+        if self.targets[place + 1] == token:
+            return place + 1
+
+        return None
 
     @property
     def rtt_s(self) -> float | None:
         """The median round trip, or None without a worker."""
-        return median(link.rtt_s for link in self._links) if self._links else None
+        if self._links:
+            return median(link.rtt_s for link in self._links)
+        return None
 
     @property
     def sequences(self) -> int:
         """Leaves that the worker evaluated in one step."""
         counts = [len(set(frame.parents)) for _, frame in self._frames]
-        return max(1, round(median(counts))) if counts else 1
+        if counts:
+            return max(1, round(median(counts)))
+        return 1
 
     def _steps(self) -> Steps:
         """Passes as they were measured; a worker that was never there drafts as fast as the local draft."""
@@ -253,6 +263,7 @@ class _Reader:
         worker_s = median(link.step_s for link in self._links) if self._links else local_s
         if worker_s is None:
             raise TraceError("neither a worker nor a local draft was there, so that no policy can be tried on it.")
+
         token_s = self.token_s
         unread = round(self._start().backlog_s / token_s) if token_s else 0
         local = None if local_s is None else Curve({1: median(self.drafts_s) if self.drafts_s else local_s})
@@ -263,7 +274,9 @@ class _Reader:
     @property
     def token_s(self) -> float:
         """Seconds in which the local draft reads a token; 0 where its backlog never grew."""
-        return median(self._slopes) if self._slopes else 0.0
+        if self._slopes:
+            return median(self._slopes)
+        return 0.0
 
 
 class Traced(_Reader):
@@ -280,6 +293,7 @@ class Traced(_Reader):
         self.tokens = len(self.targets) - 1 - self.start.tokens
         if self.tokens < 2 or not self._known:
             raise TraceError("it holds too few tokens, or no draft's proposals, so that no policy can be tried on it.")
+
         self.ms_per_token = (self.ended_s - self.start.at_s) * 1000 / self.tokens
         self.passes -= self.start.passes
         self.local_passes -= self.start.local_passes

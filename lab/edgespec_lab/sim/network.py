@@ -57,7 +57,9 @@ class Clock:
     @property
     def next_at(self) -> float:
         """When the next event is due; infinite without one."""
-        return self._events[0][0] if self._events else math.inf
+        if self._events:
+            return self._events[0][0]
+        return math.inf
 
     def run(self, done: Callable[[], bool], limit_s: float) -> None:
         """Runs events until `done`. Raises TimeoutError past `limit_s` or when no event is left."""

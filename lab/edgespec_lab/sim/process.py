@@ -41,7 +41,9 @@ class TokenProcess(Protocol):
 
 def draft(process: TokenProcess, state: int) -> Proposal:
     """What the draft says after this prefix."""
-    return process.on_path(state) if state >= 0 else process.off_path[-state % len(process.off_path)]
+    if state >= 0:
+        return process.on_path(state)
+    return process.off_path[-state % len(process.off_path)]
 
 
 def child(process: TokenProcess, state: int, token: int) -> int:

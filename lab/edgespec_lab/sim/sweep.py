@@ -130,6 +130,7 @@ def measure(place: Place, config: Mapping[str, Any], runs: int) -> Row:
 
     plain = results(Arm("plain", "plain"))
     colocated = results(Arm("co-located k=2", "colocated"))
+
     # The better one is chosen for the place, as an operator would, not answer by answer with hindsight.
     better = min(plain, colocated, key=lambda arm: statistics.median(one.seconds for one in arm))
     row: Row = asdict(place) | {"base": "plain" if better is plain else "co-located k=2"}
@@ -161,6 +162,7 @@ def measure_worst(place: Place, config: Mapping[str, Any], runs: int) -> Row:
             "all": round(sum(mine.seconds for mine in ours) / sum(other.seconds for other in alone), 4),
             "each": [round(mine.seconds / other.seconds, 3) for mine, other in zip(ours, alone, strict=True)],
         }
+
     return row
 
 
@@ -217,6 +219,7 @@ def verdict(rows: Sequence[Row], prefer: Sequence[str]) -> dict[str, Any]:
             "mean median": round(statistics.mean(cell["median"] for cell in cells), 4),
             "wanspec is better": sum(beaten(row, name) is not None for row in rows),
         }
+
     return found
 
 
@@ -226,7 +229,10 @@ def beaten(row: Row, prefer: str) -> str | None:
     rivals = row["wanspec"]
     fair = [name for name, cell in rivals.items() if cell["passes"] <= mine["passes"] + 0.005]
     best = min(fair, key=lambda name: rivals[name]["median"], default=None)
-    return best if best is not None and rivals[best]["median"] < BETTER * mine["median"] else None
+    if best is not None and rivals[best]["median"] < BETTER * mine["median"]:
+        return best
+
+    return None
 
 
 def text(rows: Sequence[Row], prefer: Sequence[str]) -> str:
@@ -240,6 +246,7 @@ def text(rows: Sequence[Row], prefer: Sequence[str]) -> str:
         marks = "".join("!" for name in prefer if beaten(row, name))
         place = f"{row['curve']:11}{row['ratio']:6.2f}{row['match']:6.2f}{row['rtt_ms']:5.0f}  {row['case']:36}"
         lines.append(f"{place}{mine}   {cell['median']:.3f} ({cell['passes']:.2f}) {best} {marks}".rstrip())
+
     return "\n".join(lines)
 
 

@@ -88,6 +88,7 @@ def draft_cells(config: dict[str, Any], runs: int) -> list[tuple[str, str, Cell]
         made += [
             (name, arm.policy, Cell(arm, Iid(match=draft["alpha"]), net, steps, want["tokens"], runs)) for arm in arms
         ]
+
     return made
 
 
@@ -103,6 +104,7 @@ def draft_table(config: dict[str, Any], arms: Sequence[tuple[str, str]], rows: S
         row |= {"formula": round(speedup(draft["alpha"], k, *times), 2)}
         own = [(policy, one) for (of, policy), one in zip(arms, rows, strict=True) if of == name]
         found.append(row | {policy: round(verify / one["ms_per_token"], 2) for policy, one in own})
+
     return found
 
 
@@ -247,4 +249,5 @@ def acceptance(wanted: float, draft: float, verify: float) -> tuple[float, int]:
             low = middle
         else:
             high = middle
+
     return high, best_k(high, draft, verify)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 def expected_tokens(alpha: float, k: int) -> float:
     """Tokens of one round with k drafted: 1 + alpha + … + alpha^k = (1 - alpha^(k+1)) / (1 - alpha)."""
-    return float(k + 1) if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
+    if alpha == 1:
+        return float(k + 1)
+    return (1 - alpha ** (k + 1)) / (1 - alpha)
 
 
 def expected_accepted(alpha: float, k: int) -> float:

@@ -185,6 +185,7 @@ class Recorded:
         recording = load(self.path)
         if self.draft not in recording.drafts:
             raise ConfigError(f"{self.path} has no draft {self.draft!r}, only {', '.join(recording.drafts)}")
+
         ends = [*recording.starts[1:].tolist(), len(recording.targets)]
         parts = [range(start, end) for start, end in zip(recording.starts.tolist(), ends, strict=True)]
         if self.shuffled:
@@ -194,6 +195,7 @@ class Recorded:
         while len(picked) < length + LOOKAHEAD:
             rng.shuffle(parts)
             picked += [i for part in parts for i in part]
+
         return RecordedProcess(recording, self, picked[: length + LOOKAHEAD])
 
 

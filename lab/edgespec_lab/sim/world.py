@@ -86,6 +86,7 @@ class States:
         """The state at a node; the root lies on the target's path by construction."""
         if node is tree.root:
             return node.position - self._origin
+
         state = self._known.get(node)
         if state is None:
             assert node.parent is not None
@@ -130,10 +131,12 @@ class Worker:
         """Begins the next draft step where there is something to draft."""
         if self.busy:
             return
+
         leaves = self.drafting.candidates()
         self._send(self.clock.now + self.steps.worker(len(leaves)) if leaves else math.inf)
         if not leaves:
             return
+
         self.busy = True
         tree = self.drafting.tree
         states = [self.states.of(tree, leaf) for leaf in leaves]
@@ -156,6 +159,7 @@ class Worker:
         if self.up.busy_until > clock.now:
             clock.at(self.up.busy_until, self._send)
             return
+
         while (frame := self.drafting.delta()) is not None:
             size = len(encode(Frame(SESSION, self.up.messages + 1, [frame])))
             self.deliver(frame, self.up.send(clock.now, size))
@@ -212,6 +216,7 @@ class Gateway:
         if after_s > 0:
             self._begin(after_s, self.start)
             return
+
         costs = replace(self.local.costs(self.tree), remaining=self.generation.remaining)
         reads = self.generation.policy.reads_prompt(costs, worker=self._link() is not None)
         if reads and self.local.backlog(self.tree):
@@ -223,6 +228,7 @@ class Gateway:
         """Asks the request what to do, unless a pass is under way."""
         if self._busy or self.done:
             return
+
         self._take_in()
         action = self.generation.decide(self._link(), self.local.costs(self.tree), self.clock.now)
         match action:
@@ -368,12 +374,15 @@ def run(
     emitted = gateway.tree.prefix.tokens[len(prompt) :]
     if emitted != list(process.targets[1 : len(emitted) + 1]):
         raise AssertionError("the answer is not the target's")
+
     return result
 
 
 def _nth(drafting: Drafting) -> str:
     """What a worker's random numbers and name have after those of the first one."""
-    return "" if drafting.epoch == 1 else f" {drafting.epoch}"
+    if drafting.epoch == 1:
+        return ""
+    return f" {drafting.epoch}"
 
 
 def _connect(clock: Clock, gateway: Gateway, worker: Worker, net: LinkModel, seed: int) -> None:

@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
         return 128 + ended.signal
     if ended.samples and not ended.any_answer:
         raise NoAnswerError(f"No endpoint gave an answer; the verb `report` says what came instead: {file.path}.")
+
     return 0
 
 
@@ -87,12 +88,14 @@ def run_report(args: argparse.Namespace) -> int:
     samples = read(files)
     if not samples:
         raise SurveyFileError(f"{files[0]}: there are no samples yet; run the survey first.")
+
     several = series(samples, zone)
     figures = summary(samples, several, zone)
     made = report.draw(several, figures, files[0].with_suffix(""), zone)
     if args.json:
         print(json.dumps({**figures, "plots": [str(path) for path in made]}, indent=1, ensure_ascii=False))
         return 0
+
     report.show(figures)
     print(f"Plots (PNG, and SVG beside them): {', '.join(map(str, made))}")
     return 0
@@ -111,6 +114,7 @@ def _tell(ended: Ended, path: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"file": str(path), "samples": ended.samples, "signal": ended.signal, "outcomes": outcomes}))
         return
+
     failed = ended.samples - sum(counter["ok"] for counter in ended.outcomes.values())
     print(f"{ended.samples} request{'s' * (ended.samples != 1)}, {failed} failed; the samples are in {path}.")
     if ended.signal is not None:

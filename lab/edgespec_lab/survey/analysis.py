@@ -68,6 +68,7 @@ def series(samples: Sequence[Sample], zone: dt.tzinfo = dt.UTC) -> list[Series]:
         label += f" {model}" if models[region, endpoint] > 1 else ""
         label = f"{source}{ARROW}{label}" if many else label
         found.append(_series(groups[key], label, zone))
+
     return found
 
 
@@ -94,8 +95,13 @@ def _series(samples: Sequence[Sample], label: str, zone: dt.tzinfo) -> Series:
 def _ttft(sample: Sample) -> float:
     if sample.outcome == "timeout":
         waited = sample.ttft_ms if sample.ttft_ms is not None else sample.total_ms
-        return np.nan if waited is None else waited
-    return sample.ttft_ms if sample.outcome == "ok" and sample.ttft_ms is not None else np.nan
+        if waited is None:
+            return np.nan
+        return waited
+    if sample.outcome == "ok" and sample.ttft_ms is not None:
+        return sample.ttft_ms
+
+    return np.nan
 
 
 def _column(samples: Sequence[Sample], name: str, only_ok: bool = False) -> Floats:
@@ -116,7 +122,9 @@ def percentiles(groups: Iterable[Floats], q: float) -> Floats:
 def percentile(values: Floats, q: float) -> float | None:
     """The q-th percentile (0 to 100); None without values."""
     (found,) = percentiles([values], q)
-    return None if np.isnan(found) else round(float(found), 3)
+    if np.isnan(found):
+        return None
+    return round(float(found), 3)
 
 
 def hourly(one: Series, quantity: str, q: float) -> tuple[Floats, NDArray[np.int64]]:
@@ -172,6 +180,7 @@ def _hours(one: Series) -> list[dict[str, Any]]:
             values = one.of_hour(quantity, hour)
             row[quantity] = {"n": values.size, "p50": percentile(values, 50), "p95": percentile(values, 95)}
         rows.append(row)
+
     return rows
 
 

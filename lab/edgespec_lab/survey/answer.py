@@ -50,6 +50,7 @@ class Answer:
         self._bytes += len(data)
         if self._bytes > MAX_BYTES:
             raise NotAStreamError
+
         *lines, rest = (bytes(self._line) + data).split(b"\n")
         self._line[:] = rest
         for line in lines:
@@ -68,6 +69,7 @@ class Answer:
         if event.strip() == b"[DONE]":
             self.done = True
             return
+
         try:
             chunk: Any = msgspec.json.decode(event)
         except UNDECODABLE:
@@ -76,9 +78,11 @@ class Answer:
             raise NotAStreamError
         if chunk.get("error"):
             raise NotAStreamError(answered_error=True)
+
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not all(isinstance(one, dict) for one in choices):
             raise NotAStreamError
+
         for choice in choices:
             self.finished |= bool(choice.get("finish_reason"))
             delta = choice.get("delta")

@@ -65,7 +65,10 @@ def _number(value: float) -> str:
         return f"{value / 1000:.0f}k"
     if value >= 9.95 or value == 0:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
+    if value >= 0.995:
+        return f"{value:.1f}"
+
+    return f"{value:.2f}"
 
 
 def scale_of(values: Floats) -> Any:
@@ -76,13 +79,16 @@ def scale_of(values: Floats) -> Any:
     low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
     if low > 0 and high > 10 * low:
         return colors.LogNorm(low, high)
+
     return colors.Normalize(0, high or 1.0)
 
 
 def top(values: Floats) -> float:
     """The greatest value, 1 where there is none above 0."""
     there = values[~np.isnan(values)]
-    return float(there.max()) if there.size and there.max() > 0 else 1.0
+    if there.size and there.max() > 0:
+        return float(there.max())
+    return 1.0
 
 
 def plain_ticks(axis: Any) -> None:
@@ -97,7 +103,9 @@ def plain_ticks(axis: Any) -> None:
 
 def short(label: str) -> str:
     """A label that fits beside an axis."""
-    return label if len(label) <= 50 else label[:49] + "…"
+    if len(label) <= 50:
+        return label
+    return label[:49] + "…"
 
 
 def write(figure: Any, out: Path, heading: str, note: str) -> None:

@@ -170,13 +170,17 @@ def retry_after(value: str | None, now: float) -> float | None:
     """
     if value is None:
         return None
+
     seconds: float | None = None
     if value.strip().isascii() and value.strip().isdecimal():
         seconds = float(value)
     else:
         with contextlib.suppress(ValueError, OverflowError, OSError):
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
-    return None if seconds is None else min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
+    if seconds is None:
+        return None
+
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
 async def _outcome(response: aiohttp.ClientResponse, answer: Answer, moments: Moments) -> Outcome:
@@ -185,6 +189,7 @@ async def _outcome(response: aiohttp.ClientResponse, answer: Answer, moments: Mo
         return _STATUS.get(response.status, "server-error" if response.status >= 500 else "http-error")
     if response.content_type != "text/event-stream":
         return "not-a-stream"
+
     async for data in response.content.iter_any():
         answer.feed(data, time.perf_counter())
         if answer.first_at is not None and moments.stalled_s is None:
@@ -193,7 +198,10 @@ async def _outcome(response: aiohttp.ClientResponse, answer: Answer, moments: Mo
             break
     if not (answer.done or answer.finished):
         return "broken"
-    return "ok" if answer.first_at is not None else "empty"
+    if answer.first_at is not None:
+        return "ok"
+
+    return "empty"
 
 
 def _network_outcome(error: Exception) -> Outcome:
@@ -233,6 +241,7 @@ def _tls_context(endpoint: EndpointSection) -> _TimedContext:
     if not endpoint.ca_file:
         context.load_default_certs()
         return context
+
     try:
         context.load_verify_locations(expand(endpoint.ca_file))
     except (OSError, ssl.SSLError) as error:
@@ -240,6 +249,7 @@ def _tls_context(endpoint: EndpointSection) -> _TimedContext:
             f"`ca_file` of endpoint {endpoint.name} cannot be used ({error.strerror or error}); "
             "it must hold certificates in PEM format."
         ) from None
+
     return context
 
 
@@ -252,7 +262,9 @@ def _stalled_s() -> float:
 
 
 def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else round((end - start) * 1e3, 3)
+    if start is None or end is None:
+        return None
+    return round((end - start) * 1e3, 3)
 
 
 def _rate(tokens: int, answer: Answer) -> float | None:
@@ -260,4 +272,6 @@ def _rate(tokens: int, answer: Answer) -> float | None:
     if answer.first_at is None or answer.last_at is None or tokens < 2:
         return None
     seconds = answer.last_at - answer.first_at
-    return round((tokens - 1) / seconds, 2) if seconds > 0 and math.isfinite(seconds) else None
+    if seconds > 0 and math.isfinite(seconds):
+        return round((tokens - 1) / seconds, 2)
+    return None

@@ -30,6 +30,7 @@ def draw(several: Sequence[Series], figures: Mapping[str, Any], out: Path, zone:
         made["timeline"] = lambda path: plots.timeline(several, path, heading, lambda at: _stamp(at, zone))
     for name, plot in made.items():
         plot(out.with_name(f"{out.name}-{name}.png"))
+
     return [out.with_name(f"{out.name}-{name}.png") for name in made]
 
 
@@ -64,13 +65,16 @@ def _table(endpoints: Sequence[Mapping[str, Any]], source: str) -> Table:
         times = [one[name][q] for name in ("ttft_ms", "connect_ms") for q in ("p50", "p95")]
         cells = [*times, one["tls_ms"]["p50"], one["tokens_per_s"]["p50"]]
         table.add_row(one["target"], str(one["samples"]), f"{one['failure_rate']:.1%}", *map(_cell, cells))
+
     return table
 
 
 def _cell(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _stamp(at: float, zone: dt.tzinfo) -> str:

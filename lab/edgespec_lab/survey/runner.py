@@ -55,6 +55,7 @@ class Survey:
         self._file = file
         if not settings.endpoints:
             raise ConfigError("There are no endpoints to ask; name a configuration with [[endpoints]] by --config.")
+
         source = machine_name(settings.request.source)
         self._probers = {
             endpoint.name: Prober(endpoint, settings.request, source, api_key(endpoint))
@@ -99,6 +100,7 @@ class Survey:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
+
         return Ended(self._signal, self._outcomes)
 
     def stop(self, number: int) -> None:
@@ -129,6 +131,7 @@ def api_key(endpoint: EndpointSection) -> str:
     """The key from the environment, "" where none is configured. Raises ConfigError, which never contains a key."""
     if not endpoint.api_key_env:
         return ""
+
     key = os.environ.get(endpoint.api_key_env, "").strip()
     if not key:
         raise ConfigError(
@@ -137,6 +140,7 @@ def api_key(endpoint: EndpointSection) -> str:
         )
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigError(f"The API key of endpoint {endpoint.name} holds characters that no header can carry.")
+
     return key
 
 

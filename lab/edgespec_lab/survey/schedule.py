@@ -77,6 +77,7 @@ class Schedule:
             endpoint.skipped = 0
             endpoint.busy = True
             endpoint.left -= 1
+
         return found
 
     def finished(self, name: str, now: float, *, refused: bool = False, retry_after_s: float | None = None) -> None:

@@ -105,6 +105,7 @@ def pruned(target: Any, kept: Sequence[int]) -> Any:
         raise ModelError(
             f"Layers of a {target.config.model_type} model cannot be taken out here; choose {', '.join(FAMILIES)}."
         )
+
     layers = target.model.layers
     target.model.layers = torch.nn.ModuleList()
     student = copy.deepcopy(target)
@@ -117,6 +118,7 @@ def pruned(target: Any, kept: Sequence[int]) -> Any:
         weights.data = weights.data.float().clone()  # a mapped file's weights lie at odd addresses: other last bits
     for module in (student.get_input_embeddings(), student.get_output_embeddings()):
         module.weight.requires_grad_(False)
+
     return student.eval()
 
 
@@ -173,6 +175,7 @@ def right(student: Any, batches: Iterable[Batch]) -> tuple[float, float]:
         first = first + int(hits[..., 0].sum())
         among = among + int(hits.sum())
         count += int(batch.written.sum())
+
     return first / max(count, 1), among / max(count, 1)
 
 
@@ -213,6 +216,7 @@ def named(source: Path, weights: Mapping[str, Tensor], layers: int, config: Any)
         if called is None:
             raise ModelError(f"{source.name} has no tensor for {name}, so this draft cannot be written as a GGUF file.")
         found[called] = _ordered(name, weight, config, turned=architecture == "llama")
+
     return found
 
 

@@ -88,6 +88,7 @@ def losses(head: EagleHead, embedding: Tensor, text: Pairs) -> Callable[[int], T
     spans = [(first, end) for first, end in text.spans() if text.written[first + 1 : end].any()]
     if not spans:
         raise ConfigError(TOO_SHORT)
+
     scale = text.states[text.tokens >= 0].pow(2).mean().sqrt()
 
     def loss(step: int) -> Tensor:

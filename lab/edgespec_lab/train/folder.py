@@ -59,6 +59,7 @@ class Folder:
             found: list[str] = json.loads(file.read_text())
         except (OSError, ValueError) as error:
             raise ModelError(f"{file} cannot be used ({error}); delete it and run the same again.") from error
+
         return found
 
     def held_back(self) -> list[dict[str, Tensor]]:
@@ -75,7 +76,9 @@ class Folder:
     def checkpoint(self, kind: str) -> dict[str, Tensor] | None:
         """What was saved last, if anything was. Raises ModelError for a damaged file."""
         file = self.path / f"{kind}.checkpoint"
-        return _read(file) if file.exists() else None
+        if file.exists():
+            return _read(file)
+        return None
 
 
 def _put(file: Path, value: object) -> None:

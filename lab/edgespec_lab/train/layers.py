@@ -54,6 +54,7 @@ def match_rate(target: TorchTarget, forward: Forward, texts: Texts) -> float:
     for (tokens, count), logits in zip(texts, forward(parts), strict=True):
         chosen = logits[-count:].float().argmax(-1).tolist()
         right += sum(a == b for a, b in zip(chosen, tokens[-count:], strict=True))
+
     return right / sum(count for _, count in texts)
 
 
@@ -89,6 +90,7 @@ def step_cost(target: TorchTarget, forward: Forward) -> float:
             began = time.perf_counter()
             one([Part.chain(kv, [0], target.device)])
             times[number].append(time.perf_counter() - began)
+
     return min(times[1]) / min(times[0])
 
 
@@ -114,10 +116,12 @@ def run(args: argparse.Namespace) -> int:
     model = loaded.model
     if not is_plain_llama(model):
         raise ModelError(f"{args.target} is not of the Llama family, so that it cannot draft with some of its layers.")
+
     ends = ends_of(model)
     prompts = rendered(loaded, read_prompts(args.prompts, args.limit, args.seed))
     if len(prompts) < HELD_BACK:
         raise ConfigError(f"{args.prompts} gives {len(prompts)} prompts; {HELD_BACK} or more are needed.")
+
     texts, unseen = (
         [one for some in part for one in write(model, some, args.max_tokens, ends).sequences()]
         for part in split(prompts, len(prompts) // HELD_BACK, TOGETHER, args.seed)

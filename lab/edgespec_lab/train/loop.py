@@ -129,6 +129,7 @@ def fit(trainer: Trainer, folder: Folder, kind: str, steps: int, until: float, s
     if asked:
         say(f"stopped after step {trainer.step}; the same command goes on")
         raise KeyboardInterrupt
+
     return smooth
 
 

@@ -66,6 +66,7 @@ def table(
             "right": round(first, 3), "in 4": round(among, 3), "tokens": sum(count for _, count in sequences),
         })  # fmt: skip
         context.close()
+
     return rows
 
 
@@ -87,6 +88,7 @@ def step_times(contexts: Sequence[Context], steps: int, tokens: Sequence[int]) -
             began = time.perf_counter()
             context.decode([Row(tokens[number % len(tokens)], TIMED_AFTER + number, (0,), True)])
             times.append(time.perf_counter() - began)
+
     return taken
 
 

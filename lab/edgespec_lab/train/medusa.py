@@ -63,6 +63,7 @@ def labels(heads: Heads, tokens: Tensor) -> Tensor:
             if len(ahead) < head + 2 or -1 in ahead:
                 break
             found[place, head] = where.get(ahead[-1], IGNORED)
+
     return found
 
 
@@ -95,4 +96,5 @@ def measure(heads: Heads, text: Pairs) -> list[Row]:
         rows.append(
             {"head": head, "places": len(places), "right": round(float(first), 3), f"in {TOP}": round(float(any_of), 3)}
         )
+
     return rows

@@ -62,6 +62,7 @@ def run(kind: str, args: argparse.Namespace) -> int:
     prompts = read_prompts(args.prompts, 10**9, args.seed)
     if args.held_back >= len(prompts):
         raise ConfigError(f"--held-back is {args.held_back}, and {args.prompts} has {len(prompts)} prompts.")
+
     if kind == "draft":
         draft.kept_of(args)  # a mistake is found before minutes of work
     loaded = load(args, "float32" if kind == "draft" else None)

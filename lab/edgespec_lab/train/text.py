@@ -137,6 +137,7 @@ def pairs(lessons: Iterable[Lesson]) -> Pairs:
             found += [rows[real][:-1], torch.zeros_like(rows[:1])]
             tokens += [*sequence[1:], -1]
             written += [False] * (len(sequence) - 1 - length) + [True] * (length + 1)
+
     return Pairs(torch.cat(found).float(), torch.tensor(tokens), torch.tensor(written))
 
 
@@ -216,6 +217,7 @@ def texts(
     train += split(rendered(loaded, dict.fromkeys(invented)), 0, wanted.together, 1)[0]
     if not train or not held:
         raise ConfigError(f"Too few prompts have at most {MAX_PROMPT} tokens: give others, or a lower --held-back.")
+
     named = [(f"held-{number:04}", batch) for number, batch in enumerate(held)]
     named += [(f"train-{number:04}", batch) for number, batch in enumerate(train)]
     found = list[Lesson]()
@@ -223,6 +225,7 @@ def texts(
         make_text = partial(_parts, loaded.model, some, wanted.max_tokens)
         found.append(Lesson.of(folder.text(name, make_text)))
         say(f"text {done} of {len(named)}")
+
     return found[len(held) :], found[: len(held)]
 
 
@@ -262,6 +265,7 @@ def write(model: Any, prompts: Sequence[Sequence[int]], count: int, ends: frozen
         tokens = torch.cat([tokens, new], 1)
         mask = torch.cat([mask, going[:, None].to(device)], 1)
         going &= ~torch.isin(new[:, 0], stops).cpu()
+
     return Batch(tokens.cpu(), mask.cpu(), torch.stack(ranked, 1).cpu(), torch.stack(log_probs, 1).cpu())
 
 

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.limit < 1 or args.max_tokens < 2:
         raise ConfigError("--limit takes 1 or more prompts, --max-tokens 2 or more tokens; name other numbers.")
+
     rtt_ms = args.rtt_ms if args.rtt_ms is not None else round_trip_ms(args.link) if args.link else None
     settings = load(args.config, all_parts())
     prompts = read_prompts(args.prompts or PROMPTS, args.limit, 1)
@@ -91,6 +92,7 @@ def round_trip_ms(address: str) -> float:
         except OSError as error:
             raise ConfigError(f"--link: {address} cannot be reached ({error.strerror or error}).") from None
         times.append(1000 * (time.perf_counter() - began))
+
     return min(times)
 
 
@@ -142,7 +144,9 @@ def accepted_of(usages: Sequence[Usage]) -> float | None:
     """Share of the candidates verified that the target emitted too; None if there were none."""
     verified = sum(sum(one.drafted.values()) for one in usages)
     accepted = sum(sum(one.accepted.values()) for one in usages)
-    return round(accepted / verified, 3) if verified else None
+    if verified:
+        return round(accepted / verified, 3)
+    return None
 
 
 def match_of(usages: Sequence[Usage]) -> float | None:
@@ -199,6 +203,7 @@ def rewritten(text: str, values: Mapping[str, object]) -> str:
             ends[name] = len(lines)
         lines.insert(ends[name], f"{last} = {json.dumps(value, ensure_ascii=False)}")
         ends = {other: end + (end >= ends[name]) for other, end in ends.items()}
+
     return "\n".join(lines) + "\n"
 
 

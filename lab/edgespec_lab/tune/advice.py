@@ -73,11 +73,13 @@ def queued(measured: Measured) -> str | None:
     written = measured.write_s
     if "answers" not in arms or written is None:
         return None
+
     best = _least(arms, ("plain", *SOURCES, *DRAFTED))
     assert best is not None
     times = f"with one {arms['answers']:.1f} ms per token, without it {arms[best]:.1f} ({best})"
     if arms["answers"] > PAYS * arms[best]:
         return f"Queued answers do not pay here: {times}."
+
     long_s = (1 + REST) * written
     return (
         f"Queued answers (`sources.queued_answers`, source `answers`) pay for requests that wait {long_s:.1f} s or "
@@ -120,6 +122,7 @@ def recommend(measured: Measured, model: str, mode: str = IN_TURN) -> list[Advic
 def _draft(measured: Measured, model: str, drafted: str | None, without: str, pays: bool) -> Advice:
     if drafted is None:
         return Advice("local_draft.model", "", "no draft was measured")
+
     arms = measured.arms
     times = f"with it {arms[drafted]:.1f} ms per token ({drafted}), without {arms[without]:.1f} ({without})"
     local = drafted != SELF  # match and step are those of the local draft
@@ -139,11 +142,15 @@ def _worker(measured: Measured) -> float | None:
     """Milliseconds per token with the same draft at a worker, none drafted here; None if that gains nothing."""
     if measured.rtt_ms is None or measured.step_ms is None or measured.match is None:
         return None
+
     plain = measured.pass_ms[1]
     step = measured.step_ms
     recovery = measured.rtt_ms + LEVELS_AFTER_DIVERGENCE * step  # plain decoding goes on meanwhile
     pace = min(step + (1 - measured.match) * recovery, plain)
-    return pace if pace <= PAYS * plain else None
+    if pace <= PAYS * plain:
+        return pace
+
+    return None
 
 
 def _k(match: float, step_ms: float, pass_ms: Mapping[int, float]) -> Advice:

@@ -139,6 +139,7 @@ class Arms:
                 scope = self._write(tokens, count) if arm.draft == "queue" else b""
                 found[-1][name] = await self._completion(arm, tokens, count, scope)
                 done()
+
         return found[1:]
 
     def _write(self, prompt: Sequence[int], count: int) -> bytes:

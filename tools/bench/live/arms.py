@@ -85,6 +85,7 @@ def _family(
         return [Arm(ALONE, "gateway", asks=LOCAL[CONTROL]), Arm(WIDE, WIDE, cores=2, asks=LOCAL[CONTROL])]
     if family == "ngram":
         return [Arm("ngram", "ngram")]
+
     specs = {"": ()} if family == PEER else _draft(peer_ks) if family.endswith("draft") else _ngram(types)
     found = [(f"{PEER}{name}, {_cores(count)}", count, spec) for count in cores for name, spec in specs.items()]
     return [Arm(name, name, count, spec=spec) for name, count, spec in found]
@@ -104,7 +105,9 @@ def _ngram(types: Sequence[str]) -> dict[str, Sequence[str]]:
 
 
 def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+    if count == 1:
+        return "1 core"
+    return f"{count} cores"
 
 
 def turns(arms: Sequence[T], number: int) -> list[T]:
@@ -113,7 +116,9 @@ def turns(arms: Sequence[T], number: int) -> list[T]:
     So over two rounds no arm always follows the same other one.
     """
     order = rotated(arms, number)
-    return order[::-1] if number // max(len(arms), 1) % 2 else order
+    if number // max(len(arms), 1) % 2:
+        return order[::-1]
+    return order
 
 
 def batches(prompts: Sequence[str], levels: Sequence[int], limit: int) -> list[tuple[int, list[str]]]:
@@ -128,10 +133,12 @@ def batches(prompts: Sequence[str], levels: Sequence[int], limit: int) -> list[t
             f"The levels need {needed} different prompts and --prompts has {len(set(prompts))}: "
             "lower --limit or --levels, or name a longer file."
         )
+
     left = list(dict.fromkeys(prompts))
     made = []
     for level, count in counts:
         for _ in range(count):
             made.append((level, left[:level]))
             del left[:level]
+
     return made

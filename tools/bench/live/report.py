@@ -115,6 +115,7 @@ def read(chunks: Iterable[tuple[float, Mapping[str, Any]]]) -> Answer:
         timings = chunk.get("timings") or timings
     if not usage or not arrivals:
         raise RigError("The server sent a completion without text or without its usage.")
+
     tokens = int(usage["completion_tokens"])
     return Answer(text, tokens, int(usage["prompt_tokens"]), arrivals, end, **_reported(usage, timings, tokens))
 
@@ -126,6 +127,7 @@ def _reported(usage: Mapping[str, Any], timings: Mapping[str, Any], tokens: int)
         server_ms = float(ours["timings_ms"]["decode"])
         own = {"passes": int(ours["rounds"]), "decoded": tokens}
         return own | {"server_ms": server_ms, "drafted": drafted, "accepted": accepted}
+
     drafted = int(timings.get("draft_n", 0))
     accepted = int(timings.get("draft_n_accepted", 0))
     server_ms = float(timings.get("predicted_ms", 0.0))
@@ -166,7 +168,9 @@ class Runs:
         own = self.of(arm)
         other = self.of(base)
         pairs = [pair for number in own.keys() & other.keys() for pair in _pairs(own[number], other[number])]
-        return interval([value(one) / max(value(two), 1e-6) for one, two in pairs]) if pairs else None
+        if pairs:
+            return interval([value(one) / max(value(two), 1e-6) for one, two in pairs])
+        return None
 
     def tokens_per_s(self, arm: str) -> float:
         """Of all clients together, over all batches."""
@@ -177,7 +181,9 @@ class Runs:
         """How many texts are the base's, of those prompts that both answered (undisturbed or not)."""
         own, other = ({batch.number: batch for batch in self.batches if batch.arm == name} for name in (arm, base))
         pairs = [pair for number in own.keys() & other.keys() for pair in _pairs(own[number], other[number])]
-        return f"{sum(one.text == two.text for one, two in pairs)}/{len(pairs)}" if pairs else None
+        if pairs:
+            return f"{sum(one.text == two.text for one, two in pairs)}/{len(pairs)}"
+        return None
 
     def best(self, arms: Sequence[str], value: Value) -> str | None:
         """The fastest of these arms, found afterwards."""
@@ -303,7 +309,9 @@ def _spread(values: Sequence[float] | None, digits: int) -> str:
 
 def _throughput(found: Mapping[str, Any]) -> list[str]:
     """What tokens per second are compared with: where several clients ask at once, waits are part of every time."""
-    return _ratios(found) if max(row["clients"] for row in found["rows"]) > 1 else []
+    if max(row["clients"] for row in found["rows"]) > 1:
+        return _ratios(found)
+    return []
 
 
 def _ratios(found: Mapping[str, Any]) -> list[str]:

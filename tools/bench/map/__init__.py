@@ -98,7 +98,9 @@ def kind(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     there = [one for one in rows if (one["ratio"], one["acceptance"]) == (row["ratio"], row["acceptance"])]
     if any(one["to_best"] >= cells.WINS for one in there if one["clients"] == 1):
         return "latency"
-    return "capacity" if any(one["to_best"] >= cells.WINS for one in there) else "nowhere"
+    if any(one["to_best"] >= cells.WINS for one in there):
+        return "capacity"
+    return "nowhere"
 
 
 def _place(of: tuple[float, float, int]) -> Place:
@@ -120,7 +122,9 @@ def _simulated(kept: verbs.Kept, arm: Arm, place: Place) -> Figures:
 
 def _unusual(place: Place) -> tuple[int, ...]:
     """What a key says of a place that is not on the map."""
-    return () if (place.limit, place.leaves) == (LIMIT_ROWS, LEAVES) else (place.limit, place.leaves)
+    if (place.limit, place.leaves) == (LIMIT_ROWS, LEAVES):
+        return ()
+    return (place.limit, place.leaves)
 
 
 def _live(kept: verbs.Kept, arm: Arm, place: Place, scale: float) -> Figures:
@@ -159,6 +163,7 @@ def _capacity(kept: verbs.Kept, gamma: int, ours: Place, ways: Sequence[str]) ->
         measure = partial(_live, kept, scale=scale) if name == "live" else partial(_simulated, kept)
         rates = measure(chain(gamma), base)["rate"], measure(OURS, ours)["rate"]
         found[name] = {"rates": [round(rate, 2) for rate in rates], "same": round(rates[1] / rates[0], 3)}
+
     return found
 
 

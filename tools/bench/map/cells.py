@@ -121,6 +121,7 @@ def live(arm: Arm, place: Place, scale: float, counts: tuple[int, int] | None = 
     with tempfile.TemporaryDirectory() as name, Stage(arm.setting(place, scale), Path(name), workers) as stage:
         found = stage.ask(Load([*range(place.clients)], counted, skipped, bool(workers)))
         workers_cpu_s = sum(one["cpu_s"] for one in stage.end_workers())
+
     return {
         "rate": found.tokens / found.seconds / place.clients * scale,
         "tokens_per_pass": found.tokens / found.passes,

@@ -78,6 +78,7 @@ def _capacity(every: Sequence[Figures]) -> str:
         few, many = one["clients"]
         same = f"{one['simulated']['same']:.2f}"
         rows.append((one["gamma"], one["limit"], few, many, one["ratio"], one["law"], one["workers"], same, live))
+
     return "\n".join(table(head, rows))
 
 

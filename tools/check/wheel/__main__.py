@@ -62,6 +62,7 @@ def check(options: argparse.Namespace) -> int:
         print(f"not run: {' '.join(excused)} ({why})")
     for one in missing:
         print(f"shown by a page and not run: {one}", file=sys.stderr)
+
     return int(bool(missing) or not all(row.right for row in rows))
 
 
@@ -93,6 +94,7 @@ def verb_path(words: Sequence[str]) -> tuple[str, ...]:
             break
         parser = verbs_of(parser)[word]
         path.append(word)
+
     return tuple(path)
 
 

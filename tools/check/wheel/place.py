@@ -66,7 +66,9 @@ class Place:
     def json(self, *words: str) -> Any:
         """Types a command with `--json` and returns the last line that it printed."""
         printed = self.run(*words, "--json").splitlines()
-        return json.loads(printed[-1]) if printed else {}
+        if printed:
+            return json.loads(printed[-1])
+        return {}
 
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
@@ -96,7 +98,9 @@ class Place:
     def quietly(self, *words: str) -> Any:
         """The JSON that a command prints; None if it fails. Not a row."""
         done = self._typed([*words, "--json"])
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        return None
 
     def _typed(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -111,6 +115,7 @@ class Place:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PYTHON", "HF_"))}
         path = f"{self.bin}{os.pathsep}{kept.get('PATH', '')}"
         made = {"HOME": str(self.folder), "XDG_CACHE_HOME": str(self.cache), "PATH": path}
+
         # pip asks `rustc` for its version, and rustup's one writes into a home folder that has no rustup yet.
         return {"RUSTUP_HOME": str(Path.home() / ".rustup")} | kept | made
 

@@ -134,7 +134,9 @@ def edits() -> list[Edit]:
 
 def shortened(text: str) -> str:
     """The first whole lines of a text."""
-    return text[:LENGTH].rpartition("\n")[0] if len(text) > LENGTH else text.rstrip()
+    if len(text) > LENGTH:
+        return text[:LENGTH].rpartition("\n")[0]
+    return text.rstrip()
 
 
 async def answered(
@@ -180,6 +182,7 @@ async def measured(engine: Engine, models: Models, count: int) -> list[Run]:
                 print(f"edit {number + 1} of {count}: {arm.name}", file=sys.stderr)
     finally:
         await asyncio.to_thread(engine.stop)
+
     return runs
 
 
@@ -197,6 +200,7 @@ def rows(runs: Sequence[Run]) -> list[list[str]]:
         total = sum(run.usage.times.decode_s for run in own) / sum(run.usage.times.decode_s for run in by_arm["lookup"])
         span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         found.append([name, str(tokens), f"{tokens / rounds:.2f}", f"{total:.3f}", span])
+
     return found
 
 

@@ -54,6 +54,7 @@ def run(case: Case, scene: Scene, rule: Sampling, trials: int, rng: np.random.Ge
         tokens, hit = under_test.steps(scene, rule, rejection, DRAFTERS[case.drafter], size, case.siblings)
         parts.append(tokens)
         hits += hit
+
     return Result(case, trials, fit(scene, rule, np.concatenate(parts)), hits / trials / scene.length)
 
 

@@ -72,6 +72,7 @@ def steps(
         tokens[bonus, depth] = scene.tokens[rejection.sample(p[bonus])]
         committed[here[~matched]] = depth + 1
         committed[bonus] = depth + 1
+
     return tokens, hits
 
 
@@ -116,6 +117,7 @@ def replay(
         taken = walk(flat, chooser.at(flat, rows), limit=scene.length - len(answer))
         chooser.committed(taken.tokens)
         answer += taken.tokens
+
     return answer
 
 
@@ -132,6 +134,7 @@ def _drawn_tree(scene: Scene, chooser: RejectionChooser, committed: Path, width:
             depths.append(depths[row] + 1)
             paths.append((*paths[row], token))
         row += 1
+
     return FlatTree(tokens, parents, depths)
 
 
@@ -150,6 +153,7 @@ def _together(drawn: FlatTree, suggestions: Sequence[Suggestion]) -> FlatTree:
             parents.append(parent)
             depths.append(depths[parent] + 1)
         rows.append(row)
+
     return FlatTree(tokens, parents, depths)
 
 

@@ -117,6 +117,7 @@ class Found:
         ]
         for prompts, ms in self.call_ms.items():
             table.append(f"{prompts:17} {ms:6.1f}   {self.needed(prompts):.1f} of {prompts - 1}")
+
         return [*table, "", self.verdict()]
 
     def verdict(self) -> str:
@@ -126,6 +127,7 @@ class Found:
             return "It caches no prefixes, so each call computes the whole prompt: start it with prefix caching."
         if not paying:
             return "A call takes as long as the tokens that it could bring: drafts do not pay there."
+
         best = min(paying, key=lambda prompts: self.needed(prompts) / (prompts - 1))
         share = self.needed(best) / (best - 1)
         return f"Drafts pay there if more than {share:.0%} of {best - 1} candidates in a row are right."
@@ -165,7 +167,10 @@ def run_command(options: argparse.Namespace) -> int:
     if options.model is not None and found.usable:
         options.output.write_text(configuration(url, options.model.resolve(), found))
         print(f"written: {options.output}; start the gateway with `cloud-gateway serve --config {options.output}`")
-    return 0 if found.usable else 69
+    if found.usable:
+        return 0
+
+    return 69
 
 
 def configuration(url: str, model: Path, found: Found) -> str:
@@ -211,6 +216,7 @@ class Trial:
         fresh_s = time.monotonic() - began
         if status != 200:
             return found
+
         found.tokens_by_id = _drawn(answer, 1)
         if not found.tokens_by_id:
             return found
@@ -242,6 +248,7 @@ class Trial:
             models = []
         if not models:
             raise ValueError("it lists no model")
+
         return models[0]
 
     def _body(self, **more: Any) -> Mapping[str, Any]:
@@ -262,6 +269,7 @@ class Trial:
             times.append(time.monotonic() - began)
             if status != 200:
                 raise ValueError(f"status {status} for {size} prompts")
+
         return min(times)
 
     async def _token_s(self, prefix: list[int]) -> float:
@@ -275,13 +283,16 @@ class Trial:
                     moments.append(time.monotonic())
         if len(moments) < STREAMED // 2:
             raise ValueError(f"a stream of {len(moments)} tokens")
+
         return (moments[-1] - moments[0]) / (len(moments) - 1)
 
     async def _block(self) -> int | None:
         """The block size in vLLM's metrics."""
         async with self._session.get(self._url + "/metrics") as response:
             shown = BLOCK.search(await response.text()) if response.status == 200 else None
-        return int(shown[1]) if shown is not None else None
+        if shown is not None:
+            return int(shown[1])
+        return None
 
 
 def _drawn(answer: bytes, prompts: int) -> bool:

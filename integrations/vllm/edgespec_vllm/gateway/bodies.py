@@ -164,6 +164,7 @@ def _refused(status: int, fault: Fault, retry_after: str | None = None) -> Refus
         return RefusedError(status, away("vLLM takes no requests at present"))
     if status not in PASSED_ON:
         return RefusedError(status, failed())
+
     why = " ".join(fault.message.split())[:SHOWN] or f"status {status}"
     code, after = ("engine_busy", wait_s) if status == 429 else ("engine_refused", None)
     error = ClientError(f"vLLM refuses this request: {why}", status=status, code=code, retry_after_s=after)
@@ -174,15 +175,18 @@ def choice_of(line: bytes, vocab_size: int) -> Choice | None:
     """What a line of the stream brings; None for one without tokens. Raises UpstreamError, RefusedError."""
     if not line.startswith(b"data:") or line.rstrip() == b"data: [DONE]":
         return None
+
     try:
         chunk = _decode(line[5:])
     except msgspec.MsgspecError:
         raise UpstreamError("an event that cannot be read") from None
     if chunk.error is not None:
         raise _refused(chunk.error.code if isinstance(chunk.error.code, int) else 500, chunk.error)
+
     found = chunk.choices[0] if chunk.choices else None
     if found is not None and not all(0 <= token < vocab_size for token in found.token_ids or ()):
         raise UpstreamError("a token outside the vocabulary")
+
     return found
 
 
@@ -199,11 +203,13 @@ def event_of(found: Choice, eos: frozenset[int], top: int | None) -> TokensEvent
 def _logprobs(found: Logprobs | None, count: int, top: int) -> Sequence[TokenLogprob]:
     if found is None or min(len(found.token_logprobs), len(found.top_logprobs)) < count:
         raise UpstreamError("log-probabilities are missing")
+
     entries = []
     for own, others in list(zip(found.token_logprobs, found.top_logprobs))[:count]:
         pairs = [(int(name.removeprefix("token_id:")), value) for name, value in (others or {}).items()]
         best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:top]
         entries.append(TokenLogprob(0.0 if own is None else own, tuple(best)))
+
     return entries
 
 

@@ -94,6 +94,7 @@ class VllmEngine(Ledger):
         bodies.check(request)
         if not self._server.up:
             raise bodies.away()
+
         never = request.speculation.offload == "never"
         why_off = "policy plain" if not self._drafts else "the request asked for it" if never else None
         usage = Usage(len(request.tokens), policy="vllm" if self._drafts else "plain", why_off=why_off)
@@ -170,11 +171,13 @@ class VllmEngine(Ledger):
                 if event is not None:
                     one.stream.push(event)
                 reason = found.finish_reason or reason
+
         return bodies.finish_of(reason)
 
     def _count(self, one: Completion, tokens: int) -> None:
         if not tokens:
             return
+
         now = time.monotonic()
         if one.first_token is None:
             one.first_token = now
@@ -202,7 +205,9 @@ class VllmEngine(Ledger):
 
     def key(self, tag: str) -> str:
         completion = self._running.get(tag)
-        return completion.request.key if completion is not None else ""
+        if completion is not None:
+            return completion.request.key
+        return ""
 
     def assigned(self, tag: str, worker: str, name: str) -> None:
         if (one := self._running.get(tag)) is not None:

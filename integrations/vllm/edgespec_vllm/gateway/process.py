@@ -72,7 +72,9 @@ class VllmGateway(Gateway):
     @property
     def refuses(self) -> Mapping[str, str]:  # type: ignore[override]
         """Of the API's parameters."""
-        return REFUSES if self.drafts else {}
+        if self.drafts:
+            return REFUSES
+        return {}
 
     def load(self, plan: Plan) -> Models:
         """The tokenizer alone. Raises ModelError."""
@@ -120,9 +122,11 @@ class VllmGateway(Gateway):
         how = self.settings.target.engine.removeprefix("vllm")
         if how.startswith("+"):
             return Server(url=how[1:])
+
         command = shutil.which(how[1:] or "vllm")
         if command is None:
             raise ModelError(f"There is no command {how[1:] or 'vllm'}: name vLLM's as `target.engine`.")
+
         socket = folder / "vllm.sock"
         return Server(
             command=arguments(self.settings, command, socket, drafts=self.drafts), socket=socket,
@@ -165,4 +169,5 @@ def name_of(listed: Any, context: int) -> str:
         raise ModelError("vLLM names no model.") from None
     if longest < context:
         raise ModelError(f"vLLM's context is {longest} tokens: set `target.context` to no more.")
+
     return name

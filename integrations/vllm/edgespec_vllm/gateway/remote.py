@@ -120,6 +120,7 @@ class Desk:
         progress = self._running.get(message.request)
         if progress is None:
             return
+
         if isinstance(message, Want):
             progress.sent = message.have
             asyncio.get_running_loop().call_soon(self._tell, progress)
@@ -267,7 +268,10 @@ class RemoteEngine(VllmEngine):
                 self._take(progress, tokens[:index])
                 return "stop"
         self._take(progress, tokens)
-        return None if progress.room > 0 else "length"
+        if progress.room > 0:
+            return None
+
+        return "length"
 
     def _take(self, progress: Progress, tokens: Sequence[int]) -> None:
         """Gives the client tokens, and its worker."""

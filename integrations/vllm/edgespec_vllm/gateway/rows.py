@@ -99,6 +99,7 @@ def draws_of(body: bytes, count: int, vocab_size: int) -> list[int]:
         draws[row.index] = row.token_ids[0]
     if sorted(draws) != list(range(count)):
         raise UpstreamError(f"{len(draws)} rows of {count}")
+
     return [draws[index] for index in range(count)]
 
 
@@ -157,7 +158,9 @@ class Prices:
         Of a number that was not tried yet: those of the next smaller one, or else of the least.
         """
         if not self.calls:
-            return None if self.token.value is None else FIRST_CALL * self.token.value
+            if self.token.value is None:
+                return None
+            return FIRST_CALL * self.token.value
         smaller = [known for known in self.calls if known <= rows]
         return self.calls[max(smaller) if smaller else min(self.calls)].value
 

@@ -83,6 +83,7 @@ class BoardServer:
         except (OSError, AddressError):
             listening.close()
             raise
+
         return listening
 
     async def close(self) -> None:

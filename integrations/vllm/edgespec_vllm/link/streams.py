@@ -94,7 +94,9 @@ class Streams:
     def tree(self, engine: Engine, request: int) -> CandidateTree | None:
         """The candidates for a request of this engine; None before its tokens have come."""
         stream = self._of.get((engine, request))
-        return None if stream is None else stream.tree
+        if stream is None:
+            return None
+        return stream.tree
 
     # --- from the engines ------------------------------------------------------------------------------------------
 
@@ -102,6 +104,7 @@ class Streams:
         """A request that workers of its groups may see."""
         if (engine, message.request) in self._of:
             return
+
         self._last += 1
         stream = Stream(self._last, engine, message, self._ledger.key(message.tag))
         self._streams[self._last] = stream
@@ -178,6 +181,7 @@ class Streams:
         drafted = message.drafted - stream.drafted
         if drafted <= 0:
             return 0
+
         accepted = max(message.accepted - stream.accepted, 0)
         stream.drafted = message.drafted
         stream.accepted = message.accepted
@@ -187,6 +191,7 @@ class Streams:
         self._ledger.verified(stream.tag, stream.credited, drafted, accepted)
         if stream.assignment is None or stream.assignment.name != stream.credited:
             return 0
+
         stream.assignment.verified(drafted, accepted)
         return accepted
 
@@ -195,6 +200,7 @@ class Streams:
         given = stream.assignment
         if given is None or given.opened or stream.tree is None or not stream.complete:
             return
+
         given.opened = True
         given.prompt_len = len(stream.tree.prefix)
         scope = self._scope_of(given.worker, stream.scope)
@@ -254,6 +260,7 @@ class Streams:
         """
         if given.has_read:
             return PATIENCE
+
         if given.idle >= PATIENCE and self.merit.of(given.name).useless:
             excluded = stream.tried | {given.worker}
             if self._choose(stream, self._with_room(), excluded) is not None:
@@ -323,7 +330,10 @@ class Streams:
         views = [worker.view for worker in suited.values()]
         load = {name: len(worker.engines) for name, worker in suited.items()}
         chosen = choose(views, load, stream.groups, self.merit, exclude=exclude, explore=explore)
-        return suited[chosen].view if chosen is not None else None
+        if chosen is not None:
+            return suited[chosen].view
+
+        return None
 
     def _give(self, stream: Stream, worker: LinkedWorker) -> None:
         self.merit.given(worker.label)
@@ -346,6 +356,7 @@ class Streams:
         given = stream.assignment
         if given is None:
             return
+
         stream.assignment = None
         if stream.tree is not None:
             stream.tree.forget((given.worker, given.epoch))

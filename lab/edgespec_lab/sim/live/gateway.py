@@ -160,6 +160,7 @@ class Gateway:
                 if event.error:
                     raise RuntimeError(event.error)
                 usage = event.usage
+
         return usage
 
 

@@ -64,6 +64,7 @@ def arm_of(policy: str, draft: str = "") -> Arm:
         return Arm("adaptive, s=16", policy, WorkerSpec("bestfirst", 4, 0.0, 16), verify_nodes=32)
     if policy == "amusd":
         return Arm("amusd", policy, chain)
+
     k = config["run"]["k"]
     phis = [made["phi"] for made in config["recorded"].values()]
     phi = phis[0] if draft else config["run"]["phi"]
@@ -87,6 +88,7 @@ def measure(arm: Arm, setting: Setting, answers: int, done: Callable[[], None]) 
                 pairs.append(Pair(base, found, sim_base[seed - 1], sim_arm[seed - 1], waited))
                 done()
         workers = stage.end_workers()
+
     return _row(arm, setting, pairs, workers)
 
 

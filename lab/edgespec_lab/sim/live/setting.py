@@ -48,7 +48,9 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> Kind:
         """Where answers come from."""
-        return Recorded(self.draft) if self.draft else Iid(**self.tokens)
+        if self.draft:
+            return Recorded(self.draft)
+        return Iid(**self.tokens)
 
     @property
     def steps(self) -> Steps:
@@ -81,6 +83,7 @@ class Setting(msgspec.Struct, frozen=True):
         worker = arm.worker
         if worker is None:
             raise ConfigError(f"Policy {arm.policy} uses no worker; `replay-live` measures those that do.")
+
         return msgspec.structs.replace(
             self,
             rtt_ms=rtt_ms, jitter_ms=jitter_ms, prefill_ms=rtt_ms / 2, policy=arm.settings,

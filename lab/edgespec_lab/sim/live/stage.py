@@ -37,6 +37,7 @@ class Stage:
         except BaseException:  # Ctrl-C too: `with` does not leave what was not entered, and what runs must end
             self._processes.__exit__()
             raise
+
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,6 +55,7 @@ class Stage:
         port = self._started("gateway", "edgespec_lab.sim.live.gateway", written, str(self._folder / "gateway"))["port"]
         if not workers:
             return
+
         link = ("--rtt-ms", str(setting.rtt_ms), "--jitter-ms", str(setting.jitter_ms))
         address = f"wss://127.0.0.1:{self._started('proxy', 'edgespec_lab.wan', '--to', f'127.0.0.1:{port}', *link)}"
         spki = gateway.tls_identity().spki_hash
