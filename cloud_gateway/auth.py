@@ -178,7 +178,10 @@ class CacheScopes:
 
     def of(self, key: Key) -> bytes:
         """The scope of a key: its own, or that of its cache group."""
-        name = f"group {key.cache_group}" if key.cache_group else f"key {key.id}"
+        if key.cache_group:
+            name = f"group {key.cache_group}"
+        else:
+            name = f"key {key.id}"
         return hmac.digest(self._secret, name.encode(), "sha256")[:SCOPE_BYTES]
 
 

@@ -206,7 +206,10 @@ def _pair_peer(args: argparse.Namespace) -> int:
     settings = config.given(args)
     code = parse_code(args.code)
     store = _store(args)
-    address = parse_address(args.address, DEFAULT_PEER_PORT) if args.address else None
+    if args.address:
+        address = parse_address(args.address, DEFAULT_PEER_PORT)
+    else:
+        address = None
     peer = _paired(store, settings, code, PairedPeers(store.folder).add, address, Browser(kind=PEER), "peer")
     paired = {"peer": peer.name, "address": peer.address, "id": _id(peer.key)}
     return _say(args, paired, f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")

@@ -110,7 +110,10 @@ def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
         for name, value in asked.brought.items()
     ]
     prompts = prompts_of(asked.body, text, served.model.vocab_size)
-    tools = [function.name for function in asked.body.offer.callable] if isinstance(asked.body, ChatBody) else []
+    if isinstance(asked.body, ChatBody):
+        tools = [function.name for function in asked.body.offer.callable]
+    else:
+        tools = []
     return Tokenised(prompts, tools, prepared)
 
 

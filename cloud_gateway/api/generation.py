@@ -131,7 +131,10 @@ def check_served(body: Common, refuses: Mapping[str, str], *, drafted: bool) -> 
     """
     for name, why in refuses.items():
         value = getattr(body, name)
-        asked = drafted and body.temperature != 0 and value is not None if name == "seed" else bool(value)
+        if name == "seed":
+            asked = drafted and body.temperature != 0 and value is not None
+        else:
+            asked = bool(value)
         if asked:
             raise refusal(name, why, "unsupported_parameter")
 
@@ -183,7 +186,10 @@ def generations(
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
     _check_verification(extension.verification, body.seed, limits.methods)
-    speculation = extension if may_offload else replace(extension, offload="never")
+    if may_offload:
+        speculation = extension
+    else:
+        speculation = replace(extension, offload="never")
     return [
         GenerationRequest(
             tokens=prompt,
@@ -265,7 +271,10 @@ def _or(value: float | None, default: float) -> float:
 def _message_bytes(message: ChatMessage) -> int:
     """Bytes of a message's content and calls, and those of one token for the message itself."""
     content = message.content
-    parts = [content] if isinstance(content, str) else [part.text or "" for part in content or ()]
+    if isinstance(content, str):
+        parts = [content]
+    else:
+        parts = [part.text or "" for part in content or ()]
     calls = sum(len(bytes(call)) for call in message.tool_calls or ())
     return MAX_BYTES_PER_TOKEN + sum(map(_bytes, parts)) + calls
 

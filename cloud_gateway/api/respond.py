@@ -216,7 +216,10 @@ class Answer:
         """The piece to return for text that has passed the stop strings."""
         self._passed += len(text)
         ended = self.finish is not None
-        entries = None if self._spell is None else self._entries(whole=ended and not self._stops.stopped)
+        if self._spell is None:
+            entries = None
+        else:
+            entries = self._entries(whole=ended and not self._stops.stopped)
         if self._call_text is not None:
             text = self._call_text.feed(text)
             if ended:
@@ -319,7 +322,10 @@ async def whole(job: Job) -> web.Response:
 
 
 def _joined(pieces: Sequence[Piece], answer: Answer) -> Piece:
-    logprobs = [entry for piece in pieces for entry in piece.logprobs or ()] if answer.has_logprobs else None
+    if answer.has_logprobs:
+        logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
+    else:
+        logprobs = None
     return Piece("".join(piece.text for piece in pieces), logprobs)
 
 
@@ -362,7 +368,10 @@ async def _chunks(job: Job, idle_s: Callable[[], float]) -> AsyncGenerator[Struc
             form.usage = job.so_far()
             opening = () if index in begun else form.opening(index)
             begun.add(index)
-            rest = form.closing(index, job.answers[index].end) if piece is None else form.piece(index, piece)
+            if piece is None:
+                rest = form.closing(index, job.answers[index].end)
+            else:
+                rest = form.piece(index, piece)
             for chunk in (*opening, *rest):
                 yield chunk
     if job.include_usage:

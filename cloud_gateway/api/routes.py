@@ -122,7 +122,10 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
         except ClientGoneError:
             response = web.Response(status=CLIENT_LEFT)  # never sent; aiohttp needs a response to close
         except Exception as error:  # noqa: BLE001 - the last place where a failure can become a response
-            allow = error.headers.get("Allow") if isinstance(error, web.HTTPException) else None
+            if isinstance(error, web.HTTPException):
+                allow = error.headers.get("Allow")
+            else:
+                allow = None
             shown = as_client_error(error, request)
             refused(request, request.get(KEY), shown)
             response = error_response(shown, allow)

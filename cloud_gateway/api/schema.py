@@ -266,7 +266,10 @@ def wanted_of(body: Common) -> Wanted | None:
     wanted = body.response_format
     schema = None
     if wanted is not None and wanted.type != "text":
-        schema = {"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema
+        if wanted.json_schema is None:
+            schema = {"type": "object"}
+        else:
+            schema = wanted.json_schema.schema
     return body.offer.grammar(schema)
 
 
@@ -311,7 +314,10 @@ def _decoded(data: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _validation(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        why = "" if isinstance(error, UnicodeError) else f": {str(error).removeprefix('JSON is malformed: ').lower()}"
+        if isinstance(error, UnicodeError):
+            why = ""
+        else:
+            why = f": {str(error).removeprefix('JSON is malformed: ').lower()}"
         raise ClientError(f"The request body is not valid JSON in UTF-8{why}.", code="invalid_json") from None
     except RecursionError:
         raise ClientError("The request body is nested too deeply.", code="invalid_json") from None

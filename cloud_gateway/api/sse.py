@@ -30,7 +30,10 @@ DONE = b"data: [DONE]\n\n"
 
 def event(item: object) -> bytes:
     """One event with a JSON object, and with the name that its type gives."""
-    name = f"event: {item.type}\n".encode() if hasattr(item, "type") else b""
+    if hasattr(item, "type"):
+        name = f"event: {item.type}\n".encode()
+    else:
+        name = b""
     return name + b"data: " + msgspec.json.encode(item) + b"\n\n"
 
 

@@ -176,7 +176,10 @@ class Requests:
         """A context that keeps a fault of this step to its request."""
         if step.recovers:
             return Contained(self._not_recovered, step.active)
-        worker = step.event.worker if isinstance(step.event, FrameArrived) else None
+        if isinstance(step.event, FrameArrived):
+            worker = step.event.worker
+        else:
+            worker = None
         return self.isolated(step.active, step.stage, fatal=step.fatal, worker=worker)
 
     def frame_arrived(self, event: FrameArrived, at: float) -> bool:
@@ -270,7 +273,10 @@ class Requests:
     def _fault(self, active: Active, stage: str, fatal: bool, worker: str | None, error: Exception) -> None:
         """One request's own fault; never counted towards the end of the process. `worker`: whose message it was."""
         self.stats.faults += 1
-        given = list(active.generation.assignments.given) if stage in WORKER_DATA else []
+        if stage in WORKER_DATA:
+            given = list(active.generation.assignments.given)
+        else:
+            given = []
         blamed = given if worker is None else [worker]
         what = describe_fault(error)
         by = f", over data of worker {' and '.join(blamed)}" if blamed else ""

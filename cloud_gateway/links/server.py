@@ -268,7 +268,10 @@ class Links(Workers):
             link.fetched = 0
             return
 
-        features = [] if link.ws.request is None else link.ws.request.headers.get_all(FEATURES)
+        if link.ws.request is None:
+            features = []
+        else:
+            features = link.ws.request.headers.get_all(FEATURES)
         worker = link.worker = WorkerInfo(
             id=key_id(hello.worker_key),
             name=self.paired.name_of(hello.worker_key),

@@ -129,7 +129,10 @@ def spare_sequences(slots: int, tree_nodes: int, *, exact: bool) -> int:
 
 def family_of(path: Path) -> str:
     """What a folder or a GGUF file calls its family. Raises ModelError."""
-    name = read_config(path).get("model_type") if path.is_dir() else gguf_metadata(path).get("general.architecture")
+    if path.is_dir():
+        name = read_config(path).get("model_type")
+    else:
+        name = gguf_metadata(path).get("general.architecture")
     return str(name or "unknown")
 
 

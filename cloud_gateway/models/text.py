@@ -92,7 +92,10 @@ class ChatEncoder:
             without = self._marked(neutral.of(messages), neutral.of(tools))
         except _REFUSALS as error:
             deep = isinstance(error, RecursionError)
-            why = "they are nested too deeply." if deep else next(iter(str(error).splitlines()), "")[:200]
+            if deep:
+                why = "they are nested too deeply."
+            else:
+                why = next(iter(str(error).splitlines()), "")[:200]
             raise ClientError(f"The model's chat template refuses these messages: {why}", param="messages") from error
         written = self._template.written(marked)
         tokens = self._control.encode(text, written)
@@ -294,7 +297,10 @@ class Text:
 
     def spell(self, token: int) -> bytes:
         """The bytes of one token; of a special one its name."""
-        piece = self._pieces[token] if self._pieces is not None and token < len(self._pieces) else b""
+        if self._pieces is not None and token < len(self._pieces):
+            piece = self._pieces[token]
+        else:
+            piece = b""
         return piece or str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
 
     def decode(self, tokens: Sequence[int]) -> str:

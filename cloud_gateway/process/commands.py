@@ -139,7 +139,10 @@ def change_worker(change: str, args: argparse.Namespace) -> int:
     """Changes a worker; the value, if it takes one, is `args.value`."""
     values = [args.value] if hasattr(args, "value") else []
     row = _ask(args, f"{change}_worker", id=args.id, values=values)
-    until = "never expires" if row["expires_at"] is None else f"expires at {_when(row['expires_at'])}"
+    if row["expires_at"] is None:
+        until = "never expires"
+    else:
+        until = f"expires at {_when(row['expires_at'])}"
     said = CHANGED[change].format(**row, until=until, listed=" ".join(row["groups"]))
     if args.json:
         return print_json(row)

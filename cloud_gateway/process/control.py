@@ -84,7 +84,10 @@ class Commands:
         """All of them; `rank` 1 is the linked one that an idle gateway gives the next request to."""
         links = self._links
         merit = self.engine and self.engine.merit
-        linked = {worker.id: worker for worker in links.workers()} if links else {}
+        if links:
+            linked = {worker.id: worker for worker in links.workers()}
+        else:
+            linked = {}
         views = [link for link in linked.values() if not link.paused]
         ranks = {one.id: n for n, one in enumerate(sorted(views, key=lambda one: cost_s(one, 0, merit or Merit())), 1)}
         rows = [

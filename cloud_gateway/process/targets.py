@@ -131,7 +131,10 @@ def kv_tokens(settings: GatewaySettings, engine: EngineName, path: Path, draft: 
         available = torch.cuda.mem_get_info(options.device if options.device != "auto" else None)[0]
         where = "the GPU"
     on_gpu = settings.local_draft.n_gpu_layers > 0
-    drafted = _draft_bytes(settings, draft) if draft is not None and on_gpu == (where == "the GPU") else 0
+    if draft is not None and on_gpu == (where == "the GPU"):
+        drafted = _draft_bytes(settings, draft)
+    else:
+        drafted = 0
     weights = need.weights + drafted
     least = options.kv_tokens or options.context + rows
     if weights + least * need.token > available:

@@ -116,14 +116,20 @@ def screen(
         times = (f"{row[name]:.1f} ms" for name in ("rtt_ms", "step_ms"))
         counts = (str(row[name] or 0) for name in ("requests", "frames", "accepted"))
         table.add_row(Text(row["name"]), Text(row["paused"] or "ready"), *times, *counts)
-    rates = _rates(before, status, seconds) if before and "rounds" in before.keys() & status.keys() else ""
+    if before and "rounds" in before.keys() & status.keys():
+        rates = _rates(before, status, seconds)
+    else:
+        rates = ""
     return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table if linked else Text(UNLINKED))
 
 
 def _rates(before: Mapping[str, Any], status: Mapping[str, Any], seconds: float) -> str:
     tokens, passes, local = (status[name] - before[name] for name in ("tokens", "rounds", "local_draft_passes"))
     drafted, accepted = (sum(status[name].values()) - sum(before[name].values()) for name in ("drafted", "accepted"))
-    share = f", {accepted / drafted:.0%} of {drafted} candidates accepted" if drafted else ""
+    if drafted:
+        share = f", {accepted / drafted:.0%} of {drafted} candidates accepted"
+    else:
+        share = ""
     a_pass = f", {tokens / passes:.2f} a pass" if passes else ""
     return f"{tokens / seconds:.1f} tokens/s{a_pass}, {local / seconds:.1f} local draft passes/s{share}"
 
@@ -153,7 +159,10 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     asked = f"{status['requests_active']} active, {status['requests_queued']} queued"
     yield "requests", f"{asked}, {status['requests']} since the start"
     rounds = status["rounds"]
-    a_pass = f" ({status['tokens'] / rounds:.2f} a pass)" if rounds else ""
+    if rounds:
+        a_pass = f" ({status['tokens'] / rounds:.2f} a pass)"
+    else:
+        a_pass = ""
     yield "tokens", f"{status['tokens']} in {rounds} passes of the target{a_pass}"
     for source, drafted in status["drafted"].items():
         accepted = status["accepted"].get(source, 0)

@@ -115,7 +115,10 @@ def _name_of(signer: bytes) -> str | None:
     """The name that this machine's worker has for the gateway, if it is paired with it."""
     try:
         folder = folders.state_dir("worker", config.load(None, all_parts()).daemon.state_dir) / "keys"
-        known = PairedGateways(folder).with_key(signer) if os.access(folder, os.R_OK) else None
+        if os.access(folder, os.R_OK):
+            known = PairedGateways(folder).with_key(signer)
+        else:
+            known = None
     except (ConfigError, KeyStoreError):  # another command says what is wrong there
         return None
     if known:
@@ -201,7 +204,10 @@ class _Teller:
         self.player = player
         self._k = header.settings.k
         phi = header.settings.phi
-        self._phi = float("inf") if phi == "learnt" or header.settings.name not in USES_PHI else phi
+        if phi == "learnt" or header.settings.name not in USES_PHI:
+            self._phi = float("inf")
+        else:
+            self._phi = phi
         self._above = 0
         """Open leaves above the learnt limit, until the latest decision."""
         self.turn = ShownTurn()
@@ -221,9 +227,15 @@ class _Teller:
             case trace.Verified(tokens, entropies):
                 turn.tokens = len(tokens)
                 turn.entropy = entropies[-1]
-                turn.kept = f"{len(tokens) - 1} of {self._verified}" if self._verified else ""
+                if self._verified:
+                    turn.kept = f"{len(tokens) - 1} of {self._verified}"
+                else:
+                    turn.kept = ""
                 left = any(isinstance(effect, Send) and effect.diverged for effect in moment.effects)
-                self._doubt = "off the path" if left else "entropy > phi" if turn.entropy > self._phi else ""
+                if left:
+                    self._doubt = "off the path"
+                else:
+                    self._doubt = "entropy > phi" if turn.entropy > self._phi else ""
             case WorkerChanged(_, "gone" | "declined"):
                 turn.worker_gone = True
         return None
@@ -239,9 +251,18 @@ class _Teller:
             assert learnt.nats is not None, "no entropy is above a limit that is not there"
             self._doubt = f"entropy > {learnt.nats:.2f}, learnt"
         self._began = moment.now if self._began is None else self._began
-        self._verified = len(event.act.nodes) if event.act.kind == "verify" else 0
-        hand = f"{event.size} in {self.player.tree.depth()}" if event.size else ""
-        why = self._why(event.act) if moment.same else f"now it would be: {spell(moment.decided)}"
+        if event.act.kind == "verify":
+            self._verified = len(event.act.nodes)
+        else:
+            self._verified = 0
+        if event.size:
+            hand = f"{event.size} in {self.player.tree.depth()}"
+        else:
+            hand = ""
+        if moment.same:
+            why = self._why(event.act)
+        else:
+            why = f"now it would be: {spell(moment.decided)}"
         before, fresh = ([], 0) if ended else (self.turn.frames, self.turn.fresh)
         at_ms = (moment.now - self._began) * 1000
         self.turn = ShownTurn(at_ms, hand, _short(event.act), why, frames=before, fresh=fresh, same=moment.same)

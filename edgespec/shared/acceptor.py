@@ -311,7 +311,10 @@ class Acceptor:
             ticket = self.admission.relieve()
             if ticket is not None:
                 self._evict(ticket, "want of file descriptors")
-        text = os.strerror(error.errno) if error.errno else type(error).__name__
+        if error.errno:
+            text = os.strerror(error.errno)
+        else:
+            text = type(error).__name__
         self._lines.warning(("accept", error.errno), f"{self._name}: no connection can be accepted ({text})")
 
     def _refused(self, reason: str, text: str) -> None:
@@ -342,7 +345,10 @@ async def connected(address: Address) -> CountedSocket:
 def raise_descriptor_limit() -> int:
     """Raises this process's soft limit of open files up to the hard one; returns the limit now in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if hard == resource.RLIM_INFINITY:
+        wanted = MAX_DESCRIPTORS
+    else:
+        wanted = min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY:
         return MAX_DESCRIPTORS
 

@@ -86,7 +86,10 @@ class Advertiser:
                         await self._announce(now)
                     self._announced = now
                 if not now:
-                    what = "has an address" if self._host in _ALL_ADDRESSES else f"has the address {self._host}"
+                    if self._host in _ALL_ADDRESSES:
+                        what = "has an address"
+                    else:
+                        what = f"has the address {self._host}"
                     self._warn(f"no interface to a network {what}")
             except (OSError, Error) as error:  # the port is in use, multicast is off, the name is taken
                 self._warn(cause(error))

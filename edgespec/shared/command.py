@@ -196,7 +196,10 @@ def run(program: str, build: Callable[[], ArgumentParser], argv: Sequence[str] |
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # avoids a second BrokenPipeError at exit
             return 128 + signal.SIGPIPE
         except Exception as error:  # noqa: BLE001  its text may quote a peer or a client: only places are printed
-            missing = missing_package(error.name, program) if isinstance(error, ModuleNotFoundError) else None
+            if isinstance(error, ModuleNotFoundError):
+                missing = missing_package(error.name, program)
+            else:
+                missing = None
             print(f"{program}: {missing or logs.failure(error)}", file=sys.stderr)
             return (missing or EdgespecError).exit_code
 

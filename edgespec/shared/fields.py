@@ -52,7 +52,10 @@ def _check_model(model: str) -> None:
 def hours(text: str) -> tuple[float, float]:
     """HH:MM-HH:MM -> (start, end) in seconds since midnight; 24:00 is the end of the day. Raises ValueError."""
     found = re.fullmatch(r"(\d\d):([0-5]\d)-(\d\d):([0-5]\d)", text)
-    edges = [int(found[i]) * 3600.0 + int(found[i + 1]) * 60 for i in (1, 3)] if found else []
+    if found:
+        edges = [int(found[i]) * 3600.0 + int(found[i + 1]) * 60 for i in (1, 3)]
+    else:
+        edges = []
     if not edges or edges[0] == edges[1] or edges[0] >= 86_400 or edges[1] > 86_400:
         raise ValueError("both are times of the day, and not the same")
     return edges[0], edges[1]

@@ -161,7 +161,10 @@ def _sync_folder(folder: Path) -> None:
 def _cannot(what: str, path: Path, error: OSError) -> KeyStoreError:
     if error.errno in _FULL:
         return KeyStoreError(f"{path} cannot be written: the disk is full; nothing was changed, make room.")
-    owner = "; run this command as the user who owns it" if isinstance(error, PermissionError) else ""
+    if isinstance(error, PermissionError):
+        owner = "; run this command as the user who owns it"
+    else:
+        owner = ""
     return KeyStoreError(f"{path}: cannot {what} it ({error.strerror or error}){owner}.")
 
 

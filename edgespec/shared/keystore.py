@@ -89,7 +89,10 @@ class KeyStore:
                 write_private(path, lines.encode())
 
     def _credential(self, name: str) -> Path | None:
-        path = self._credentials / name if self._credentials is not None else None
+        if self._credentials is not None:
+            path = self._credentials / name
+        else:
+            path = None
         if path is not None and folders.exists(path):
             return path
         return None

@@ -136,7 +136,10 @@ def _judged(answer: dict[str, Any], tokens: Sequence[int]) -> str | None:
 def _sentence(path: Path, gpu_layers: int, library: Path, fault: str) -> str:
     package = f"llama-cpp-python=={version('llama-cpp-python')}"
     flags = f"-DCMAKE_C_FLAGS='{NO_AMX}' -DCMAKE_CXX_FLAGS='{NO_AMX}'"
-    cmake = f'CMAKE_ARGS="-DLLAVA_BUILD=OFF {flags}" ' if platform.machine() == "x86_64" else ""
+    if platform.machine() == "x86_64":
+        cmake = f'CMAKE_ARGS="-DLLAVA_BUILD=OFF {flags}" '
+    else:
+        cmake = ""
     install = f"{cmake}{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps {package}"
     file = (library / "libggml-cpu.so").resolve()
     gpu = ", or set `n_gpu_layers` to 0" if gpu_layers else ""

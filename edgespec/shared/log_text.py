@@ -79,7 +79,8 @@ def identifier(name: str) -> str:
 
 def clean(text: str) -> str:
     """One line without control characters, which a terminal would interpret."""
-    text = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
     if len(text) <= MAX_LINE:
         return text
     return text[:MAX_LINE] + "..."

@@ -90,7 +90,10 @@ class PairedMachines(Generic[Record]):
         shown = _SHOWN.search(text)
         wanted = shown[1] if shown else text.strip().lower()
         by_id = [r for r in records if _ID_PREFIX.fullmatch(wanted) and key_id(r.key).startswith(wanted)]
-        meant = by_id if len(by_id) == 1 else by_id + [r for r in records if r.name == text and r not in by_id]
+        if len(by_id) == 1:
+            meant = by_id
+        else:
+            meant = by_id + [r for r in records if r.name == text and r not in by_id]
         if not meant:
             known = ", ".join(map(shown_as, records)) or "none"
             raise PairingError(f"No machine called `{text}` is paired; paired are: {known}.")
@@ -208,7 +211,10 @@ class PairedGateways(PairedMachines[PairedGateway]):
     def rotate(self, old: bytes, pin: Pin) -> PairedGateway:
         """The gateway of this key has another identity from now on; returns its record. Raises KeyStoreError."""
         known = self.get(old)
-        formerly = (*known.formerly, old)[-MAX_ROTATIONS:] if known is not None else ()
+        if known is not None:
+            formerly = (*known.formerly, old)[-MAX_ROTATIONS:]
+        else:
+            formerly = ()
         return self.rekey(old, pin.gateway_key, spki=pin.spki_hash, linked_at=int(time.time()), formerly=formerly)
 
 

@@ -183,7 +183,10 @@ class PairingListener:
             self._timer.cancel()
         wake_at = self._window.wake_at
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(wake_at, self._wake) if wake_at is not None else None
+        if wake_at is not None:
+            self._timer = loop.call_at(wake_at, self._wake)
+        else:
+            self._timer = None
 
     def _wake(self) -> None:
         self._window.poll(self._now())

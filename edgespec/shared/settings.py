@@ -213,9 +213,15 @@ def _check_together(settings: Section, table: object, complain: Complain) -> Non
         value: Any = settings
         given = table
         for name in path:
-            value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
+            if isinstance(value, tuple):
+                value = value[int(name)]
+            else:
+                value = getattr(value, name)
             given = _inside(given, name)
-        default = " (the default)" if given is None and table is not None else ""
+        if given is None and table is not None:
+            default = " (the default)"
+        else:
+            default = ""
         complain(path, f"`{_dotted(path)}` is {_shown(msgspec.to_builtins(value))}{default}, but must be {must}.")
 
 
@@ -257,7 +263,10 @@ def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) 
         result = msgspec.convert(value, kind)
         _check(info, result)
     except ValueError as error:
-        why = "" if isinstance(error, msgspec.ValidationError) else f" ({error})"
+        if isinstance(error, msgspec.ValidationError):
+            why = ""
+        else:
+            why = f" ({error})"
         complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}{why}.")
 
     return result
@@ -369,5 +378,8 @@ def _syntax_sentence(message: str, text: str, where: str) -> str:
     what = message[: place.start()] if place else message
     line = place[1] if place and place[1] else text.count("\n") + 1
     column = f" at column {place[2]}" if place and place[2] else ""
-    hint = " (text stands in quotes)" if column and what == "Invalid value" else ""
+    if column and what == "Invalid value":
+        hint = " (text stands in quotes)"
+    else:
+        hint = ""
     return f"{where}, line {line}: this is not TOML{column}: {what[:1].lower()}{what[1:]}{hint}."

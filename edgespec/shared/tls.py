@@ -60,7 +60,10 @@ def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
 
 def _shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[x509.Certificate, bytes]:
     """The certificate of the machine at the other end, and its pin (32 bytes). Raises RemoteProtocolError (`tls`)."""
-    der = connection.getpeercert(binary_form=True) if connection is not None else None
+    if connection is not None:
+        der = connection.getpeercert(binary_form=True)
+    else:
+        der = None
     try:
         if der:
             certificate = x509.load_der_x509_certificate(der)

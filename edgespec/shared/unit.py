@@ -111,7 +111,10 @@ class Unit:
             _systemctl(user, dry_run, "clean", self.name)
         _do(f"remove {unit}", unit.unlink, dry_run)
         _systemctl(user, dry_run, "daemon-reload")
-        state = folders.state_dir(self.role, state_dir) if user or state_dir else Path("/var/lib") / name
+        if user or state_dir:
+            state = folders.state_dir(self.role, state_dir)
+        else:
+            state = Path("/var/lib") / name
         print(f"kept: {state} (keys and pairings; remove it to leave nothing)")
         if user:
             print(f"kept: {folders.cache_dir()} (fetched and converted models)")
@@ -161,7 +164,10 @@ def _run(command: list[str], *, shown: bool = False) -> None:
         raise ConfigError(f"{command[0]} is not installed: this machine does not run systemd.")
     done = subprocess.run(command, capture_output=not shown, text=True, check=False)
     if done.returncode:
-        reason = "see above" if shown else done.stderr.strip() or "no reason given"
+        if shown:
+            reason = "see above"
+        else:
+            reason = done.stderr.strip() or "no reason given"
         raise ConfigError(f"`{' '.join(command)}` failed: {reason}")
 
 

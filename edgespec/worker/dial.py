@@ -169,7 +169,10 @@ class GatewayAddresses:
         address, and ways through peers last, in places of a round that are theirs.
         """
         known = [self._last_good(), self._configured]
-        found = self._browser.found(key_id(self.key)) if self._browser is not None else []
+        if self._browser is not None:
+            found = self._browser.found(key_id(self.key))
+        else:
+            found = []
         announced = [address for one in found for address in one.addresses]
         ways = await self._through_peers()
         direct = list(dict.fromkeys([*filter(None, map(stored_address, known)), *announced]))

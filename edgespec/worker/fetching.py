@@ -201,7 +201,10 @@ def _gguf(file: TokenizerFile) -> Iterator[bytes]:
             case str():
                 yield struct.pack("<I", 8) + _text(value.encode())
             case list():
-                kind = 8 if isinstance(value[0], bytes) else 6 if isinstance(value[0], float) else 5
+                if isinstance(value[0], bytes):
+                    kind = 8
+                else:
+                    kind = 6 if isinstance(value[0], float) else 5
                 yield struct.pack("<IIQ", 9, kind, len(value))
                 code = {6: "f", 5: "i"}.get(kind)
                 yield struct.pack(f"<{len(value)}{code}", *value) if code else b"".join(map(_text, value))

@@ -202,7 +202,10 @@ class _Attempt:
                 self._handler.on_down(why)
             await wire.close(code, why)
             closed = wire.ws.protocol.close_rcvd
-            self.restart_s = restart_s(closed.code, closed.reason) if closed is not None else None
+            if closed is not None:
+                self.restart_s = restart_s(closed.code, closed.reason)
+            else:
+                self.restart_s = None
             if why == "bye: stopping" or (why in LOST and not isinstance(self.address, Relayed)):
                 self.restart_s = self.restart_s or RESTART_S[0]
 
@@ -275,6 +278,9 @@ async def keep_linked(
             if attempt.why and (attempt.link is None or is_relayed):
                 failed(attempt.address)
         tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
-        wait_s = rng.uniform(0, UNTRIED_S) if set(found) - tried else redial.wait_s(clock())
+        if set(found) - tried:
+            wait_s = rng.uniform(0, UNTRIED_S)
+        else:
+            wait_s = redial.wait_s(clock())
         log.info("next attempt in %.1f s", wait_s)
         await sleep(wait_s)

@@ -89,7 +89,10 @@ def _gateway(status: Mapping[str, Any]) -> str:
     if not status["linked"]:
         refused = f": {status['refused']}" if status["refused"] else ""
         return f"{status['gateway']}, not linked{refused}"
-    relay = f" through the peer {status['through']}" if status["through"] else ""
+    if status["through"]:
+        relay = f" through the peer {status['through']}"
+    else:
+        relay = ""
     linked = f"{status['gateway']} at {status['address']}{relay}, round trip {status['rtt_ms']:.1f} ms"
     if status["refused"]:
         return f"{linked}. {status['refused']}"
@@ -115,7 +118,10 @@ def _acceptance(status: Mapping[str, Any]) -> str:
 def _peer(peer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "peer", f"{peer['name']} ({peer['id']}), {peer['trust']}"
     if "address" in peer:
-        interface = f", by interface {peer['interface']}" if "interface" in peer else ""
+        if "interface" in peer:
+            interface = f", by interface {peer['interface']}"
+        else:
+            interface = ""
         yield "address", f"{peer['address']}{interface}"
     if "there" in peer:
         because = f": {peer['because']}" if "because" in peer else ""

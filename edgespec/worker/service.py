@@ -188,7 +188,10 @@ class Service(Handler):
         else:
             self._fetched, translation = fetched
             self.identity = translated(self.identity, drafter, translation)
-            self.daemon.starts.translated = None if translation is None else translation.drafting
+            if translation is None:
+                self.daemon.starts.translated = None
+            else:
+                self.daemon.starts.translated = translation.drafting
 
     async def _go_on(self, why: str) -> None:
         """The worker keeps its own tokenizer, and links again after a while."""

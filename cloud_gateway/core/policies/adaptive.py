@@ -233,7 +233,10 @@ class Adaptive(Policy):
         levels_s = first_s + run_s(first_s * stay_rate, stay_rate, level_s)
 
         # The other requests' pass begins meanwhile.
-        soon_s = max(due.soon_s, situation.prices.token_s) if situation.prices.shared else due.soon_s
+        if situation.prices.shared:
+            soon_s = max(due.soon_s, situation.prices.token_s)
+        else:
+            soon_s = due.soon_s
 
         if self.worker.open is not None and self.worker.open != self._leaf:
             self._leaf = self.worker.open

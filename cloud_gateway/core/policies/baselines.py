@@ -120,7 +120,8 @@ class Amusd(Policy):
         if link is None:
             return Verify(())
 
-        self._waits_since = now if self._waits_since is None else self._waits_since
+        if self._waits_since is None:
+            self._waits_since = now
         silent = self._waits_since + link.rtt_high_s + SILENT_STEPS * link.step_s
         if now < silent:
             return Wait(silent)

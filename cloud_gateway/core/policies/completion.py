@@ -61,7 +61,10 @@ class CompletionState:
         length = self._length
         if self.tokens:
             length += (self.tokens - length) * NEWEST
-        pace_s = self._before_s if reference is None else self.token_s(reference)
+        if reference is None:
+            pace_s = self._before_s
+        else:
+            pace_s = self.token_s(reference)
         return [length, pace_s, self.run_rate]
 
     def begins(self, now: float, paused_s: float) -> None:
@@ -121,7 +124,10 @@ class Budget:
 
     def __init__(self, prefer: Prefer, tuning: Tuning) -> None:
         self.limited = prefer != "latency"
-        self._pass_share = tuning.draft_pass_share if prefer == "balanced" else 0.0
+        if prefer == "balanced":
+            self._pass_share = tuning.draft_pass_share
+        else:
+            self._pass_share = 0.0
         self._credit = 0.0
         self._latest = 0.0
         """What the latest pass was charged."""

@@ -76,7 +76,10 @@ class Ewma:
         """Takes in one value."""
         self._count += 1
         share = max(self.weight, 1 / self._count)
-        self.value = value if self.value is None else self.value + (value - self.value) * share
+        if self.value is None:
+            self.value = value
+        else:
+            self.value = self.value + (value - self.value) * share
 
 
 class Latest:
@@ -178,7 +181,10 @@ class StepCurve:
             if self.samples % RELIEF_EVERY == 0:
                 self._relieve()
             self._known = self._then[rows] = dict(self._values)
-            self.probe = None if self.samples % PROBE_EVERY else self._next_probe()
+            if self.samples % PROBE_EVERY:
+                self.probe = None
+            else:
+                self.probe = self._next_probe()
 
     def _relieve(self) -> None:
         """Scales points that were seen when passes over the rows seen lately took longer."""

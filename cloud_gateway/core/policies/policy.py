@@ -299,7 +299,10 @@ def shared(step_s: float, points: Points, sharing: float, leaves: int) -> tuple[
 
     def share_s(each: int) -> float:
         rows = each * sharing
-        whole_s = slowest_s * rows / widest if rows > widest else at(points, round(rows))
+        if rows > widest:
+            whole_s = slowest_s * rows / widest
+        else:
+            whole_s = at(points, round(rows))
         return whole_s / sharing
 
     return share_s(1), tuple(
@@ -311,5 +314,8 @@ def shared_rows(verify_s: Callable[[int], float], sharing: int, beside: int, mos
     """What each further candidate, up to `most`, of each of so many requests adds to a pass, divided by their number;
     `beside`: rows of all others. Empty for one alone."""
     first = beside + sharing
-    passes = [verify_s(rows) for rows in range(first, first + sharing * (most + 1), sharing)] if sharing > 1 else []
+    if sharing > 1:
+        passes = [verify_s(rows) for rows in range(first, first + sharing * (most + 1), sharing)]
+    else:
+        passes = []
     return tuple([(more - less) / sharing for less, more in pairwise(passes)])

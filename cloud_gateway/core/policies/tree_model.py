@@ -330,7 +330,10 @@ class TreeModel:
 
             proposal = self._drafted.get(node)
             if proposal is not None:
-                rank = proposal.tokens.index(token) if token in proposal.tokens else None
+                if token in proposal.tokens:
+                    rank = proposal.tokens.index(token)
+                else:
+                    rank = None
                 self.calibrator.observe(proposal.costs, proposal.entropy, rank)
 
             for drafter, proposed in self._proposed(node, children):
@@ -379,5 +382,8 @@ def _evidence(node: Node) -> float:
     assert node.parent is not None
     by_draft = max(exp(min(node.parent.cost - node.cost, 0.0)), 1e-30)
     surest = max((node.evidence or {}).values(), default=0.0)
-    any_right = 1 - (1 - surest) * (1 - by_draft) if node.drafted else surest
+    if node.drafted:
+        any_right = 1 - (1 - surest) * (1 - by_draft)
+    else:
+        any_right = surest
     return log(max(any_right, by_draft) / by_draft)  # 1 - (1 - 1e-30) is 0

@@ -62,7 +62,10 @@ class WanSpec(Policy):
     _phi: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._phi = UNSET_PHI if self.settings.phi == "learnt" else self.settings.phi
+        if self.settings.phi == "learnt":
+            self._phi = UNSET_PHI
+        else:
+            self._phi = self.settings.phi
         self._local = Colocated(self.settings)
         self.set_k(self.settings.k)
 

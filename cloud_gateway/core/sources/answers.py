@@ -75,7 +75,10 @@ class Answers:
 
         ends = list(self._suffixes.ends(self._state))
         found = likeliest(self.rate, self._match, ends, self.following, room)
-        self.why = None if found else f"no continuation of a match of {self._match} tokens is likely enough"
+        if found:
+            self.why = None
+        else:
+            self.why = f"no continuation of a match of {self._match} tokens is likely enough"
         return found
 
     def following(self, end: int, distance: int) -> int | None:

@@ -123,7 +123,10 @@ class HeadSource:
 
     def _trusted(self, depth: int, level: Level) -> Sequence[float]:
         """The heads' probabilities, scaled by how often they were right at this depth so far."""
-        scale = self._right[depth] / self._expected[depth] if depth < len(self._right) else 1.0
+        if depth < len(self._right):
+            scale = self._right[depth] / self._expected[depth]
+        else:
+            scale = 1.0
         return [min(scale * chance, MAX_CHANCE) for chance in level.chances]
 
     def _refusal(self) -> str:

@@ -242,5 +242,8 @@ class Lookup:
             return ()
 
         found = likeliest(self.rate, match, list(self._suffixes.earlier()), self._suffixes.following, room)
-        self.why = None if found else f"no continuation of a match of {match} tokens is likely enough"
+        if found:
+            self.why = None
+        else:
+            self.why = f"no continuation of a match of {match} tokens is likely enough"
         return found

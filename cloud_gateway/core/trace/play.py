@@ -182,7 +182,10 @@ class Player:
             raise ValueError(f"the tree has {len(self.tree.tree)} candidates where it had {event.size}")
 
         action = self.generation.decide(self.link, self.costs, now)
-        self._nodes = [self.node(number) for number in event.act.nodes] if event.act.kind == "verify" else ()
+        if event.act.kind == "verify":
+            self._nodes = [self.node(number) for number in event.act.nodes]
+        else:
+            self._nodes = ()
         return act_of(action)
 
     def _input(self, event: trace.AnyEvent) -> events.Event:
@@ -204,7 +207,10 @@ class Player:
         if given is None:
             raise ValueError("a frame came while its worker was not assigned")
 
-        digest = self.tree.prefix.digest_at(event.prefix_len) if event.on_path else NO_PREFIX
+        if event.on_path:
+            digest = self.tree.prefix.digest_at(event.prefix_len)
+        else:
+            digest = NO_PREFIX
         frame = Tree(
             self.generation.id, given.epoch, event.prefix_len, digest,
             event.first, event.parents, event.tokens, event.costs, event.entropies,

@@ -252,7 +252,10 @@ def beside(target: TorchTarget, digest: bytes, files: Sequence[Path]) -> dict[st
         with opened(path) as file:
             kind = (file.metadata() or {}).get("kind", "")
         if kind not in HEADS or kind in found:
-            why = "other heads of its kind are named too" if kind in found else f"holds none of {', '.join(HEADS)}"
+            if kind in found:
+                why = "other heads of its kind are named too"
+            else:
+                why = f"holds none of {', '.join(HEADS)}"
             raise ModelError(f"{path} in `sources.heads`: it {why}; `python -m edgespec_lab.train` makes such a file.")
         if kind == EagleHead.kind:
             found[kind] = EagleDrafts(EagleHead.load(path, digest), target)

@@ -112,7 +112,10 @@ class LocalDraft(Drafter):
         missing = max(size - self.vocab_size, 0)
 
         def fitted(logits: NDArray[np.float32], path: TokenPath, width: int) -> Proposal:
-            row = np.pad(logits, (0, missing), constant_values=-np.inf) if missing else logits[:size]
+            if missing:
+                row = np.pad(logits, (0, missing), constant_values=-np.inf)
+            else:
+                row = logits[:size]
             return rank(row, path, width)
 
         return fitted

@@ -147,7 +147,10 @@ class TranslatedDraft(LocalDraft):
         if not missing:
             row[pair.numbers[self._own]] = logits[self._own]
         for token in largest(logits, CUT).tolist():
-            piece = pair.draft.pieces[token] if token < len(pair.draft.pieces) else None
+            if token < len(pair.draft.pieces):
+                piece = pair.draft.pieces[token]
+            else:
+                piece = None
             if not piece or not piece.startswith(missing):
                 continue
             same, (first, *rest) = int(pair.numbers[token]), self._following(state, path, text, piece[len(missing) :])

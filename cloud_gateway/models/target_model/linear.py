@@ -158,7 +158,10 @@ class _Probe:
             one, other = torch.randperm(inside, generator=random)[: inside // 2 * 2].view(2, -1)
             weight = (torch.randn(outside, inside, generator=random) / inside**0.5).to(dtype)
             weight[:, other], self._x[:, other] = weight[:, one], -self._x[:, one]
-            bias = None if linear.bias is None else torch.zeros(outside, dtype=dtype)
+            if linear.bias is None:
+                bias = None
+            else:
+                bias = torch.zeros(outside, dtype=dtype)
             self._linear = type(linear)(weight, bias)
         self._bits = self._product(torch.arange(BLOCK_ROWS))
         """Of a block of rows, with the number of threads that torch has now; all others are compared with them."""

@@ -254,7 +254,10 @@ def _take(modules: list[Any], kernels: Kernels) -> PlainLinear:
     bias = modules[0].bias
     if len(modules) > 1:
         weight = torch.cat([module.weight.detach() for module in modules])
-        bias = None if bias is None else torch.cat([module.bias.detach() for module in modules])
+        if bias is None:
+            bias = None
+        else:
+            bias = torch.cat([module.bias.detach() for module in modules])
     if kernels == "plain":
         start = 0
         for module in modules if len(modules) > 1 else []:

@@ -269,7 +269,10 @@ class LlamaCppTarget:
         alone = self.exact and len(rows) % MAX_EXACT_ROWS == 1
 
         # With logits, as the row has, since the last layer is computed for rows with logits only.
-        company = [Row(0, 0, (self._company,), rows[-1].wants_logits)] if alone else []
+        if alone:
+            company = [Row(0, 0, (self._company,), rows[-1].wants_logits)]
+        else:
+            company = []
         fits = self._llama.decode([*rows, *company])
         if company:
             self._llama.trim(self._company, 0)  # the last cell, so the next row can use it

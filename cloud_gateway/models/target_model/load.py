@@ -218,7 +218,10 @@ def device_for(name: str) -> str:
             return "cuda"
         return "cpu"
     if name.startswith("cuda") and count <= int(name.partition(":")[2] or 0):
-        there = f"only {count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        if count:
+            there = f"only {count} CUDA device{'s' * (count != 1)}"
+        else:
+            there = "no CUDA device"
         raise ModelError(f'`target.device` is "{name}" and there is {there} here; set it to "cpu" or "auto".')
 
     return name

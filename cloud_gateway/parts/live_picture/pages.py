@@ -245,7 +245,10 @@ class Pages(Running):
                 quiet = CLOCK()
                 await stream.numbered(self._epoch, found)
             with suppress(KeyStoreError):  # the list of workers is away: the page keeps the former rows
-                rows = [{name: row[name] for name in OPERATOR_SEES} for row in workers()] if feed.key.operator else []
+                if feed.key.operator:
+                    rows = [{name: row[name] for name in OPERATOR_SEES} for row in workers()]
+                else:
+                    rows = []
             if rows != shown:
                 shown = rows
                 quiet = CLOCK()
@@ -279,6 +282,9 @@ def check_origin(headers: Mapping[str, Any]) -> None:
 
     origin = headers.get(hdrs.ORIGIN)
     site = headers.get("Sec-Fetch-Site")
-    own = site in ("same-origin", "none") if site else origin is None or origin.partition("://")[2] == host
+    if site:
+        own = site in ("same-origin", "none")
+    else:
+        own = origin is None or origin.partition("://")[2] == host
     if not own:
         raise ClientError("Pages of other sites may not use this one.", status=403, code="foreign_origin")

@@ -124,8 +124,14 @@ class ResponsesBody(Common, kw_only=True):
 
     def _messages(self) -> list[ChatMessage]:
         """The items as messages of a chat; calls that follow each other belong to one message of the assistant."""
-        messages = [ChatMessage("system", self.instructions)] if self.instructions else []
-        items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        if self.instructions:
+            messages = [ChatMessage("system", self.instructions)]
+        else:
+            messages = []
+        if isinstance(self.input, str):
+            items = [Item(role="user", content=self.input)]
+        else:
+            items = self.input
         for index, item in enumerate(items):
             match item.type:
                 case "message":
@@ -174,7 +180,10 @@ def _choice(choice: NamedChoice) -> ToolChoice:
 
 
 def _format(wanted: TextFormat) -> ResponseFormat:
-    schema = None if wanted.schema is None else JsonSchema(wanted.name, wanted.schema, strict=wanted.strict)
+    if wanted.schema is None:
+        schema = None
+    else:
+        schema = JsonSchema(wanted.name, wanted.schema, strict=wanted.strict)
     return ResponseFormat(wanted.type, schema)
 
 

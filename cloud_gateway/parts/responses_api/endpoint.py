@@ -109,7 +109,10 @@ class ResponseForm(Form):
         return ResponseEvent(type=kind, sequence_number=self._number, **fields)
 
     def _message(self, status: Literal["in_progress", "completed", "incomplete"]) -> OutputMessage:
-        content = [] if status == "in_progress" else [OutputText(text=self._text)]
+        if status == "in_progress":
+            content = []
+        else:
+            content = [OutputText(text=self._text)]
         return OutputMessage(id=self._message_id, status=status, content=content)
 
     def _output(self) -> list[OutputMessage | OutputCall]:

@@ -191,7 +191,10 @@ class Drafting:
             if node not in self.tree or node.expanded:
                 continue
             node.expanded = True
-            width = self.rule.branching if proposal.entropy >= self.rule.theta else 1
+            if proposal.entropy >= self.rule.theta:
+                width = self.rule.branching
+            else:
+                width = 1
             for token, cost in zip(proposal.tokens[:width], proposal.costs[:width], strict=True):
                 child = self.tree.append(node, token, cost, proposal.entropy)
                 self._unsent.append(child)

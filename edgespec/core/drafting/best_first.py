@@ -108,7 +108,10 @@ class BestFirst(Drafting):
     def _emit(self, node: Node, children: Sequence[tuple[int, float, float]]) -> None:
         """Adds the children above the floor, the root's all; keeps the others for later."""
         floor = self.best_first.floor
-        least = math.inf if node is self.tree.root or not floor else self.tree.root.cost - math.log(floor)
+        if node is self.tree.root or not floor:
+            least = math.inf
+        else:
+            least = self.tree.root.cost - math.log(floor)
         for i, (token, cost, entropy) in enumerate(children):
             if node.cost + cost > least:
                 self._pending[node] = children[i:]

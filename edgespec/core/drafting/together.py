@@ -36,7 +36,10 @@ def shared(
     end = now + (step_s(1) if step_s else 0.0)
     offers = (_offers(drafting, leaves, end, rtt_s) for drafting, leaves in parts)
     ranked = list(islice(heapq.merge(*offers, key=itemgetter(0), reverse=True), most))
-    count = paced((worth for worth, *_ in ranked), step_s) if step_s else len(ranked)
+    if step_s:
+        count = paced((worth for worth, *_ in ranked), step_s)
+    else:
+        count = len(ranked)
     taken = dict[Drafting, list[Node]]()
     for _, drafting, leaf in ranked[:count]:
         taken.setdefault(drafting, []).append(leaf)

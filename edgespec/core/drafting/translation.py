@@ -142,7 +142,10 @@ class CommittedText:
         certain = [] if self.begun else list(pair.draft.begin)
         self.begun = True
         for token in tokens:
-            piece = pair.target.pieces[token] if token < len(pair.target.pieces) else b""
+            if token < len(pair.target.pieces):
+                piece = pair.target.pieces[token]
+            else:
+                piece = b""
             if piece is None:
                 certain += pair.read(over + self.tail)
                 certain += [one for one in pair.control(token) if certain != [one] or one not in pair.draft.begin]
@@ -203,7 +206,10 @@ class _DraftTree(BestFirst):
         pair = self.text.pair
         tail = self.text.tail
         cut = self.cuts.get(node)
-        piece = pair.draft.pieces[token] if token < len(pair.draft.pieces) else b""
+        if token < len(pair.draft.pieces):
+            piece = pair.draft.pieces[token]
+        else:
+            piece = b""
         if not piece or cut is None or cut.anchor is not None or len(cut.rest) >= len(tail):
             return bool(piece) or token in pair.marks
 

@@ -217,7 +217,10 @@ def parse_code(text: str) -> Code:
     for word in words:
         if word not in _KNOWN:
             close = difflib.get_close_matches(word, WORDS, n=1)
-            hint = f"did you mean `{close[0]}`?" if close else "check it against what `cloud-gateway pair` shows."
+            if close:
+                hint = f"did you mean `{close[0]}`?"
+            else:
+                hint = "check it against what `cloud-gateway pair` shows."
             raise PairingError(f"`{word}` is not a word of pairing codes; {hint}")
 
     return Code(int(head), tuple(words), int(tail))

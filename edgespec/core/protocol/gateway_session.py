@@ -80,7 +80,10 @@ class GatewaySession(Session):
         try:
             return super()._read_handshake(data)
         except RemoteProtocolError:
-            theirs = foreign_version(data[:64]) if self.state is State.HELLO else None
+            if self.state is State.HELLO:
+                theirs = foreign_version(data[:64])
+            else:
+                theirs = None
             if theirs is None:
                 raise
             raise self._refused("version", refusal_of_version(theirs), data) from None
@@ -152,9 +155,10 @@ def admit(hello: Hello, me: GatewayIdentity) -> tuple[RefuseReason, str] | None:
     if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
         theirs = hello.tokenizer_digest.hex()[:16]
         ours = me.tokenizer_digest.hex()[:16]
-        do = (
-            "it can be fetched" if me.tokenizer_file else "which is not in a GGUF file: set the worker's `draft.target`"
-        )
+        if me.tokenizer_file:
+            do = "it can be fetched"
+        else:
+            do = "which is not in a GGUF file: set the worker's `draft.target`"
         text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {do}."
         return "tokenizer", text
 

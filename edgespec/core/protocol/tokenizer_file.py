@@ -57,7 +57,10 @@ def packed(metadata: Mapping[str, Any]) -> bytes:
 def unpacked(data: bytes) -> TokenizerFile:
     """Raises ModelError for anything but a tokenizer whose parts fit each other."""
     try:
-        file = msgspec.msgpack.decode(data, type=TokenizerFile) if len(data) <= MAX_TOKENIZER_BYTES else None
+        if len(data) <= MAX_TOKENIZER_BYTES:
+            file = msgspec.msgpack.decode(data, type=TokenizerFile)
+        else:
+            file = None
     except UNDECODABLE:
         file = None
     size = len(file.tokens) if file else 0

@@ -115,7 +115,10 @@ def shortlist(
     whole vocabulary the logarithms are taken only for tokens that can still matter: those near the largest logit, and
     the few whose noise alone could lift them there.
     """
-    bits = hash_bits_all(seed, position, len(logits)) if tokens is None else hash_bits(seed, position, tokens)
+    if tokens is None:
+        bits = hash_bits_all(seed, position, len(logits))
+    else:
+        bits = hash_bits(seed, position, tokens)
     if len(logits) <= 1024:
         return every_token(len(logits)) if tokens is None else tokens, logits + _gumbel(bits)
 

@@ -222,7 +222,10 @@ async def multicast(browser: Browser, needed: bool, down: bool = False, wait_s: 
         says = "nobody announces the paired gateway, and its machine says that no program listens at its address"
         return Finding("mDNS", says, "start the gateway; it announces itself then", 69 if needed else 0)
 
-    says = f"mDNS does not work here ({problem})" if problem else "mDNS works, but nobody announces the paired gateway"
+    if problem:
+        says = f"mDNS does not work here ({problem})"
+    else:
+        says = "mDNS works, but nobody announces the paired gateway"
     do = (
         f"{'' if problem else 'see whether the gateway runs; if it does, '}allow UDP port 5353 and multicast "
         "224.0.0.251 in firewall and wireless network; routers do not pass it on, so set `gateway.address` in "
@@ -264,11 +267,10 @@ async def handshake(me: WorkerIdentity, pin: Pin, addresses: Sequence[Address]) 
             link.result()
         return Finding("handshake", f"no end within {LINK_S:g} s", "see the gateway's log", 69)
     except RemoteProtocolError as error:
-        do = (
-            "install the same release of edgespec on both machines"
-            if error.reason == "version"
-            else "see docs/protocol.md"
-        )
+        if error.reason == "version":
+            do = "install the same release of edgespec on both machines"
+        else:
+            do = "see docs/protocol.md"
         return Finding("handshake", str(error), do, error.exit_code)
     except EdgespecError as error:
         if notices:

@@ -131,7 +131,10 @@ class SteppingAside:
         """One look at the sources: source -> latest value, in the source's unit."""
         objection = self.policy.objection(day_s, values)
         rested = self.state is OwnerState.RESTING and now >= self._quiet_since + self.policy.idle_s
-        event = Sighting.PRESENT if objection else Sighting.RESTED if rested else Sighting.QUIET
+        if objection:
+            event = Sighting.PRESENT
+        else:
+            event = Sighting.RESTED if rested else Sighting.QUIET
         before = self.state
         self.state = TABLE[self.state, event]
         if (before is OwnerState.DRAFTING) != (self.state is OwnerState.DRAFTING):
@@ -146,7 +149,10 @@ class SteppingAside:
 
     def _verdict(self, now: float, day_s: float) -> Verdict:
         drafting = self.state is OwnerState.DRAFTING
-        free_at = math.inf if drafting else self._since + self.policy.free_after_s
+        if drafting:
+            free_at = math.inf
+        else:
+            free_at = self._since + self.policy.free_after_s
         deadlines = [now + self.policy.next_change(day_s)]
         if free_at > now:
             deadlines.append(free_at)

@@ -39,7 +39,10 @@ class Routes:
 
     def addresses(self, peer: PairedPeer) -> list[Address]:
         """Possible addresses of the peer: last reached, then announced."""
-        found = self._browser.found(key_id(peer.key)) if self._browser is not None else []
+        if self._browser is not None:
+            found = self._browser.found(key_id(peer.key))
+        else:
+            found = []
         announced = (address for one in found for address in one.addresses)
         return list(dict.fromkeys(filter(None, [stored_address(peer.address), *announced])))
 
@@ -154,7 +157,10 @@ class PeerService:
             for one in announced
             if one.key_hash not in known
         ]
-        tunnels = [self.peers.name_of(key) for key in self.port.tunnels] if self.port is not None else []
+        if self.port is not None:
+            tunnels = [self.peers.name_of(key) for key in self.port.tunnels]
+        else:
+            tunnels = []
         forwarded = self.port.forwarded_bytes if self.port is not None else 0
         return {"peers": [*paired, *strangers], "relaying": tunnels, "forwarded_bytes": forwarded}
 
