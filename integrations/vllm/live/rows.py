@@ -24,7 +24,7 @@ from edgespec_lab.markdown import table
 from edgespec_lab.rig.processes import Processes
 from edgespec_lab.rig.stage import CLIENT_OPTIONS, Rig
 from integrations.vllm.live.gateway import CONTEXT, INTEGRATION, SERVE_S, ask, text_of
-from integrations.vllm.live.served import Server
+from integrations.vllm.live.served import Server, variables
 
 WARM_UP = "Tell me in a few sentences how a lighthouse works."
 """Completed first, with a worker and without: its passes are compiled and its prices are measured then."""
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m integrations.vllm.live.rows", description=__doc__)
     parser.add_argument("venv", type=Path, help="what `make vllm` made")
     parser.add_argument("--draft", nargs="+", default=["auto:quantised", "auto:dropped"], metavar="MODEL")
-    parser.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="of vLLM's cache")
+    parser.add_argument("--block-size", type=int, default=32, metavar="TOKENS", help="of vLLM's cache")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=int, default=6, metavar="N", help="prompts to use")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N")
@@ -125,8 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         more = ("--enable-prefix-caching", "--block-size", str(options.block_size))
-        with Processes(folder) as processes:
-            server = Server(options.venv.resolve(), processes, model=options.target, more=more)
+        venv = options.venv.resolve()
+        with Processes(folder, environment=variables(venv, folder)) as processes:
+            server = Server(venv, processes, model=options.target, more=more)
             with server.running():
                 for number, draft in enumerate(options.draft):
                     with rig_of(folder / f"rig{number}", server, draft, options.rtt_ms).linked() as rig:

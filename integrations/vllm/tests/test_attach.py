@@ -99,7 +99,7 @@ async def test_a_server_with_everything_is_usable_and_priced() -> None:
     assert found.token_ms == pytest.approx(1000 * TOKEN_S, rel=0.5)
     assert found.call_ms[17] > found.call_ms[1] + 20
     shown = "\n".join(found.lines())
-    assert "Drafts pay there if more than" in shown and "lists of prompts yes" in shown
+    assert "Drafts pay there if a drafted token is right at least" in shown and "lists of prompts yes" in shown
 
 
 async def test_rows_that_cost_as_much_as_tokens_do_not_pay() -> None:
@@ -167,5 +167,7 @@ def test_the_verb_prints_and_writes(
     assert run_command(options("http://gpu:8000", "--model", str(tmp_path), "--output", str(out))) == 0
     assert "written:" in capsys.readouterr().out and "vllm+http://gpu:8000" in out.read_text()
     assert run_command(options("http://gpu:8000", "--json")) == 0
-    assert json.loads(capsys.readouterr().out)["needed"]["5"] == pytest.approx(15 / 9.5 - 1)
+    least = json.loads(capsys.readouterr().out)["least_right"]
+    assert sum(least["5"] ** level for level in range(1, 5)) == pytest.approx(15 / 9.5 - 1, abs=0.01)
+    assert least["1"] is None
     assert [verb for verb in PART.verbs if isinstance(verb, Verb)]

@@ -113,24 +113,40 @@ class Found:
             f"block of them    {self.block or 'not said'}",
             f"token of stream  {self.token_ms:.1f} ms",
             "",
-            "prompts of a call    ms   candidates that have to be right",
+            "prompts of a call    ms   each drafted token has to be right",
         ]
         for prompts, ms in self.call_ms.items():
-            table.append(f"{prompts:17} {ms:6.1f}   {self.needed(prompts):.1f} of {prompts - 1}")
-
+            right = self.least_right(prompts)
+            table.append(f"{prompts:17} {ms:6.1f}   {'never enough' if right is None else f'{right:.0%}'}")
         return [*table, "", self.verdict()]
+
+    def least_right(self, prompts: int) -> float | None:
+        """How often each token of a chain has to be right for its call to be as fast as the stream; None: always is not
+        enough. The chain's tokens are taken to be right independently of each other.
+        """
+        depth = prompts - 1
+        needed = self.needed(prompts)
+        if needed >= depth:
+            return None
+        low = 0.0
+        high = 1.0
+        for _ in range(20):
+            right = (low + high) / 2
+            if sum(right**level for level in range(1, depth + 1)) < needed:
+                low = right
+            else:
+                high = right
+        return high
 
     def verdict(self) -> str:
         """One sentence."""
-        paying = [prompts for prompts in self.call_ms if prompts > 1 and self.needed(prompts) < 0.9 * (prompts - 1)]
         if not self.cached:
             return "It caches no prefixes, so each call computes the whole prompt: start it with prefix caching."
+        paying = {prompts: right for prompts in self.call_ms if (right := self.least_right(prompts)) is not None}
         if not paying:
             return "A call takes as long as the tokens that it could bring: drafts do not pay there."
-
-        best = min(paying, key=lambda prompts: self.needed(prompts) / (prompts - 1))
-        share = self.needed(best) / (best - 1)
-        return f"Drafts pay there if more than {share:.0%} of {best - 1} candidates in a row are right."
+        best = min(paying, key=lambda prompts: paying[prompts])
+        return f"Drafts pay there if a drafted token is right at least {paying[best]:.0%} of the time."
 
 
 class Verb:
@@ -160,8 +176,8 @@ def run_command(options: argparse.Namespace) -> int:
 
     found = asyncio.run(tried(url))
     if options.json:
-        calls = {prompts: found.needed(prompts) for prompts in found.call_ms}
-        print(json.dumps(asdict(found) | {"usable": found.usable, "needed": calls}, indent=1))
+        least = {prompts: found.least_right(prompts) for prompts in found.call_ms}
+        print(json.dumps(asdict(found) | {"usable": found.usable, "least_right": least}, indent=1))
     else:
         print("\n".join(found.lines()))
     if options.model is not None and found.usable:
