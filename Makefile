@@ -143,7 +143,7 @@ test-vllm: setup vllm
 	@$(BIN)/python -m integrations.vllm.live.served .vllm --prompts 2 --streams 1
 	@$(BIN)/python -m integrations.vllm.live.parallel .vllm
 	@$(BIN)/python -m integrations.vllm.live.gateway .vllm
-	@PYTHONPATH=.:integrations/vllm $(BIN)/python -m integrations.vllm.live.rows .vllm --limit 2 --max-tokens 48
+	@$(BIN)/python -m integrations.vllm.live.rows .vllm --limit 2 --max-tokens 48
 	@$(BIN)/python -m integrations.vllm.live.faults .vllm
 
 clean:

@@ -19,8 +19,7 @@ from cloud_gateway.api.schema import (
     CompletionBody,
     as_completion,
     chat_messages,
-    decode,
-    values_of,
+    decode_beside,
     wanted_of,
 )
 from cloud_gateway.api.tools import Wanted
@@ -81,8 +80,8 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     """The body of a request for completions. Raises ClientError 400 and 404."""
     check_structure(data, served.model.context)
     parameters = served.limits.parameters
-    received = decode(data, kind, parameters)
-    brought = {name: parameters[name].read(value) for name, value in values_of(data, parameters).items()}
+    received, values = decode_beside(data, kind, parameters)
+    brought = {name: parameters[name].read(value) for name, value in values.items()}
 
     _check_items(received, served.model)
     body = received.as_served()

@@ -24,12 +24,8 @@ class Counter(Protocol):
         """Fields of `usage.completion_tokens_details`; those of several completions are added up."""
 
 
-class Prepared(Protocol):
-    """A parameter's value for one request."""
-
-    @property
-    def source(self) -> RequestSource:
-        """The source of candidates of each completion."""
+class Prepared(RequestSource, Protocol):
+    """A parameter's value for one request: the source of candidates of its completions, and what counts them."""
 
     def counter(self) -> Counter:
         """A new one for each completion."""

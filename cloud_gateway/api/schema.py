@@ -202,11 +202,13 @@ _TYPE = re.compile(r"\b(?:str|int|float|bool)\b")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 
 
-def decode(data: bytes, kind: type[Body], elsewhere: Collection[str] = ()) -> Body:
-    """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault.
+def decode(data: bytes, kind: type[Body]) -> Body:
+    """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
+    return decode_beside(data, kind, ())[0]
 
-    `elsewhere`: parameters that are served, and not by the body itself.
-    """
+
+def decode_beside(data: bytes, kind: type[Body], elsewhere: Collection[str]) -> tuple[Body, Mapping[str, Raw]]:
+    """`decode`, and the values of those parameters in `elsewhere` that it has: parts serve them. Null is left out."""
     fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
     served = _names(kind)
     for name, value in fields.items():
@@ -221,15 +223,7 @@ def decode(data: bytes, kind: type[Body], elsewhere: Collection[str] = ()) -> Bo
 
     if isinstance(body, ChatBody):
         check_chat(body)
-    return body
-
-
-def values_of(data: bytes, names: Collection[str]) -> Mapping[str, Raw]:
-    """The values of these parameters in a body that was decoded before, null left out."""
-    if not any(name.encode() in data for name in names):
-        return {}
-    fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
-    return {name: fields[name] for name in names if _present(fields.get(name))}
+    return body, {name: fields[name] for name in elsewhere if _present(fields.get(name))}
 
 
 @functools.cache  # reading the annotations takes longer than decoding a body

@@ -201,8 +201,8 @@ class Api:
             backend = self._ready()
             body = asked.body
             constraints = await self._constraints(key, asked.wanted, backend)
-            served = Served(backend.model, self._names(backend), self.limits)
-            tokenised = await self._encoding.run(key.id, partial(bodies.tokenised, asked, backend.text, served))
+            work = partial(bodies.tokenised, asked, backend.text, self._served(backend))
+            tokenised = await self._encoding.run(key.id, work)
             visit.release_bytes()
 
             answers += self._submit(body, backend, tokenised, constraints, request, visit)
@@ -213,8 +213,7 @@ class Api:
 
     async def _checked(self, data: bytes, key: Key, check: Callable[[bytes, Served], T]) -> T:
         """What `check` makes of a body. A long one would hold the event loop, and with it every stream."""
-        backend = self._ready()
-        work = partial(check, data, Served(backend.model, self._names(backend), self.limits))
+        work = partial(check, data, self._served(self._ready()))
         if len(data) <= SMALL_BYTES:
             return work()
         return await self._encoding.run(key.id, work)
@@ -278,7 +277,7 @@ class Api:
             may_offload=bool(workers),
             cache_scope=self._scopes.of(key) if self.limits.api.prefix_cache else b"",
             constraint=constraints,
-            brought=[prepared.source for prepared in tokenised.prepared],
+            brought=tokenised.prepared,
         )
         max_running = self.limits.key_running if self.several_keys() else None
         requests = [
@@ -345,6 +344,9 @@ class Api:
         if self.state == "draining":
             raise shutting_down()
         return self._backend
+
+    def _served(self, backend: Backend) -> Served:
+        return Served(backend.model, self._names(backend), self.limits)
 
     def _names(self, backend: Backend) -> tuple[str, ...]:
         return backend.model.id, *self.limits.api.model_alias

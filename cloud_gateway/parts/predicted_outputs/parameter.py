@@ -62,7 +62,7 @@ class Prediction:
 
 
 class PreparedPrediction:
-    """The `Prepared` and the `RequestSource` of one request."""
+    """The `Prepared` of one request."""
 
     name = NAME
 
@@ -70,10 +70,6 @@ class PreparedPrediction:
         """`length`: tokens of the prediction, those that are not used included."""
         self._predicted = predicted
         self._length = length
-
-    @property
-    def source(self) -> PreparedPrediction:
-        return self
 
     def begin(self, prompt: Sequence[int]) -> DraftSource:
         return PredictionSource(self._predicted, len(prompt))

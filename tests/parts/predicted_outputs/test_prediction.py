@@ -169,7 +169,7 @@ def test_a_long_one_is_cut_to_what_is_of_use() -> None:
 
     prepared = Prediction().prepare("x" * 10_000_000, encode, context=300)
     assert read[0] <= 8 * MAX_TOKENS
-    source = prepared.source.begin(PROMPT)
+    source = prepared.begin(PROMPT)
     source.committed([*PROMPT, *[7] * 300])
     assert not source.propose(4), "no completion is longer than the context"
 
@@ -188,7 +188,7 @@ async def answer(
         PROMPT, COUNT, ignore_eos=True, speculation=Speculation(policy="adaptive", sources=sources)
     )
     if prediction is not None:
-        wanted = replace(wanted, brought=[prepared(prediction).source])
+        wanted = replace(wanted, brought=[prepared(prediction)])
     with engines() as started:
         local = TableDraft(model=ShortMemory(right=0.7)) if draft else None
         engine = started(LoopWorker(0.002, 0.8) if worker else None, local, TableTarget(pass_s=0, model=ShortMemory()))

@@ -160,7 +160,7 @@ async def answered(
     )
     if arm.prediction:
         prepared = Prediction().prepare(predictions[arm.prediction], models.text.continuation, models.target.context)
-        request = replace(request, brought=[prepared.source])
+        request = replace(request, brought=[prepared])
     tokens, done = await engine.submit(request).whole()
     return Run(arm.name, number, tokens, done.usage)
 

@@ -26,7 +26,7 @@ from msgspec import Struct
 from cloud_gateway.part import GatewayPart
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec_vllm.gateway import rows
-from edgespec_vllm.gateway.bodies import Chunk
+from edgespec_vllm.gateway.bodies import decode
 from edgespec_vllm.gateway.server import KEY
 
 TIMEOUT_S = 120.0
@@ -314,7 +314,7 @@ class Trial:
 def _drawn(answer: bytes, prompts: int) -> bool:
     """Whether an answer has one token id after each prompt."""
     try:
-        choices = msgspec.json.decode(answer, type=Chunk).choices
+        choices = decode(answer).choices
     except msgspec.MsgspecError:
         return False
     return len(choices) == prompts and all(len(choice.token_ids or ()) == 1 for choice in choices)

@@ -129,6 +129,8 @@ class Logprobs(Struct):
 class Choice(Struct):
     """The one completion."""
 
+    index: int = -1
+    """The number of its prompt; a stream has one."""
     token_ids: list[int] | None = None
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
@@ -148,13 +150,13 @@ class Chunk(Struct):
     error: Fault | None = None
 
 
-_decode = msgspec.json.Decoder(Chunk).decode
+decode = msgspec.json.Decoder(Chunk).decode
 
 
 def refused(status: int, body: bytes, retry_after: str | None = None) -> RefusedError:
     """What a response with an error means for the client; `body` may be anything."""
     with contextlib.suppress(msgspec.MsgspecError):
-        return _refused(status, _decode(body).error or Fault(), retry_after)
+        return _refused(status, decode(body).error or Fault(), retry_after)
     return _refused(status, Fault(), retry_after)
 
 
@@ -177,7 +179,7 @@ def choice_of(line: bytes, vocab_size: int) -> Choice | None:
         return None
 
     try:
-        chunk = _decode(line[5:])
+        chunk = decode(line[5:])
     except msgspec.MsgspecError:
         raise UpstreamError("an event that cannot be read") from None
     if chunk.error is not None:

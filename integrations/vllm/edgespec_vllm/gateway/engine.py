@@ -10,7 +10,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 
@@ -156,13 +158,10 @@ class VllmEngine(Ledger):
         """Raises RefusedError, UpstreamError, aiohttp.ClientError."""
         request = one.request
         reason = None
-        drafted = self._drafts and request.speculation.offload != "never" and bool(request.groups)
+        drafted = self._may_draft(request)
         sent = bodies.body(request, self._model, self.name, self._eos, drafted=drafted, tag=one.tag)
-        async with self._server.post("/v1/completions", sent) as response:
-            if response.status != 200:
-                why = await response.content.read(MAX_ERROR_BYTES)
-                raise bodies.refused(response.status, why, response.headers.get("Retry-After"))
-            async for line in response.content:
+        async with self._streaming(sent) as lines:
+            async for line in lines:
                 found = bodies.choice_of(line, self._model.vocab_size)
                 if found is None:
                     continue
@@ -173,6 +172,19 @@ class VllmEngine(Ledger):
                 reason = found.finish_reason or reason
 
         return bodies.finish_of(reason)
+
+    def _may_draft(self, request: GenerationRequest) -> bool:
+        """Whether workers may see the request, and their drafts are verified."""
+        return self._drafts and request.speculation.offload != "never" and bool(request.groups)
+
+    @asynccontextmanager
+    async def _streaming(self, body: Mapping[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
+        """The lines of a stream, which ends with the block. Raises RefusedError, aiohttp.ClientError."""
+        async with self._server.post("/v1/completions", body) as response:
+            if response.status != 200:
+                why = await response.content.read(MAX_ERROR_BYTES)
+                raise bodies.refused(response.status, why, response.headers.get("Retry-After"))
+            yield response.content
 
     def _count(self, one: Completion, tokens: int) -> None:
         if not tokens:

@@ -23,7 +23,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 from edgespec_vllm.gateway import bodies, rows
 from edgespec_vllm.gateway.bodies import RefusedError, UpstreamError
-from edgespec_vllm.gateway.engine import MAX_ERROR_BYTES, Completion, VllmEngine
+from edgespec_vllm.gateway.engine import Completion, VllmEngine
 from edgespec_vllm.gateway.rows import MAX_ROWS, Prices
 from edgespec_vllm.link.streams import Streams
 from edgespec_vllm.messages import MAX_TOKENS, Closed, FromLink, Leave, Opened, Tokens, Want
@@ -154,8 +154,7 @@ class RemoteEngine(VllmEngine):
 
     async def _generate(self, one: Completion) -> Finish:
         request = one.request
-        drafted = self._drafts and request.speculation.offload != "never" and bool(request.groups)
-        if not drafted or self.hooked() or not rows.can_verify(request):
+        if not self._may_draft(request) or self.hooked() or not rows.can_verify(request):
             return await super()._generate(one)
 
         sent = bodies.body(request, self._model, self.name, self._eos, drafted=False, tag=one.tag)
@@ -209,11 +208,8 @@ class RemoteEngine(VllmEngine):
         done = len(progress.committed) - len(request.tokens)
         began = time.monotonic()
         latest: float | None = None
-        async with self._server.post("/v1/completions", body) as response:
-            if response.status != 200:
-                why = await response.content.read(MAX_ERROR_BYTES)
-                raise bodies.refused(response.status, why, response.headers.get("Retry-After"))
-            async for line in response.content:
+        async with self._streaming(body) as lines:
+            async for line in lines:
                 found = bodies.choice_of(line, self._model.vocab_size)
                 if found is None:
                     continue

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
-from edgespec_vllm.gateway.bodies import UpstreamError
+from edgespec_vllm.gateway.bodies import UpstreamError, decode
 
 MAX_ROWS = 16
 """Candidates in one call."""
@@ -36,20 +35,6 @@ FORGET_AFTER = 64
 FORGET = 0.9
 """After so many looks at candidates that no call was worth, calls are taken to be so much cheaper: vLLM may have become
 idle. A call that still does not pay costs some tokens' time in several hundred."""
-
-
-class Row(Struct):
-    """The draw after one prompt."""
-
-    index: int
-    token_ids: list[int] | None = None
-    finish_reason: str | None = None
-
-
-class Rows(Struct):
-    """The response to a list of prompts."""
-
-    choices: list[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +66,13 @@ def call(stream: Mapping[str, Any], committed: Sequence[int], nodes: Sequence[No
     """
     prompts = [list(committed)]
     prompts += [[*committed, *node.path(root)] for node in nodes]
-    changes = {"prompt": prompts, "max_tokens": 1, "stream": False, "min_tokens": 0}
-    return {**stream, **changes}
+    return {**stream, "prompt": prompts, "max_tokens": 1, "stream": False}
 
 
 def draws_of(body: bytes, count: int, vocab_size: int) -> list[int]:
     """The token drawn after each of `count` prompts. Raises UpstreamError."""
     try:
-        found = _decode(body).choices
+        found = decode(body).choices
     except msgspec.MsgspecError:
         raise UpstreamError("rows that cannot be read") from None
 
@@ -212,6 +196,3 @@ class Prices:
 def expected(nodes: Sequence[Node], root: Node) -> float:
     """Candidates of these that would be accepted if the draft were the target."""
     return sum(math.exp(root.cost - node.cost) for node in nodes)
-
-
-_decode = msgspec.json.Decoder(Rows).decode
