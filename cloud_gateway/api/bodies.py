@@ -127,9 +127,16 @@ def prompts_of(body: Common, text: Encoder, vocab_size: int) -> list[list[int]]:
 
 def check_name(model: str, names: Collection[str]) -> None:
     """Raises ClientError 404 for a model that is not served."""
-    if model not in names:
-        sentence = f"The model '{model[:100]}' does not exist here; this gateway serves '{next(iter(names))}'."
-        raise ClientError(sentence, status=404, param="model", code="model_not_found")
+    if model in names:
+        return
+
+    first, *aliases = names
+    serves = f"'{first}'"
+    if aliases:
+        listed = ", ".join(f"'{alias}'" for alias in aliases)
+        serves = f"{serves}, also by {listed}"
+    sentence = f"The model '{model[:100]}' does not exist here; this gateway serves {serves}."
+    raise ClientError(sentence, status=404, param="model", code="model_not_found")
 
 
 def _check_items(body: Common, model: ServedModel) -> None:

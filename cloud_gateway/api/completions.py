@@ -245,13 +245,13 @@ class Form(ABC):
     """Whether a stream ends with its counts also if the request does not ask for them."""
 
     def __init__(self, model: ServedModel, body: Any) -> None:
-        """`body`: of the request, of which some responses repeat fields."""
+        """`body`: of the request, whose name for the model every response repeats, and some of its other fields."""
         self.usage: Counts | UnsetType | None = UNSET
         """Of the next event of a stream."""
         self.common: dict[str, Any] = {
             "id": self.prefix + secrets.token_hex(12),
             "created": int(time.time()),
-            "model": model.id,
+            "model": body.model,
             "system_fingerprint": model.fingerprint,
         }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +95,14 @@ ROUTES = (
 
 DOCUMENTED = web.AppKey("documented", tuple[Route, ...])
 """The routes of an app that have a summary: what clients may rely on."""
+
+
+NOT_SERVED: Mapping[str, str] = {
+    "/v1/embeddings": "this gateway computes no embeddings: its model completes text. Send them to an embedding server",
+    "/v1/messages": "this gateway does not speak Anthropic's Messages API. Send the chat to /v1/chat/completions, "
+    "OpenAI's API, or by a proxy that translates between them",
+}
+"""Paths of other APIs that clients ask for, each with a sentence for them."""
 
 
 def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Application:
@@ -201,6 +209,10 @@ def _unknown(request: web.Request) -> Exception:
     refused = request.match_info.http_exception
     if isinstance(refused, web.HTTPMethodNotAllowed):
         return refused
+    why = NOT_SERVED.get(request.path.rstrip("/"))
+    if why is not None:
+        return ClientError(f"{request.path} is not served: {why}.", code="unsupported_endpoint")
+
     served = ", ".join(f"{route.method} {route.shown}" for route in request.app[DOCUMENTED])
     sentence = f"This gateway does not serve {request.method} {request.path}. It serves {served}; see /openapi.json."
     return ClientError(sentence, status=404, code="unknown_url")

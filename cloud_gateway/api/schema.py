@@ -189,6 +189,14 @@ HARMLESS: Mapping[str, tuple[bytes, ...]] = {
     **dict.fromkeys(("audio", "moderation", "verbosity", "web_search_options"), ()),
 }
 """OpenAI's parameters that are not supported, with the values that request nothing and are accepted, beside null."""
+WHY_UNSERVED: Mapping[str, str] = {
+    "echo": "this gateway does not repeat the prompt, and computes no log-probabilities of its tokens: evaluations by "
+    "log-likelihood (lm-eval) cannot run here, those that generate text can",
+}
+"""The reason that a refusal of such a parameter gives, if there is more to say than that it is not supported."""
+MIN_LIKENESS = 0.8
+"""Of an unknown parameter to the one that is suggested in its place, by difflib: a slip of the pen has 0.85 or more,
+another server's parameter, such as `timings_per_token` beside `min_tokens`, up to 0.77."""
 
 SHOWN = 64
 """Characters of a client's input that an error message repeats at most."""
@@ -270,14 +278,18 @@ def wanted_of(body: Common) -> Wanted | None:
 def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
     if name not in HARMLESS:
         shown = name[:SHOWN]
-        close = difflib.get_close_matches(shown, served, n=1)
+        close = difflib.get_close_matches(shown, served, n=1, cutoff=MIN_LIKENESS)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         raise ClientError(f"Unknown parameter: '{shown}'{hint}.", param=shown, code="unknown_parameter")
 
     plain = msgspec.json.encode(parsed(value, name))
-    if plain != b"null" and plain not in HARMLESS[name]:
-        sentence = f"The parameter '{name}' would change the completion and is not supported here; leave it out."
-        raise ClientError(sentence, param=name, code="unsupported_parameter")
+    if plain == b"null" or plain in HARMLESS[name]:
+        return
+    if name in WHY_UNSERVED:
+        raise refusal(name, WHY_UNSERVED[name], "unsupported_parameter")
+
+    sentence = f"The parameter '{name}' would change the completion and is not supported here; leave it out."
+    raise ClientError(sentence, param=name, code="unsupported_parameter")
 
 
 class TokenizeBody(Struct):

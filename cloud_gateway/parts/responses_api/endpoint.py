@@ -49,7 +49,7 @@ class ResponseForm(Form):
         self._response = Response(
             id=self.common["id"],
             created_at=self.common["created"],
-            model=model.id,
+            model=body.model,
             instructions=body.instructions,
             max_output_tokens=body.max_output_tokens,
             parallel_tool_calls=body.parallel_tool_calls is not False,

@@ -63,6 +63,51 @@ async def test_names_version_and_tokens_are_shown(echo: Echo) -> None:
     assert (await post(echo, {}, "/tokenize"))[0] == 400
 
 
+ALIAS = "gpt-4o-mini"
+
+
+async def test_a_response_repeats_the_name_by_which_the_model_was_asked(echo: Echo) -> None:
+    for name in ("echo", ALIAS):
+        for path, asked in (("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": "x"})):
+            status, body, _ = await post(echo, {**asked, "model": name}, path)
+            assert (status, body["model"]) == (200, name)
+    async with openai.AsyncOpenAI(base_url=echo.base_url, api_key=echo.key) as client:
+        chunks = [
+            one async for one in await client.chat.completions.create(model=ALIAS, messages=[HELLO[0]], stream=True)
+        ]
+    assert {chunk.model for chunk in chunks} == {ALIAS}
+
+
+async def test_a_model_that_is_not_served_is_refused_with_all_names(echo: Echo) -> None:
+    status, body, _ = await post(echo, {**CHAT, "model": "other"})
+    assert (status, body["error"]["code"]) == (404, "model_not_found")
+    expected = f"The model 'other' does not exist here; this gateway serves 'echo', also by '{ALIAS}'."
+    assert body["error"]["message"] == expected
+
+
+@pytest.mark.parametrize(("path", "named"), [("/v1/embeddings", "embeddings"), ("/v1/messages", "Anthropic's")])
+async def test_apis_that_are_not_served_are_refused_by_name(echo: Echo, path: str, named: str) -> None:
+    status, body, _ = await post(echo, {"model": "echo", "input": "x"}, path)
+    assert (status, body["error"]["code"]) == (400, "unsupported_endpoint")
+    assert path in body["error"]["message"] and named in body["error"]["message"]
+    status, body, _ = await post(echo, {}, "/v1/nothing")
+    assert (status, body["error"]["code"]) == (404, "unknown_url")
+
+
+async def test_log_likelihood_of_a_prompt_is_refused_by_name(echo: Echo) -> None:
+    """The body of lm-eval's `local-completions` for a task that compares log-likelihoods."""
+    asked = {"model": "echo", "prompt": [[1, 2]], "echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 0}
+    status, body, _ = await post(echo, asked, "/v1/completions")
+    assert (status, body["error"]["param"], body["error"]["code"]) == (400, "echo", "unsupported_parameter")
+    assert "no log-probabilities" in body["error"]["message"]
+
+
+async def test_another_servers_parameter_is_not_taken_for_a_slip(echo: Echo) -> None:
+    for name, hint in (("timings_per_token", ""), ("n_probs", ""), ("max_token", " (did you mean 'max_tokens'?)")):
+        status, body, _ = await post(echo, {**CHAT, name: 1})
+        assert (status, body["error"]["message"]) == (400, f"Unknown parameter: '{name}'{hint}.")
+
+
 async def test_only_listed_pages_may_use_the_api_in_a_browser(echo: Echo) -> None:
     for origin, allowed in ((PAGE, PAGE), ("https://evil.example", None)):
         _, _, headers = await post(echo, CHAT, Origin=origin)

@@ -38,6 +38,7 @@ async def test_a_response_and_its_stream_are_the_same_text(client: openai.AsyncO
         kinds = [event.type async for event in stream]
         last = await stream.get_final_response()
     assert last.output_text == whole.output_text and last.usage == whole.usage
+    assert last.model == whole.model == "gpt-4o-mini"
     assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
     cut = await client.responses.create(**asked, max_output_tokens=3)
     assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
