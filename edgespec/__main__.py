@@ -112,7 +112,7 @@ def _check_model(args: argparse.Namespace) -> int:
     if args.draft is not None:
         pair = f"{args.model} {args.draft}"
         raise ConfigError(f"Whether two models pair is checked by a gateway: run `cloud-gateway models check {pair}`.")
-    return models.try_model(args.model, config.given(args).draft.n_gpu_layers, args.json)
+    return models.try_model(args.parts, args.model, config.given(args).draft.n_gpu_layers, args.json)
 
 
 def _add_gateway_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "cloud_gateway.core",
         "cloud_gateway.parts",
     ),
+    "cloud_gateway/parts": (*LIBRARY, "cloud_gateway", "edgespec.parts"),
     "cloud_gateway": (*LIBRARY, "cloud_gateway"),
 }
 PARTS = ("cloud_gateway.parts", "edgespec.parts")
@@ -126,6 +127,10 @@ def layer_faults(path: str, source: str) -> Iterator[str]:
             yield f"imports {name}, which stands above {subject}"
         if below(name, "cloud_gateway.core.trace") and path.startswith(BELOW_TRACE):
             yield f"imports {name}; what a trace records does not depend on it"
+        if path.startswith("cloud_gateway/parts/") and below(name, "edgespec.parts"):
+            part = path.split("/")[2]
+            if not below(name, f"edgespec.parts.{part}"):
+                yield f"imports {name}; a part imports of `edgespec.parts` only the one of its own name"
         if below(name, *PARTS) and not path.startswith(MAY_NAME_PARTS):
             yield f"imports {name}; no file outside a part names one"
         if below(name, "llama_cpp") and not path.startswith(LLAMA):
@@ -194,6 +199,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("cloud_gateway/process/serve.py", "from cloud_gateway.parts.example import PART"),
         ("cloud_gateway/process/config.py", "def f():\n    from cloud_gateway.parts import PARTS"),
         ("edgespec/worker/daemon.py", "from edgespec.parts import PARTS"),
+        ("cloud_gateway/parts/example/view.py", "from edgespec.parts.other import PART"),
         ("edgespec/worker/daemon.py", "from cloud_gateway.core.verify import candidates"),
         ("edgespec/worker/daemon.py", "from edgespec_lab.sim import world"),
         ("edgespec/worker/daemon.py", "def f():\n    import torch"),

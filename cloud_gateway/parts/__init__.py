@@ -9,6 +9,7 @@ from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import (
     audit,
     flight_recorder,
+    known_answers,
     live_picture,
     opentelemetry,
     predicted_outputs,
@@ -21,6 +22,7 @@ from edgespec.shared.part import brought
 PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
     flight_recorder.PART,
+    known_answers.PART,
     live_picture.PART,
     opentelemetry.PART,
     predicted_outputs.PART,

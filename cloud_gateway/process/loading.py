@@ -30,8 +30,8 @@ from cloud_gateway.process.targets import Plan, check_models, draft_cells, draft
 from edgespec import __version__
 from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.shared.folders import expand
-from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
+from edgespec.shared.part import require_trials
 from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
         return maker.make(target, settings, requests)
 
     path = resolve_model(options.model)
-    require_known_answer(path, options.n_gpu_layers)
+    require_trials(settings.parts, path, options.n_gpu_layers)
     from cloud_gateway.models.drafts.gguf import LocalDraft
 
     make: Callable[..., LocalDraft] = LocalDraft

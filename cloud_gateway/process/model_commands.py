@@ -16,7 +16,7 @@ from edgespec.core.errors import EdgespecError
 from edgespec.models import command
 from edgespec.shared import models
 from edgespec.shared.folders import config_file
-from edgespec.shared.known_answer import require_known_answer
+from edgespec.shared.part import require_trials
 from edgespec.shared.procstat import available_memory
 from edgespec.shared.settings import assigned, overridden
 
@@ -55,7 +55,7 @@ def check_pair(options: argparse.Namespace) -> int:
     """Prints what both are, or raises the error with which a gateway would refuse them."""
     settings = assigned(config.load(options.config, options.parts), options.set)
     if options.draft is None:
-        return command.try_model(options.target, settings.target.n_gpu_layers, options.json)
+        return command.try_model(options.parts, options.target, settings.target.n_gpu_layers, options.json)
 
     try:
         facts = _facts(settings, options.target, options.draft)
@@ -100,9 +100,9 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
         settings = overridden(settings, {"local_draft.model": ""})
 
     plan = check_models(settings)
-    require_known_answer(draft, settings.local_draft.n_gpu_layers, again=True)
+    require_trials(settings.parts, draft, settings.local_draft.n_gpu_layers, again=True)
     if plan.engine == "llamacpp":
-        require_known_answer(target, settings.target.n_gpu_layers, again=True)
+        require_trials(settings.parts, target, settings.target.n_gpu_layers, again=True)
 
     entries = vocabulary(target)
     need = need_of(settings.target, plan.engine, target, settings.sources.heads)

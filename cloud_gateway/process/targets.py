@@ -26,8 +26,8 @@ from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.folders import expand
 from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.installed import require
-from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
+from edgespec.shared.part import require_trials
 from edgespec.shared.procstat import available_memory
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
@@ -272,7 +272,7 @@ def _with_llamacpp(settings: GatewaySettings, plan: Plan) -> tuple[LlamaCppTarge
 
     options = settings.target
     path = plan.path
-    require_known_answer(path, options.n_gpu_layers)
+    require_trials(settings.parts, path, options.n_gpu_layers)
     vocabulary, ends = load_vocabulary(path)
     target = LlamaCppTarget(
         path,

@@ -58,7 +58,8 @@ class GgufTokenizer:
 
         Raises ModelError: no usable file, or a tokenizer that borders do not hold for.
         """
-        metadata = gguf_metadata(path) if metadata is None else metadata
+        if metadata is None:
+            metadata = gguf_metadata(path)
         found = vocabulary_in(metadata, path)
         self.tokenizer_digest = found.digest
         self.vocab_size = len(found.entries)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.errors import EdgespecError, ModelError
+from edgespec.core.errors import ConfigError, EdgespecError, ModelError
 from edgespec.models.drafts import FORMATS, make_draft
 from edgespec.models.fetch import fetch, fetch_from_hub
 from edgespec.shared import models
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir
-from edgespec.shared.known_answer import require_known_answer
+from edgespec.shared.part import Part, require_trials
 
 Verbs = argparse._SubParsersAction
 ConfiguredModels = Callable[[argparse.Namespace], Mapping[str, str]]
@@ -106,10 +106,15 @@ def _resolved(key: str, model: str) -> dict[str, Any]:
     return {"key": key, "model": model, "path": path, "fault": fault}
 
 
-def try_model(name: str, gpu_layers: int, as_json: bool) -> int:
-    """Loads one model in llama.cpp and compares what it computes with a plain implementation. Raises ModelError."""
+def try_model(parts: Sequence[Part], name: str, gpu_layers: int, as_json: bool) -> int:
+    """Loads one model in llama.cpp and checks what it computes, by the trials of these parts.
+
+    Raises ModelError, LibraryError, and ConfigError if no part has a trial.
+    """
     path = models.resolve_model(name)
-    if not require_known_answer(path, gpu_layers, again=True):
+    if all(part.trial is None for part in parts):
+        raise ConfigError(f"{path.name} was not tried: no part of this program tries llama.cpp with a model.")
+    if not require_trials(parts, path, gpu_layers, again=True):
         raise ModelError(f"llama.cpp cannot load {path}: name a GGUF file of a decoder-only transformer.")
 
     if as_json:

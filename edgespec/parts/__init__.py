@@ -5,12 +5,13 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor, owner_signs
+from edgespec.parts import doctor, known_answers, owner_signs
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
 PARTS: tuple[WorkerPart, ...] = (
     doctor.PART,
+    known_answers.PART,
     owner_signs.PART,
 )
 

@@ -20,7 +20,6 @@ Public, by module:
 - `hf_vocabulary`: `hf_vocabulary`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
 - `keystore`: `KeyStore`
-- `known_answer`: `require_known_answer`
 - `limited_port`: `LimitedConnection`, `LimitedPort`
 - `log_text`: `cause`, `clean`, `LimitedLog`, `origin`, `places`, `Throttle`
 - `logs`: all
@@ -29,7 +28,7 @@ Public, by module:
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `PairedPeer`, `PairedPeers`, `shown_as`, `StoredName`,
   `UnixTime`
 - `pairing_listener`: `PairingListener`
-- `part`: `brought`, `composed`, `Part`, `Settings`
+- `part`: `brought`, `composed`, `Part`, `require_trials`, `Settings`
 - `procstat`: all
 - `sdnotify`: all
 - `server_keys`: `ServerIdentity`, `ServerKeyStore`

@@ -96,11 +96,6 @@ GEMMA = Model(
     fetch_command="edgespec models fetch auto:gemma",
 )  # fmt: skip
 
-ALPHABET = (81, 278, 265, 287, 297, 275, 310, 294, 2056)
-"""Tokens of "a b c d e f g h i": the demo's models continue four or more of them so, by 1.3 and more of a logit."""
-KNOWN_FROM = 3
-"""Index of the first of them after which the next one is the likeliest."""
-
 
 def model_dir() -> Path:
     """The folder of the models; it need not exist."""
@@ -172,15 +167,6 @@ def resolve_model(configured: str) -> Path:
 
     check_fetched(configured, fetched)
     return fetched
-
-
-def known_tokens(path: Path) -> tuple[int, ...]:
-    """ALPHABET for a model of the demo, whose greedy tokens are known; nothing for others."""
-    file = QUANTISED.file
-    demo = (file, requantised_name(file, "q4_0"), dropped_name(file, (10,)))
-    if path.parent == model_dir() and path.name in demo:
-        return ALPHABET
-    return ()
 
 
 def _present(path: Path, command: str, sha256: str | None = None) -> Path:

@@ -71,6 +71,17 @@ Check = Callable[[Settings], Iterable[tuple[str, str]]]
 """Finds values that are valid alone but not together: (dotted key, what it must be). Called once all are read."""
 
 
+class ModelTrial(Protocol):
+    """Tries llama.cpp with a model, before a program computes with it."""
+
+    def __call__(self, model: Path, gpu_layers: int, *, again: bool) -> bool:
+        """Called in a thread, before each load of a model, and by `models check` and `doctor`. It may start processes.
+
+        `again`: also if this model has passed before. False if the model cannot be loaded, so that the program's own
+        error names the cause. Raises LibraryError if llama.cpp must not be used with it.
+        """
+
+
 def no_conflicts(settings: Settings) -> Iterable[tuple[str, str]]:
     """A part whose settings exclude no others."""
     return ()
@@ -88,8 +99,15 @@ class Part:
     verbs: Sequence[Verb] = ()
     removed: Mapping[str, str] = field(default_factory=dict)
     """Settings of earlier versions, dotted, each with a sentence that says what holds instead."""
+    trial: ModelTrial | None = None
     example: Path | None = None
     """A file with each key of its settings, its default and its reason, as in the program's shipped file."""
+
+
+def require_trials(parts: Sequence[Part], model: Path, gpu_layers: int, *, again: bool = False) -> bool:
+    """Has each part that tries models try this one; False if it cannot be loaded. Raises LibraryError."""
+    loaded = [part.trial(model, gpu_layers, again=again) for part in parts if part.trial is not None]
+    return all(loaded)
 
 
 P = TypeVar("P", bound=Part)

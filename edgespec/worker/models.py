@@ -18,8 +18,8 @@ from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
+from edgespec.shared.part import require_trials
 from edgespec.worker.config import WorkerSettings, worker_name
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
     """The draft model that the configuration names. Raises ModelError, ConfigError and LibraryError."""
     draft = settings.draft
     path = resolve_model(settings.draft.model)
-    require_known_answer(path, draft.n_gpu_layers)
+    require_trials(settings.parts, path, draft.n_gpu_layers)
     return Drafter(
         path,
         context=draft.context,

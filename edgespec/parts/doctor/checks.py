@@ -26,9 +26,9 @@ from edgespec.shared import control_client as control
 from edgespec.shared import folders
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.known_answer import require_known_answer
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.part import require_trials
 from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.dial import GatewayAddresses
@@ -352,7 +352,8 @@ async def _not_running(
     yield Finding("worker", "it does not run", "`edgespec run`, or `systemctl start edgespec`", ASIDE)
     try:
         one_leaf = msgspec.structs.replace(settings, draft=msgspec.structs.replace(settings.draft, sequences=1))
-        require_known_answer(resolve_model(settings.draft.model), settings.draft.n_gpu_layers, again=True)
+        model = resolve_model(settings.draft.model)
+        require_trials(settings.parts, model, settings.draft.n_gpu_layers, again=True)
         drafter = load_drafter(one_leaf)
         translation = load_translation(settings, drafter)
     except EdgespecError as error:

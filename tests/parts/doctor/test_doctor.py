@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from edgespec import __main__ as command
+from edgespec.core.errors import LibraryError
 from edgespec.core.protocol.handshake import Pin, notice_of
 from edgespec.parts.doctor import checks as doctor
 from edgespec.parts.doctor.checks import ASIDE, Finding, examine, exit_code
@@ -21,7 +22,6 @@ from edgespec.shared.paired import PairedGateways
 from edgespec.worker.config import load
 from edgespec.worker.discovery import Browser
 from edgespec.worker.part import Permission, Presence, WorkerPart
-from tests.support.faulty_llama import CRASH, plant
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
 from tests.support.services import serving_worker, until
 from tests.support.sockets import reserved
@@ -186,9 +186,13 @@ def test_a_worker_that_was_never_paired_is_said_with_its_exit_code(
     assert "edgespec pair" in json.loads(line)["do"]
 
 
-async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuse(model: Path, gpu_layers: int, *, again: bool) -> bool:
+    """A trial that no model passes, asked for one that may have passed before."""
+    assert again
+    raise LibraryError(f"llama.cpp is killed by SIGILL in a trial with {model.name}")
+
+
+async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(tmp_path: Path) -> None:
     model = make_tiny_gguf(tmp_path / "tiny.gguf")
     async with serving(tmp_path) as gateway:
         store = KeyStore(tmp_path / "state")
@@ -200,8 +204,8 @@ async def test_a_stopped_worker_is_examined_up_to_the_gateways_judgement(
         assert found["handshake"].exit_code == 65  # the tiny model has a vocabulary of its own
         lost = {one.check: one async for one in examine(lambda: load(config(tmp_path, "/nowhere.gguf")))}
         assert lost["model"].exit_code == 66 and "handshake" not in lost
-        plant(monkeypatch, tmp_path / "planted", CRASH)
-        broken = {one.check: one async for one in examine(lambda: load(config(tmp_path, str(model))))}
+        tried = [WorkerPart("trials", trial=refuse)]
+        broken = {one.check: one async for one in examine(lambda: load(config(tmp_path, str(model)), tried))}
         assert broken["model"].exit_code == 70 and "is killed by SIGILL" in broken["model"].says
 
 

@@ -1,7 +1,7 @@
 """A trial of llama.cpp with a model before it is trusted: one batch against single steps, in a child process.
 
 A library that was compiled wrongly, or for another processor, ends its process by a signal, hangs, or computes other
-numbers in batches than in single steps. The child (`edgespec.llamacpp.known_answer`) meets that in our place.
+numbers in batches than in single steps. The child (child.py) meets that in our place.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ from typing import Any
 
 from edgespec.core.errors import EdgespecError, LibraryError
 from edgespec.shared.folders import cache_dir
-from edgespec.shared.models import KNOWN_FROM, known_tokens, model_digest
+from edgespec.shared.models import QUANTISED, dropped_name, model_digest, model_dir, requantised_name
 from edgespec.shared.procstat import waited_s
 
-CHILD = "edgespec.llamacpp.known_answer"
+CHILD = "edgespec.parts.known_answers.child"
+ALPHABET = (81, 278, 265, 287, 297, 275, 310, 294, 2056)
+"""Tokens of "a b c d e f g h i": the demo's models continue four or more of them so, by 1.3 and more of a logit."""
+KNOWN_FROM = 3
+"""Index of the first of them after which the next one is the likeliest."""
 MAX_DIFFERENCE = 0.7
 """Root mean square between the logits of one row in a batch and alone, in standard deviations of the row's logits.
 
@@ -68,9 +72,14 @@ def require_known_answer(path: Path, gpu_layers: int = 0, *, again: bool = False
 def _passed(library: Path, path: Path, gpu_layers: int) -> Path:
     """An empty file that is there after a passed trial."""
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(library.glob("*"))]
-    gpu = Path("/proc/driver/nvidia/version")
-    facts = [files, model_digest(path).hex(), processor(), gpu_layers, gpu.read_text() if gpu.exists() else ""]
-    return cache_dir() / "known-answers" / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    gpu_driver = Path("/proc/driver/nvidia/version")
+    driver_version = ""
+    if gpu_driver.exists():
+        driver_version = gpu_driver.read_text()
+
+    facts = [files, model_digest(path).hex(), processor(), gpu_layers, driver_version]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return cache_dir() / "known-answers" / digest[:32]
 
 
 def _fault(path: Path, gpu_layers: int, hang_s: float) -> str | None:
@@ -85,39 +94,54 @@ def _fault(path: Path, gpu_layers: int, hang_s: float) -> str | None:
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as child,
     ):
         try:
-            said = _read(child, hang_s)
+            output = _read(child, hang_s)
         except BaseException:
             child.kill()
             raise
+
         errors.seek(0)
         reason = errors.readline(200).decode(errors="replace").strip()
-    if said is None:
+
+    if output is None:
         return f"makes no progress for {hang_s:g} s"
+
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name
         if name in ("SIGKILL", "SIGTERM", "SIGINT"):
             raise EdgespecError(f"The trial of llama.cpp with {path.name} was ended by {name}; memory may be short.")
-        return f"is killed by {name}" + (f" ({reason})" if reason else "")
+        if reason:
+            return f"is killed by {name} ({reason})"
+        return f"is killed by {name}"
 
     if child.returncode == 0:
-        return _judged(json.loads(said.splitlines()[-1]), tokens)
+        return _judged(json.loads(output.splitlines()[-1]), tokens)
     return ""
 
 
+def known_tokens(path: Path) -> tuple[int, ...]:
+    """ALPHABET for a model of the demo, whose greedy tokens are known; nothing for others."""
+    file = QUANTISED.file
+    of_demo = (file, requantised_name(file, "q4_0"), dropped_name(file, (10,)))
+    if path.parent == model_dir() and path.name in of_demo:
+        return ALPHABET
+    return ()
+
+
 def _read(child: subprocess.Popen[bytes], hang_s: float) -> bytes | None:
-    """What the child writes until it ends; None: it hung and was killed."""
+    """Everything that the child writes until it ends; None: it hung and was killed."""
     assert child.stdout is not None
-    output = select.poll()  # not select(), which is limited to 1024 descriptors
-    output.register(child.stdout)
-    said = b""
+    poll = select.poll()  # not select(), which is limited to 1024 descriptors
+    poll.register(child.stdout)
+    output = b""
+
     since = time.monotonic()
     waited = waited_s(child.pid)
     while True:
-        if output.poll(min(1.0, hang_s) * 1e3):
+        if poll.poll(min(1.0, hang_s) * 1e3):
             data = os.read(child.stdout.fileno(), 65536)
             if not data:
-                return said
-            said = said + data
+                return output
+            output += data
             since = time.monotonic()
             waited = waited_s(child.pid)
         elif time.monotonic() - since - (waited_s(child.pid) - waited) > hang_s:
@@ -126,7 +150,8 @@ def _read(child: subprocess.Popen[bytes], hang_s: float) -> bytes | None:
 
 
 def _judged(answer: dict[str, Any], tokens: Sequence[int]) -> str | None:
-    if not answer["difference"] <= MAX_DIFFERENCE:  # NaN too
+    # NaN is not below the limit either.
+    if not answer["difference"] <= MAX_DIFFERENCE:
         return f"computes other logits in a batch than in single steps (by {answer['difference']:.2f} of their spread)"
     if tokens and answer["after"][KNOWN_FROM:] != list(tokens[KNOWN_FROM + 1 :]):
         return "computes other tokens than those stored for this model"
@@ -134,17 +159,20 @@ def _judged(answer: dict[str, Any], tokens: Sequence[int]) -> str | None:
 
 
 def _sentence(path: Path, gpu_layers: int, library: Path, fault: str) -> str:
+    """The error's text: fault, library and processor, and the command that compiles the library again."""
     package = f"llama-cpp-python=={version('llama-cpp-python')}"
-    flags = f"-DCMAKE_C_FLAGS='{NO_AMX}' -DCMAKE_CXX_FLAGS='{NO_AMX}'"
+    install = f"{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps {package}"
     if platform.machine() == "x86_64":
-        cmake = f'CMAKE_ARGS="-DLLAVA_BUILD=OFF {flags}" '
-    else:
-        cmake = ""
-    install = f"{cmake}{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps {package}"
+        flags = f"-DCMAKE_C_FLAGS='{NO_AMX}' -DCMAKE_CXX_FLAGS='{NO_AMX}'"
+        install = f'CMAKE_ARGS="-DLLAVA_BUILD=OFF {flags}" {install}'
+
+    remedy = f"compile it again with `{install}`"
+    if gpu_layers:
+        remedy += ", or set `n_gpu_layers` to 0"
+
     file = (library / "libggml-cpu.so").resolve()
-    gpu = ", or set `n_gpu_layers` to 0" if gpu_layers else ""
-    where = f"{file} ({package}) does not suit this processor ({processor()})"
-    return f"llama.cpp {fault} in a trial with {path.name}: {where}; compile it again with `{install}`{gpu}."
+    cause = f"{file} ({package}) does not suit this processor ({processor()})"
+    return f"llama.cpp {fault} in a trial with {path.name}: {cause}; {remedy}."
 
 
 def processor() -> str:
@@ -153,6 +181,7 @@ def processor() -> str:
         lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
     except OSError:
         return platform.machine()
+
     facts = {key.strip(): value.strip() for key, _, value in reversed(lines)}
     flags = facts.get("flags") or facts.get("Features") or ""
     known = [flag for flag in flags.split() if flag.startswith(INSTRUCTIONS)]

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.parts import known_answers as gateway_part
+from cloud_gateway.process import config as gateway_config
 from cloud_gateway.process.loading import load_models
 from edgespec.__main__ import main
 from edgespec.core.errors import EdgespecError, LibraryError
-from edgespec.llamacpp import known_answer as known_answer_child
-from edgespec.shared import known_answer
-from edgespec.shared.known_answer import MAX_DIFFERENCE, require_known_answer
-from edgespec.shared.models import ALPHABET, known_tokens
+from edgespec.parts import known_answers as worker_part
+from edgespec.parts.known_answers import child, trial
+from edgespec.parts.known_answers.trial import ALPHABET, MAX_DIFFERENCE, known_tokens, require_known_answer
 from edgespec.shared.settings import overridden
-from edgespec.worker.config import WorkerSettings
+from edgespec.worker import config as worker_config
 from edgespec.worker.service import load_drafter
-from tests.support.faulty_llama import CRASH, HANG, SLOW, WRONG, WRONG_ROW, plant
+from tests.parts.known_answers.faulty_llama import CRASH, HANG, SLOW, WRONG, WRONG_ROW, plant
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 
@@ -26,7 +26,7 @@ from tests.support.tiny_target import make_tiny_target
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of passed trials: nothing yet."""
-    monkeypatch.setattr(known_answer, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trial, "cache_dir", lambda: tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-processes"))
     return tmp_path / "known-answers"
 
@@ -60,7 +60,7 @@ def test_a_fault_is_one_sentence_with_library_processor_and_cure(
     said = sentence(model)
     assert said.startswith(f"llama.cpp {says}") and "in a trial with tiny.gguf" in said
     assert "/llama_cpp/lib/libggml-cpu.so" in said and "llama-cpp-python==" in said
-    assert known_answer.processor() in said and "-m pip install --force-reinstall --no-cache-dir" in said
+    assert trial.processor() in said and "-m pip install --force-reinstall --no-cache-dir" in said
     assert not cache.exists()  # the next start tries again
 
 
@@ -70,8 +70,8 @@ def test_one_wrong_row_of_a_batch_is_refused(
     row: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row is the last of its sequence, so that no other row attends to it; they lie in three tiles of 16."""
-    rows = known_answer_child.SEQUENCES * known_answer_child.TOKENS
-    assert rows == 35 and (row + 1) % known_answer_child.TOKENS == 0
+    rows = child.SEQUENCES * child.TOKENS
+    assert rows == 35 and (row + 1) % child.TOKENS == 0
 
     plant(monkeypatch, tmp_path / "planted", WRONG_ROW.format(row=row))
     assert "computes other logits in a batch than in single steps" in sentence(model)
@@ -93,13 +93,13 @@ def test_a_trial_is_remembered_for_library_model_and_layers(
     plant(monkeypatch, tmp_path / "planted", WRONG)
     assert require_known_answer(model), "it does not run again"
     sentence(make_tiny_gguf(tmp_path / "other.gguf", seed=1))
-    monkeypatch.setattr(known_answer, "processor", lambda: "another")
+    monkeypatch.setattr(trial, "processor", lambda: "another")
     sentence(model)
     monkeypatch.undo()
-    monkeypatch.setattr(known_answer, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trial, "cache_dir", lambda: tmp_path)
     (passed,) = cache.iterdir()
-    assert known_answer._passed(Path(sys.prefix), model, 0) != passed
-    assert known_answer._passed(Path(sys.prefix), model, 0) != known_answer._passed(Path(sys.prefix), model, 9)
+    assert trial._passed(Path(sys.prefix), model, 0) != passed
+    assert trial._passed(Path(sys.prefix), model, 0) != trial._passed(Path(sys.prefix), model, 9)
 
 
 @pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
@@ -107,13 +107,13 @@ def test_the_demos_models_are_held_against_stored_tokens(
     quantised_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert known_tokens(quantised_model.with_name("other.gguf")) == ()
-    monkeypatch.setattr(known_answer, "known_tokens", lambda _: (*ALPHABET[:-1], ALPHABET[0]))
+    monkeypatch.setattr(trial, "known_tokens", lambda _: (*ALPHABET[:-1], ALPHABET[0]))
     assert "other tokens than those stored" in sentence(quantised_model)
 
 
 def test_no_number_counts_as_a_difference() -> None:
-    assert known_answer._judged({"difference": float("nan"), "after": []}, ()) is not None
-    assert known_answer._judged({"difference": MAX_DIFFERENCE, "after": []}, ()) is None
+    assert trial._judged({"difference": float("nan"), "after": []}, ()) is not None
+    assert trial._judged({"difference": MAX_DIFFERENCE, "after": []}, ()) is None
 
 
 def test_who_ends_the_child_does_not_condemn_the_library(
@@ -129,7 +129,7 @@ def test_who_ends_the_child_does_not_condemn_the_library(
 def test_a_worker_does_not_load_what_failed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tmp_path / "planted", WRONG)
     with pytest.raises(LibraryError):
-        load_drafter(overridden(WorkerSettings(), {"draft.model": str(model)}))
+        load_drafter(overridden(worker_config.schema([worker_part.PART])(), {"draft.model": str(model)}))
 
 
 @pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
@@ -141,7 +141,7 @@ def test_a_gateway_loads_no_target_and_no_draft_that_failed(
     make_tiny_target(tmp_path / "target")
     given = {"target.model": str(tmp_path / target), "local_draft.model": str(tmp_path / draft) if draft else ""}
     with pytest.raises(LibraryError, match="is killed by SIGILL"):
-        load_models(overridden(GatewaySettings(), given))
+        load_models(overridden(gateway_config.schema([gateway_part.PART])(), given))
 
 
 def test_a_check_of_a_model_tries_it(
