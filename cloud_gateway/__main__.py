@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process import commands
 from edgespec.shared import command
@@ -25,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=commands.VERSION)
     parser.set_defaults(parts=parts)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
-    _add_serve(verbs)
+    _add_serve(verbs, parts)
     link = _verb(verbs, "link", commands.link, "link workers for vLLM, without a target of one's own", json=False)
     link.add_argument("model", type=Path, help="the folder of the model that vLLM serves, or its tokenizer.json")
     link.add_argument("--link-port", type=int, metavar="N", help="port for workers; 0 takes a free one")
@@ -79,11 +80,13 @@ def _add_replay(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     replay.add_arguments(verbs.add_parser("replay", help=text, description=description))
 
 
-def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser], parts: Sequence[GatewayPart]) -> None:
     serve = _verb(verbs, "serve", commands.serve, "run the gateway", json=False)
     serve.add_argument("--port", type=int, metavar="N", help="port of the chat API; 0 takes a free one")
     serve.add_argument("--link-port", type=int, metavar="N", help="port for workers; 0 takes a free one")
-    serve.add_argument("--metrics-port", type=int, metavar="N", help="port of the metrics; 0 takes a free one")
+    for part in parts:
+        for port in part.ports:
+            serve.add_argument(f"--{port.table}-port", type=int, metavar="N", help=port.help)
     serve.add_argument(
         "--ready-file", type=Path, metavar="PATH", help="write the actual ports there, as JSON, when ready"
     )

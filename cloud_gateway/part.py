@@ -7,24 +7,28 @@ the gateway does: `Foundation` is there before the models are loaded, `Serving` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from edgespec.shared.command import ConfiguredVerb
-from edgespec.shared.part import Part, Settings
+from edgespec.shared.part import Lines, Part, Settings, no_lines
 
 if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api import ServedModel
+    from cloud_gateway.api.listener import OwnPort
+    from cloud_gateway.api.observer import Observer
     from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
+    from cloud_gateway.core.requests.accounting import Stats
     from cloud_gateway.core.requests.request import GenerationRequest
     from cloud_gateway.core.trace.format import Trace
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
+    from cloud_gateway.links.link import WorkerInfo
     from cloud_gateway.models.drafts import IdlingDraft
     from cloud_gateway.models.target_model import Target
     from edgespec.core.protocol.signing import SigningKey
@@ -61,6 +65,30 @@ class Serving:
     """All paired workers, as `cloud-gateway workers list` shows them."""
 
 
+class EngineTotals(Protocol):
+    """Figures of the engine; each may be read at any time, on any thread."""
+
+    @property
+    def stats(self) -> Stats: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def active(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Operating:
+    """The gateway whose engine runs and whose link port is open."""
+
+    engine: EngineTotals
+    workers: Callable[[], Iterable[WorkerInfo]]
+    """The linked ones."""
+    quarantined: Callable[[], int]
+    """How many workers are quarantined."""
+    traffic: Mapping[str, float]
+    """Bytes of messages on the links, `sent` and `received`."""
+
+
 class PromptBook(Protocol):
     """Notes which workers are sent the prompts of requests."""
 
@@ -79,6 +107,23 @@ class Running:
     def routes(self) -> Sequence[Route]:
         """Routes of the chat API. Called once, before its port is opened; they are public or need a key."""
         return ()
+
+    def ports(self) -> Sequence[OwnPort]:
+        """Further ports. Called once, before any port is opened; they open with the API's and close after it."""
+        return ()
+
+    def observer(self) -> Observer | None:
+        """Gets responses and completions of the API. Called once, before its port is opened."""
+        return None
+
+    def frame_refused(self, reason: str) -> None:
+        """A frame of a worker was refused, and its link ends. Called on the event loop.
+
+        `reason`: that of RemoteProtocolError, which a worker can choose.
+        """
+
+    def operates(self, gateway: Operating) -> None:
+        """Called once, on the event loop, when engine and links run and before requests are accepted."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers of the control socket, by name. Called once, before the socket is opened."""
@@ -147,6 +192,14 @@ class TracePage(Protocol):
         """The text of an HTML file that needs no other. Raises TraceError if the trace does not play."""
 
 
+@dataclass(frozen=True, slots=True)
+class PortSetting:
+    """The setting `port` of a part's table, and its option of `cloud-gateway serve`, `--TABLE-port`."""
+
+    table: str
+    help: str
+
+
 @dataclass(frozen=True, eq=False)
 class GatewayPart(Part):
     """A part of the gateway; each field is empty if the part has nothing of that kind."""
@@ -161,5 +214,9 @@ class GatewayPart(Part):
     """A recorded trace as a page for a browser; `replay --html` writes that of the first part which has one."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)
     """Local drafts that are no model files, by the value of `local_draft.model`."""
+    ports: Sequence[PortSetting] = ()
+    """Settings of the ports that it opens (`Running.ports`). `process/config.py` refuses a number that is set twice."""
+    report: Callable[[Mapping[str, Any]], Lines] = no_lines
+    """The part's lines of `cloud-gateway status`, made of the status of a running gateway."""
     own_engine_only: Sequence[str] = ()
     """Settings, dotted, that have no effect if the target is another engine (edgespec-vllm); it refuses them."""

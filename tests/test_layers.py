@@ -45,7 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cloud_gateway/models": (*LIBRARY, "edgespec.llamacpp", "cloud_gateway.core"),
     "cloud_gateway/engine": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.models"),
     "cloud_gateway/links": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.engine"),
-    "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth", "metrics"))),
+    "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth"))),
     # `cloud-gateway models` makes and checks drafts, as `edgespec models` does.
     "cloud_gateway/process": (*LIBRARY, "edgespec.llamacpp", "edgespec.models", "cloud_gateway"),
     # A trace is looked at on a worker's machine too, which knows the names of the gateways that it is paired with.

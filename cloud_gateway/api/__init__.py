@@ -8,7 +8,9 @@ Public, by module:
 - `completions`: `Closed`, `End`, `Form`, `Piece`
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
-- `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `listen`, `Listener`, `METRICS_LIMITS`, `Times`
+- `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `Listener`, `OwnPort`,
+  `Times`
+- `observer`: `Observer`
 - `parameters`: `Counter`, `Encode`, `Parameter`
 - `routes`: `Route`
 - `schema`: `ChatBody`, `ChatMessage`, `check_chat`, `Common`, `JsonSchema`, `Part`, `ResponseFormat`

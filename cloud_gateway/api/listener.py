@@ -1,4 +1,4 @@
-"""A bound HTTP listener, the API's or the one for metrics, with bounds on what a client without a key can cost.
+"""A bound HTTP listener, the API's or that of a part, with bounds on what a client without a key can cost.
 
 The head of a request must arrive in time. A body that was not read is never parsed or decompressed: after the response
 a little of it is discarded, so that the client reads the response before its own writing fails, and the connection
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -328,8 +329,27 @@ def api_admission(total: int) -> AdmissionLimits:
     return AdmissionLimits(total, unproven, unproven, CONNECTIONS_PER_S, burst)
 
 
-METRICS_LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
-"""The port has no keys, and one Prometheus needs one connection."""
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
+
+
+def is_local(host: str) -> bool:
+    """Whether a header `Host` names this machine itself; a page that was led here by DNS rebinding sends its own."""
+    return re.sub(r":\d*\Z", "", host).lower() in LOOPBACK_HOSTS
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPort:
+    """A port that a part serves besides those of the API and the links."""
+
+    name: str
+    """The table of settings that has its `port`; also its name in the status and the ready file."""
+    app: web.Application
+    host: str
+    number: int
+    """0 takes a free one."""
+    limits: AdmissionLimits
+    path: str = ""
+    """The path that is shown to the operator."""
 
 
 @dataclass(frozen=True, slots=True)

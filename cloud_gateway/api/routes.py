@@ -50,7 +50,7 @@ Guard = Literal["public", "key"]
 Endpoint = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CLIENT_LEFT = 499
-"""Status in the metrics where the client closed the connection before the response; nginx's number."""
+"""Status for observers if the client closed the connection before the response; nginx's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
             response = error_response(shown, allow)
             status = response.status
         finally:
-            api.metrics.request(route.path if route is not None else "other", status)
+            api.responded(route.path if route is not None else "other", status)
 
         return await _ended(request, response)
 

@@ -19,6 +19,7 @@ from cloud_gateway.api.bodies import SMALL_BYTES, Encoder, Served, Tokenised
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
+from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, StreamOptions
 from cloud_gateway.api.tools import CallText, Wanted
@@ -26,7 +27,6 @@ from cloud_gateway.auth import CacheScopes, Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
 from cloud_gateway.core.requests.request import Extension
 from cloud_gateway.core.verify.interface import Constraint
-from cloud_gateway.metrics import Metrics
 from edgespec import __version__
 from edgespec.core.errors import ClientError, refusal
 
@@ -89,9 +89,9 @@ class Backend:
 class Api:
     """The endpoints. Before `serve` and after `drain` they answer 503."""
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, limits: Limits, observers: Sequence[Observer] = ()) -> None:
         self.limits = limits
-        self.metrics = metrics
+        self._observers = observers
         self.state: State = "loading"
         self._backend: Backend | None = None
         self._scopes = CacheScopes()
@@ -111,6 +111,11 @@ class Api:
         """The models are loaded: requests are accepted from now on."""
         self._backend = backend
         self.state = "serving"
+
+    def responded(self, endpoint: str, status: int) -> None:
+        """A request has its response. `endpoint`: a path of the route table, or `other`."""
+        for observer in self._observers:
+            observer.responded(endpoint, status)
 
     async def drain(self, grace_s: float) -> None:
         """Refuses new requests; those running may end within `grace_s` seconds, then they are cancelled."""
@@ -312,9 +317,11 @@ class Api:
         return answers
 
     def _count(self, answer: Answer, began: float) -> None:
-        self.metrics.answer(outcome(answer), answer.usage)
+        first_token_s = None
         if answer.first_token_at is not None:
-            self.metrics.first_token(answer.first_token_at - began)
+            first_token_s = answer.first_token_at - began
+        for observer in self._observers:
+            observer.completed(outcome(answer), answer.usage, first_token_s)
 
     async def _read(self, request: web.Request, visit: Visit) -> bytes:
         """The whole body. Raises ClientError 408 and 429, HTTPException 413 and 417, RequestPayloadError."""

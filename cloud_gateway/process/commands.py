@@ -73,14 +73,16 @@ def uninstall(args: argparse.Namespace) -> int:
 def status(args: argparse.Namespace) -> int:
     socket = control_socket(args)
     if args.watch and not args.json:
-        views.show_live(lambda: (control.call(socket, "status"), control.call(socket, "workers")["workers"]))
+        views.show_live(
+            lambda: (control.call(socket, "status"), control.call(socket, "workers")["workers"]), args.parts
+        )
     while args.watch and args.json:
         print_json(control.call(socket, "status"))
         time.sleep(1.0)
     answer = control.call(socket, "status")
     if args.json:
         return print_json(answer)
-    return _print(views.text(answer))
+    return _print(views.text(answer, args.parts))
 
 
 # --- pairing -------------------------------------------------------------------------------------------------------

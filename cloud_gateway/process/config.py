@@ -81,10 +81,6 @@ class LinkSection(Section, frozen=True):
     quarantine_keys: Annotated[int, Meta(ge=0, le=64)] = 3
 
 
-class MetricsSection(Section, frozen=True):
-    port: Port = 9464
-
-
 class DaemonSection(Section, frozen=True):
     state_dir: Folder = ""
     log_level: LogLevel = "info"
@@ -122,8 +118,6 @@ REMOVED: Mapping[str, str] = {
     "link.unproven_connections": _CONSTANT,
     "link.unproven_per_source": _CONSTANT,
     "link.connections_per_s": _CONSTANT,
-    "metrics.host": "the figures are served at 127.0.0.1.",
-    "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
 }
 """Keys of earlier versions, each with what holds instead."""
 
@@ -140,7 +134,6 @@ class GatewaySettings(Settings, frozen=True):
     api: ApiSection = ApiSection()
     limits: ClientBounds = ClientBounds()
     link: LinkSection = LinkSection()
-    metrics: MetricsSection = MetricsSection()
     daemon: DaemonSection = DaemonSection()
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -162,10 +155,21 @@ class GatewaySettings(Settings, frozen=True):
             yield "target.kv_tokens", f"0, or at least {longest}: `target.context` and the candidates of a pass"
         yield from super().conflicts()
         yield from self._draft_conflicts()
-        ports = [self.link.port, self.api.port, self.metrics.port]
-        for i, key in enumerate(("api.port", "metrics.port"), 1):
-            if ports[i] and ports[i] in ports[:i]:
-                yield key, "another port than that of [link], [api] and [metrics]"
+        yield from self._port_conflicts()
+
+    def _port_conflicts(self) -> Iterator[tuple[str, str]]:
+        tables = ["link", "api", *(port.table for part in self.parts for port in part.ports)]
+        listed = ", ".join(f"[{table}]" for table in tables[:-1])
+        allowed = f"another port than that of {listed} and [{tables[-1]}]"
+
+        taken: set[int] = set()
+        for table in tables:
+            number = getattr(self, table).port
+            if number in taken:
+                yield f"{table}.port", allowed
+
+            if number:
+                taken.add(number)
 
     def _draft_conflicts(self) -> Iterator[tuple[str, str]]:
         draft = self.local_draft
@@ -189,6 +193,10 @@ def load(path: Path | None, parts: Sequence[GatewayPart]) -> GatewaySettings:
 
 def given(args: argparse.Namespace) -> GatewaySettings:
     """The configuration file of a command line with its `--set` and ports, checked together. Raises ConfigError."""
-    ports = {"api.port": "port", "link.port": "link_port", "metrics.port": "metrics_port"}
+    ports = {"api.port": "port", "link.port": "link_port"}
+
+    for part in args.parts:
+        ports.update((f"{port.table}.port", f"{port.table}_port") for port in part.ports)
+
     options = {key: getattr(args, option, None) for key, option in ports.items()}
     return settings.assigned(load(args.config, args.parts), args.set, options)

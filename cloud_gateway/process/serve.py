@@ -15,14 +15,13 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.api import Api, Backend, Limits, make_app
-from cloud_gateway.api.listener import CONNECTIONS, METRICS_LIMITS, Listener, Times, api_admission, check_free, listen
+from cloud_gateway.api.listener import CONNECTIONS, Listener, OwnPort, Times, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
-from cloud_gateway.metrics import Metrics, Totals, metrics_app
-from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
+from cloud_gateway.part import Foundation, GatewayPart, Operating, Running, Serving
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
@@ -54,9 +53,6 @@ from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
 """Time for completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
-METRICS_HOST = "127.0.0.1"
-"""Figures about other people's requests do not leave this machine."""
-
 OPEN_API = (
     "`api.host` is %s: API keys and prompts cross the network unencrypted, for everyone on it to read; set it to "
     "127.0.0.1 and put a TLS proxy before it (docs/api.md)"
@@ -89,18 +85,19 @@ class Gateway:
         store.note_credentials()
         self.port = LinkPort(settings.link, store)
         self.keys = KeyRing(store.folder)
-        self.metrics = Metrics()
+        foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)
+        self.running: list[Running] = [part.start(foundation) for part in parts]
+        self._ports = [port for running in self.running for port in running.ports()]
         self._methods = methods_of(parts)
         parameters = parameters_of(parts)
         limits = Limits.of(settings.api, settings.limits, settings.target.slots, self._methods, parameters)
-        self.api = Api(limits, self.metrics)
+        observers = [observer for running in self.running if (observer := running.observer()) is not None]
+        self.api = Api(limits, observers)
         self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
-        foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)
-        self.running: list[Running] = [part.start(foundation) for part in parts]
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
         self._listeners: dict[str, Listener] = {}
-        self._shares = connection_shares()
+        self._shares = connection_shares(self._ports)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failed = False
@@ -150,7 +147,6 @@ class Gateway:
             self._ready_file.unlink(missing_ok=True)
         check_free(settings.link.host, settings.link.port, "link")
         api = settings.api
-        metrics = settings.metrics
         admission = api_admission(self._shares["api"])
         times = Times()
         if not is_loopback(api.host):
@@ -159,10 +155,12 @@ class Gateway:
         app = make_app(self.api, self.keys, routes)
         chat = await listen(app, api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
-        app = metrics_app(self.metrics)
-        figures = await listen(app, METRICS_HOST, metrics.port, "metrics", METRICS_LIMITS, times)
-        closing.push_async_callback(figures.close)
-        self._listeners = {"api": chat, "metrics": figures}
+        self._listeners["api"] = chat
+
+        for port in self._ports:
+            listener = await listen(port.app, port.host, port.number, port.name, port.limits, times)
+            closing.push_async_callback(listener.close)
+            self._listeners[port.name] = listener
         return plan
 
     def check(self) -> Plan:
@@ -214,7 +212,7 @@ class Gateway:
             models.served.vocab_size,
             self._shares["link"],
             tokenizer_file=models.tokenizer_file,
-            refused=self.metrics.rejected,
+            refused=self._note_refused,
             quarantined=self._note_quarantine,
         )
         for running in self.running:
@@ -223,9 +221,15 @@ class Gateway:
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
         self.models = models
-        self.metrics.registry.register(Totals(engine, links.workers, self.port.quarantined, links.traffic))
+        operating = Operating(engine, links.workers, self.port.quarantined, links.traffic)
+        for running in self.running:
+            running.operates(operating)
         own = await self._start_own_worker(closing)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
+
+    def _note_refused(self, reason: str) -> None:
+        for running in self.running:
+            running.frame_refused(reason)
 
     def _note_quarantine(self, worker: str, name: str, why: str) -> None:
         for running in self.running:
@@ -251,8 +255,9 @@ class Gateway:
         log.info("ready after %.1f s", self.starting.seconds)
         api = Address(reachable_host(self.settings.api.host), self._listeners["api"].port)
         print(f"API      http://{api}/v1 serves {model}")
-        print(f"workers  {found['link']}")
-        print(f"metrics  {found['metrics']}/metrics", flush=True)
+        print(f"workers  {found['link']}", flush=True)
+        for port in self._ports:
+            print(f"{port.name:8} {found[port.name]}{port.path}", flush=True)
         if self._ready_file is not None:
             ports = {name: {"port": listener.port, "url": listener.url} for name, listener in self._listeners.items()}
             link = {"port": self.port.number, "url": found["link"]}
@@ -352,9 +357,13 @@ def gateway_class(engine: str) -> type[Gateway]:
     return found
 
 
-def connection_shares() -> dict[str, int]:
-    """Connections of each port, limited so that file descriptors are left for everything else."""
-    wanted = {"api": CONNECTIONS, "link": LINK_CONNECTIONS, "metrics": METRICS_LIMITS.total}
+def connection_shares(ports: Sequence[OwnPort] = ()) -> dict[str, int]:
+    """Connections of each port, limited so that file descriptors are left for everything else.
+
+    `ports`: those of parts, whose limits stay as they are.
+    """
+    wanted = {"api": CONNECTIONS, "link": LINK_CONNECTIONS}
+    wanted.update((port.name, port.limits.total) for port in ports)
     available = raise_descriptor_limit()
     shares = share_descriptors(wanted, available)
     if shares != wanted:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cloud_gateway.core.requests.router import Record
     from cloud_gateway.links.link import WorkerInfo
     from cloud_gateway.links.paired import PairedWorker
+    from cloud_gateway.part import GatewayPart
 
 
 CHANGED: Mapping[str, str] = {
@@ -80,12 +81,16 @@ NAME = 11
 UNLINKED = "No worker is linked: `cloud-gateway workers list` shows why, `cloud-gateway pair` adds one."
 
 
-def text(status: Mapping[str, Any]) -> str:
+def text(status: Mapping[str, Any], parts: Sequence[GatewayPart] = ()) -> str:
     """The state of a running gateway, or of one that starts: a name and a sentence a line."""
-    return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status))
+    return "\n".join(f"{name:{NAME}} {value}" for name, value in _lines(status, parts))
 
 
-def show_live(read: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]], period_s: float = 1.0) -> None:
+def show_live(
+    read: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+    parts: Sequence[GatewayPart] = (),
+    period_s: float = 1.0,
+) -> None:
     """The state, its rates and the workers, in place, until `read` raises, as it does when the gateway ends."""
     from rich.live import Live
 
@@ -94,14 +99,18 @@ def show_live(read: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, 
     with Live(auto_refresh=False, screen=False) as shown:
         while True:
             (status, workers), now = read(), time.monotonic()
-            shown.update(screen(before, status, now - began, workers), refresh=True)
+            shown.update(screen(before, status, now - began, workers, parts), refresh=True)
             before = status
             began = now
             time.sleep(period_s)
 
 
 def screen(
-    before: Mapping[str, Any] | None, status: Mapping[str, Any], seconds: float, workers: Sequence[Mapping[str, Any]]
+    before: Mapping[str, Any] | None,
+    status: Mapping[str, Any],
+    seconds: float,
+    workers: Sequence[Mapping[str, Any]],
+    parts: Sequence[GatewayPart] = (),
 ) -> RenderableType:
     """`status` with what happened in the `seconds` since `before`, and a table of the linked workers."""
     from rich.console import Group
@@ -120,7 +129,9 @@ def screen(
         rates = _rates(before, status, seconds)
     else:
         rates = ""
-    return Group(Text(text(status)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table if linked else Text(UNLINKED))
+    return Group(
+        Text(text(status, parts)), Text(f"{'now':{NAME}} {rates or '-'}\n"), table if linked else Text(UNLINKED)
+    )
 
 
 def _rates(before: Mapping[str, Any], status: Mapping[str, Any], seconds: float) -> str:
@@ -134,7 +145,7 @@ def _rates(before: Mapping[str, Any], status: Mapping[str, Any], seconds: float)
     return f"{tokens / seconds:.1f} tokens/s{a_pass}, {local / seconds:.1f} local draft passes/s{share}"
 
 
-def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(status: Mapping[str, Any], parts: Sequence[GatewayPart]) -> Iterator[tuple[str, str]]:
     up = f"up {timedelta(seconds=status['uptime_s'])} (process {status['pid']}, cloud-gateway {status['version']})"
     if "doing" in status:
         yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s), {up}"
@@ -152,7 +163,8 @@ def _lines(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "state", f"{status['state']} {status['model']}, {up}"
     yield "API", f"{status['api']}/v1"
     yield "link port", status["link"]
-    yield "metrics", f"{status['metrics']}/metrics"
+    for part in parts:
+        yield from part.report(status)
     yield "policy", status["policy"]
     yield "workers", ", ".join(f"{status[f'workers_{kind}']} {kind}" for kind in ("linked", "paused", "quarantined"))
     yield from (("problem", text) for text in status.get("problems", ()))

@@ -28,7 +28,7 @@ Public, by module:
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `PairedPeer`, `PairedPeers`, `shown_as`, `StoredName`,
   `UnixTime`
 - `pairing_listener`: `PairingListener`
-- `part`: `brought`, `composed`, `Part`, `require_trials`, `Settings`
+- `part`: `brought`, `composed`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`
 - `procstat`: all
 - `sdnotify`: all
 - `server_keys`: `ServerIdentity`, `ServerKeyStore`

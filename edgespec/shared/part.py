@@ -87,6 +87,15 @@ def no_conflicts(settings: Settings) -> Iterable[tuple[str, str]]:
     return ()
 
 
+Lines = Iterable[tuple[str, str]]
+"""A name and a sentence each."""
+
+
+def no_lines(status: Mapping[str, Any]) -> Lines:
+    """A part that adds nothing to its program's status."""
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """A part of either program; each field is empty if the part has nothing of that kind."""

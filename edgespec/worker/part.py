@@ -6,12 +6,12 @@ list. The worker's other files get what they need of it, and name no part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgespec.shared.command import ConfiguredVerb
-from edgespec.shared.part import Part, Settings
+from edgespec.shared.part import Lines, Part, Settings, no_lines
 
 
 class WorkerVerb(ConfiguredVerb):
@@ -67,15 +67,6 @@ class MakePresence(Protocol):
 def always(settings: Settings, changed: Callable[[], None]) -> Presence:
     """A worker that may draft at any time."""
     return Presence()
-
-
-Lines = Iterable[tuple[str, str]]
-"""A name and a sentence each."""
-
-
-def no_lines(status: Mapping[str, Any]) -> Lines:
-    """A part that adds nothing to `edgespec status`."""
-    return ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ import msgspec
 from edgespec.shared.tls import client_context
 from edgespec_lab.rig import RigError
 from tests.faults.scene import PROMPTS, Scene
+from tests.support.part_ports import PART_PORTS
 
 AWAY_S = 5.0
 """A backup that is restored, or a disk that is mounted again."""
@@ -96,7 +97,7 @@ def second_gateway(scene: Scene) -> None:
     state = rig.folder / "gateway"
     for name in ("gateway.sock", "gateway.sock.lock"):
         (state / name).unlink()
-    others = {"api.port": 0, "link.port": 0, "metrics.port": 0}
+    others = {"api.port": 0, "link.port": 0, **PART_PORTS}
     config = rig._write("second-gateway.toml", rig._gateway_config() | others)
     command = [*rig._gateway(), "serve", "--config", str(config)]
     try:

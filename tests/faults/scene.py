@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgespec.core.errors import EdgespecError
+from edgespec.shared.control_client import call
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.rig import Rig, RigError
 from edgespec_lab.rig.chat import ChatClient, greedy
@@ -80,16 +81,10 @@ class Scene:
     def linked(self) -> int:
         """Workers that are linked and not paused; -1 if the gateway does not answer."""
         try:
-            return int(self.metric('edgespec_workers{state="ready"}'))
-        except OSError:
+            status = call(self.rig.folder / "gateway" / "gateway.sock", "status", timeout_s=5)
+            return int(status["workers_linked"] - status["workers_paused"])
+        except (EdgespecError, KeyError):
             return -1
-
-    def metric(self, name: str) -> float:
-        """A figure of the gateway's metrics; 0 if there is none. Raises OSError if it does not answer."""
-        port = self.rig.ready["metrics"]["port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
-            lines = page.read().decode().splitlines()
-        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
     def healthy(self) -> bool:
         """Whether both workers are ready and a completion with their drafts equals the fault-free one."""

@@ -22,6 +22,7 @@ import openai
 import pytest
 
 from edgespec_lab.rig import Processes, module
+from tests.support import part_ports
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 
@@ -74,8 +75,9 @@ def gateway(folder: Path, *options: str, within: Sequence[str] = ()) -> Iterator
     """Starts a gateway over a tiny random target on free ports, run by the command `within`; waits for nothing."""
     make_tiny_target(folder / "tiny", vocab=320)
     (folder / "gateway.toml").write_text(
-        f'[target]\nmodel = "{folder}/tiny"\ndtype = "float32"\ncontext = 512\nslots = 2\n[local_draft]\nmodel = ""\n'
-        f'[api]\nport = 0\n[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n[metrics]\nport = 0\n'
+        f'{part_ports.TOML}[target]\nmodel = "{folder}/tiny"\n'
+        f'dtype = "float32"\ncontext = 512\nslots = 2\n[local_draft]\nmodel = ""\n'
+        f'[api]\nport = 0\n[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n'
         f'[daemon]\nstate_dir = "{folder}/state"\n'
     )
     files = ["--config", str(folder / "gateway.toml"), "--ready-file", str(folder / "ready.json")]
@@ -160,14 +162,13 @@ def test_a_second_gateway_and_a_taken_port_are_one_sentence(running: Running, tm
     done = cli(running.folder, "serve")
     assert done.returncode == 71
     assert "running already" in done.stderr.splitlines()[-1] and "checking the models" not in done.stderr
-    for option in ("api.port", "link.port", "metrics.port"):
+    for option in ("api.port", "link.port", *part_ports.PART_PORTS):
         port = running.ready[option.split(".")[0]]["port"]
         (tmp_path / "gateway.toml").write_text(
             f'[daemon]\nstate_dir = "{tmp_path}/state"\n[link]\nhost = "127.0.0.1"\n'
         )
-        done = cli(
-            tmp_path, "serve", "--port", "0", "--link-port", "0", "--metrics-port", "0", "--set", f"{option}={port}"
-        )
+        free = [f"--{key.replace('.', '-')}=0" for key in part_ports.PART_PORTS]
+        done = cli(tmp_path, "serve", "--port", "0", "--link-port", "0", *free, "--set", f"{option}={port}")
         assert done.returncode == 71, done.stderr
         assert f"127.0.0.1 port {port} is in use" in done.stderr
         assert f"`{option}`" in done.stderr
@@ -196,11 +197,11 @@ async def test_sigterm_lets_the_answer_end_and_refuses_new_ones(tmp_path: Path) 
         await client.close()
         code, out, err = await asyncio.to_thread(running.end, None)
     assert code == 0
-    assert out.splitlines() == [
-        f"API      {ready['api']['url']}/v1 serves tiny",
-        f"workers  {ready['link']['url']}",
-        f"metrics  {ready['metrics']['url']}/metrics",
-    ]
+    shown = out.splitlines()
+    assert shown[:2] == [f"API      {ready['api']['url']}/v1 serves tiny", f"workers  {ready['link']['url']}"]
+    assert {line.split()[0]: line.split()[1].removesuffix("/metrics") for line in shown[2:]} == {
+        name: ready[name]["url"] for name in ready.keys() - {"pid", "model", "api", "link"}
+    }
     assert "Traceback" not in err
     assert not (tmp_path / "ready.json").exists()
 

@@ -16,11 +16,11 @@ import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.listener import Listener, Times, listen
+from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.routes import Route
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.exchange import Stream
-from cloud_gateway.metrics import Metrics
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import ClientError
 from tools.doubles.limits import TIMES, api_limits, request_limits
@@ -115,6 +115,25 @@ class ByteDetokeniser:
         return self._decoder.decode(b"", final=True)
 
 
+class Observed(Observer):
+    """Keeps the calls of the API."""
+
+    def __init__(self) -> None:
+        self.responses: list[tuple[str, int]] = []
+        self.completions: list[tuple[str, Usage | None, float | None]] = []
+
+    def responded(self, endpoint: str, status: int) -> None:
+        self.responses.append((endpoint, status))
+
+    def completed(self, finish: str, usage: Usage | None, first_token_s: float | None) -> None:
+        self.completions.append((finish, usage, first_token_s))
+
+    @property
+    def text(self) -> str:
+        """All of it as text."""
+        return repr((self.responses, self.completions))
+
+
 @dataclass(frozen=True)
 class Echo:
     """A running API over real sockets, with a key that may offload."""
@@ -124,6 +143,7 @@ class Echo:
     keys: KeyRing
     listener: Listener
     key: str
+    observed: Observed
 
     @property
     def base_url(self) -> str:
@@ -140,19 +160,21 @@ async def echo_gateway(
     times: Times | None = None,
     connections: AdmissionLimits | None = None,
     more: Callable[[KeyRing], Sequence[Route]] = lambda keys: (),
+    observers: Sequence[Observer] = (),
 ) -> AsyncIterator[Echo]:
-    """Serves an EchoEngine on a free port of loopback, with `more` routes."""
+    """Serves an EchoEngine on a free port of loopback, with `more` routes and `observers`."""
     keys = KeyRing(state / "keys")
     engine = engine or EchoEngine()
     _, key = keys.create("test", offload=True)
-    api = Api(limits or request_limits(), Metrics())
+    observed = Observed()
+    api = Api(limits or request_limits(), [observed, *observers])
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
     listener = await listen(
         make_app(api, keys, more(keys)), "127.0.0.1", 0, "api", connections or api_limits(), times or TIMES
     )
     try:
-        yield Echo(api, engine, keys, listener, key)
+        yield Echo(api, engine, keys, listener, key, observed)
     finally:
         await api.drain(0)
         await listener.close()
@@ -177,8 +199,3 @@ def request_head(echo: Echo, length: int) -> bytes:
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n"
         f"Content-Length: {length}\r\n\r\n"
     ).encode()
-
-
-def exposition(echo: Echo) -> str:
-    """The metrics as they are scraped."""
-    return echo.api.metrics.exposition().decode()

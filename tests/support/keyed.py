@@ -15,7 +15,6 @@ from cloud_gateway.api import Api, Backend, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.metrics import Metrics
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models
@@ -83,7 +82,7 @@ async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator
     models = load_models(settings)
     engine = Engine(models.target, models.local, engine_settings(settings))
     keys = KeyRing(state / "keys")
-    api = Api(request_limits(), Metrics())
+    api = Api(request_limits())
     listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
     keyed = Keyed(listener.url, keys, models)
     prefill = models.target.prefill

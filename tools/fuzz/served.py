@@ -25,7 +25,6 @@ from cloud_gateway.api.routes import ROUTES, Route
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import OPTIONS
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.metrics import Metrics
 from cloud_gateway.part import Foundation
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import GatewaySettings, schema
@@ -99,7 +98,7 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
     draft = TableDraft(leaves=4, model=table(VOCABULARY, 100, extreme=True))
     engine = workers.engine = Engine(target, draft, engine_settings(GatewaySettings()), workers)
     engine.start()
-    api = Api(request_limits(max_tokens_limit=TOKENS, client_options=OPTIONS), Metrics())
+    api = Api(request_limits(max_tokens_limit=TOKENS, client_options=OPTIONS))
     model = ServedModel("fuzz", created=0, context=target.context, vocab_size=VOCABULARY, fingerprint="f")
     api.serve(Backend(engine, Characters(), model, grammars()))
     with tempfile.TemporaryDirectory() as folder:

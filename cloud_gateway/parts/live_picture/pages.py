@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from cloud_gateway.api.errors import unavailable
+from cloud_gateway.api.listener import is_local
 from cloud_gateway.api.routes import Route
 from cloud_gateway.api.service import KEY, Api, Text
 from cloud_gateway.api.sse import KEEPALIVE_S, EventStream
@@ -27,7 +28,6 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.engine.exchange import Recording
-from cloud_gateway.metrics import is_local
 from cloud_gateway.part import Running, Serving
 from cloud_gateway.parts.live_picture.view import STATIC, Spelling, View, played
 from edgespec.core.errors import ClientError, KeyStoreError, TraceError

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,21 +213,31 @@ class Rig(Processes):
         made: str = self.gateway_command("keys", "create", "--name", name, "--json", "--offload", *groups)["key"]
         return made
 
+    def _ports(self) -> Mapping[str, int]:
+        """The ports of the gateway that was started before, by their tables; 0 for any free one."""
+        ports = defaultdict[str, int](int)
+        for name, listening in self.ready.items():
+            if isinstance(listening, dict):
+                ports[name] = listening["port"]
+        return ports
+
     def _gateway_config(self) -> dict[str, Any]:
-        ports = self.ready or {"api": {"port": 0}, "link": {"port": 0}, "metrics": {"port": 0}}
+        from cloud_gateway.parts import all_parts  # a worker's machine has the rig, too, for its clocks
+
+        ports = self._ports()
         config: dict[str, Any] = {
             "target.model": self.target,
             "target.dtype": self.dtype,
             "target.engine": self.engine,
             "target.exact": "yes" if self.dtype == "float32" else "auto",
-            "api.port": ports["api"]["port"],
+            "api.port": ports["api"],
             "api.client_options": CLIENT_OPTIONS,
             "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",
-            "link.port": ports["link"]["port"],
+            "link.port": ports["link"],
             "link.mdns": self.by_mdns,
-            "metrics.port": ports["metrics"]["port"],
             "daemon.state_dir": str(self.folder / "gateway"),
         }
+        config.update((f"{port.table}.port", ports[port.table]) for part in all_parts() for port in part.ports)
         if self.local_draft:
             config["local_draft.model"] = self.local_draft
         return config | dict(self.gateway_options)

@@ -11,7 +11,7 @@ import pytest
 
 from edgespec.shared import logs
 from tests.support.canary import KEY, PROMPT, requests, traces_of
-from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway, exposition, post
+from tests.support.echo import CHAT, Echo, EchoEngine, echo_gateway, post
 from tests.support.until import until
 
 
@@ -48,7 +48,7 @@ async def test_a_bad_request_leaves_no_trace_of_its_content(echo: Echo, out: io.
         code = json.loads(response.rpartition(b"\r\n\r\n")[2])["error"]["code"]
         assert traces_of([KEY, echo.key, PROMPT], out.getvalue()) == [], name
         assert code != "malformed_http" or traces_of([KEY, PROMPT], response.decode()) == [], name
-    assert traces_of([KEY, PROMPT], exposition(echo)) == []
+    assert traces_of([KEY, PROMPT], echo.observed.text) == []
 
 
 async def test_the_log_has_one_line_for_each_completion(echo: Echo, out: io.StringIO) -> None:

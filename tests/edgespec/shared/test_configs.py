@@ -44,10 +44,9 @@ GATEWAY: list[tuple[str, str]] = [
     ("[policy]\nphi = inf", 'must be "learnt" or a number from 0 to 100.'),
     ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),
     ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
-    ("[api]\nport = 7443", "another port than that of [link], [api] and [metrics]"),
+    ("[api]\nport = 7443", "another port than that of [link]"),
     ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
     ('[local_draft]\ncpu = [1]\nmode = "async-local"\n[daemon]\ncpu = [0, 1]', "which has [1] too"),
-    ("[metrics]\nhost = 1", "`metrics.host` is no longer a setting; the figures are served at 127.0.0.1."),
     ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
     ("[link]\nmodns = true", "unknown key `link.modns`; did you mean `mdns`?"),
 ]
@@ -76,7 +75,7 @@ def test_a_default_that_clashes_with_the_file_is_called_a_default() -> None:
 
 
 def test_ports_left_to_the_system_do_not_clash() -> None:
-    settings = parse("link.port = 0\napi.port = 0\nmetrics.port = 0", GATEWAY_SETTINGS, "x")
+    settings = parse("link.port = 0\napi.port = 0", GATEWAY_SETTINGS, "x")
     assert overridden(settings, {"api.host": "::1"}).api.host == "::1"
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cloud_gateway.api.listener import METRICS_LIMITS, listen
+from cloud_gateway.api.listener import listen
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import Times, Usage
-from cloud_gateway.metrics import MAX_REASONS, Metrics, Totals, metrics_app
+from cloud_gateway.part import Operating
+from cloud_gateway.parts.prometheus.figures import LIMITS, MAX_REASONS, Metrics, Totals, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway
 from tools.doubles.limits import TIMES
@@ -24,8 +25,8 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 async def test_requests_are_counted_by_endpoint_and_status_without_their_content(tmp_path: Path) -> None:
-    async with echo_gateway(tmp_path) as echo:
-        metrics = echo.api.metrics
+    metrics = Metrics()
+    async with echo_gateway(tmp_path, observers=[metrics]) as echo:
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as session:
             for body in (CHAT, {**CHAT, "stream": True}, {**CHAT, "n": 0}):
                 async with session.post(f"{echo.base_url}/chat/completions", json=body) as response:
@@ -64,7 +65,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     workers: list[Any] = [FakeWorker(0.02, False), FakeWorker(0.08, True)]
 
     traffic = {"sent": 512, "received": 1024}
-    metrics.registry.register(Totals(engine, lambda: workers, lambda: 5, traffic))
+    metrics.registry.register(Totals(Operating(engine, lambda: workers, lambda: 5, traffic)))
     engine.stats.add(Usage(by_worker={"a": {"frames": 2, "evaluated": 9, "accepted": 3}, "b": {"evaluated": 1}}))
     engine.stats.rounds = 10
     engine.stats.ended.accepted["worker"] = 7
@@ -95,10 +96,10 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
 
 def test_an_answers_mean_round_and_host_time_are_observed() -> None:
     metrics = Metrics()
-    metrics.answer("stop", Usage(rounds=5, prompt_tokens=3, times=Times(decode_s=0.4, host_s=0.001)))
+    metrics.completed("stop", Usage(rounds=5, prompt_tokens=3, times=Times(decode_s=0.4, host_s=0.001)), 0.2)
     assert sample(metrics, "round_seconds_sum") == pytest.approx(0.08)
     assert sample(metrics, "host_seconds_sum") == pytest.approx(0.0002)
-    metrics.answer("cancelled", None)
+    metrics.completed("cancelled", None, None)
     assert sample(metrics, "answers_total", finish="cancelled") == 1
     assert sample(metrics, "round_seconds_count") == 1
 
@@ -115,7 +116,7 @@ def test_a_hostile_worker_cannot_grow_the_metrics_without_bound() -> None:
 async def test_the_listener_serves_metrics_and_nothing_else() -> None:
     metrics = Metrics()
     metrics.rejected("sequence")
-    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics", METRICS_LIMITS, TIMES)
+    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics", LIMITS, TIMES)
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics") as response:
             assert response.status == 200
@@ -128,10 +129,10 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
         async with session.post(f"{listener.url}/metrics") as response:
             assert response.status == 405
     with pytest.raises(AddressError, match=rf"127.0.0.1 port {listener.port} .*in use.*`metrics.port`"):
-        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", METRICS_LIMITS, TIMES)
+        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", LIMITS, TIMES)
     await listener.close()
     await asyncio.sleep(0)
-    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", METRICS_LIMITS, TIMES)
+    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", LIMITS, TIMES)
     await again.close()
 
 
@@ -142,7 +143,7 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
      ("evil.example", 403), ("127.0.0.1.evil.example:9464", 403), ("localhost@evil.example", 403), ("", 403)],
 )  # fmt: skip
 async def test_a_name_that_a_web_page_chose_is_refused(host: str, status: int) -> None:
-    listener = await listen(metrics_app(Metrics()), "127.0.0.1", 0, "metrics", METRICS_LIMITS, TIMES)
+    listener = await listen(metrics_app(Metrics()), "127.0.0.1", 0, "metrics", LIMITS, TIMES)
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics", headers={"Host": host}) as response:
             assert response.status == status

@@ -1,11 +1,10 @@
-"""Prometheus metrics, served on a listener of their own that is bound to loopback ([metrics] in gateway.toml).
+"""The figures, in Prometheus' text format, and the app that serves them on a listener bound to loopback.
 
 No label comes from a client or a worker: metrics contain no prompt, key, model or worker name.
 """
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,27 +24,31 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from cloud_gateway.api.listener import is_local
+from cloud_gateway.api.observer import Observer
 from cloud_gateway.core.requests.request import Usage, added
+from edgespec.core.admission import AdmissionLimits
 
 if TYPE_CHECKING:
-    from cloud_gateway.engine.loop import Engine
-    from cloud_gateway.links.link import WorkerInfo
+    from cloud_gateway.part import Operating
 
 OUTCOMES = ("proposed", "verified", "accepted")
-"""Of a candidate of a source without a draft model."""
+"""Counts of the candidates of a source without a draft model."""
 MAX_REASONS = 32
 """Reasons of refused frames that get their own label; the protocol has fewer."""
 TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 ROUND_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1)
 Scrape = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
+LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
+"""The port has no keys, and one Prometheus needs one connection."""
 
 
 disable_created_metrics()  # they would add a second series to each counter, which nothing reads
 
 
-class Metrics:
-    """The gateway's metrics, in their own registry; always on, since they cost little."""
+class Metrics(Observer):
+    """The gateway's metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -59,17 +62,13 @@ class Metrics:
         self._host = self._histogram("host", "Mean time of an answer's rounds outside the models.", HOST_S)
         self._reasons: set[str] = set()
 
-    def request(self, endpoint: str, status: int) -> None:
-        """One API request was answered; `endpoint` is a path of the route table, or `other`."""
+    def responded(self, endpoint: str, status: int) -> None:
         self._requests.labels(endpoint, str(status)).inc()
 
-    def first_token(self, seconds: float) -> None:
-        """Seconds from a request to the first token of its completion."""
-        self._ttft.observe(seconds)
-
-    def answer(self, finish: str, usage: Usage | None) -> None:
-        """A completion ended; `finish` as in the API, or `cancelled` or `error`."""
+    def completed(self, finish: str, usage: Usage | None, first_token_s: float | None) -> None:
         self._answers.labels(finish).inc()
+        if first_token_s is not None:
+            self._ttft.observe(first_token_s)
         if usage is None:
             return
 
@@ -99,20 +98,17 @@ class Metrics:
 
 @dataclass(eq=False)
 class Totals(Collector):
-    """Reads the engine's totals, the linked workers, the number of those quarantined and the links' bytes at each
-    scrape from its registration."""
+    """Reads the gateway's totals at each scrape from its registration."""
 
-    _engine: Engine
-    _workers: Callable[[], Iterable[WorkerInfo]]
-    _quarantined: Callable[[], int]
-    _traffic: Mapping[str, float]
+    _gateway: Operating
 
     def describe(self) -> Iterable[Metric]:
         return ()  # without it, registering calls `collect`, and the engine may not run yet
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._engine.stats
-        ended = self._engine.stats.ended
+        engine = self._gateway.engine
+        stats = engine.stats
+        ended = stats.ended
         yield _total("rounds", "Verify passes of the target.", stats.rounds)
         yield _total("tokens", "Tokens emitted by the target.", stats.tokens)
         yield _total("target_seconds", "Time in the target model.", stats.target_s)
@@ -132,18 +128,18 @@ class Totals(Collector):
         workers: dict[str, int] = reduce(added, ended.by_worker.values(), {})
         tokens = {what: count for what, count in workers.items() if what != "frames"}
         yield _totals("worker_tokens", "Draft tokens of workers, by what became of them.", "what", tokens)
-        yield _totals("link_bytes", "Bytes of messages on the links with workers.", "way", self._traffic)
-        yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", self._engine.queued)
-        yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", self._engine.active)
+        yield _totals("link_bytes", "Bytes of messages on the links with workers.", "way", self._gateway.traffic)
+        yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", engine.queued)
+        yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", engine.active)
         yield from self._of_workers()
 
     def _of_workers(self) -> Iterator[Metric]:
-        linked = list(self._workers())
+        linked = list(self._gateway.workers())
         count = GaugeMetricFamily("edgespec_workers", "Linked and quarantined workers by state.", labels=["state"])
         paused = sum(worker.paused for worker in linked)
         count.add_metric(["ready"], len(linked) - paused)
         count.add_metric(["paused"], paused)
-        count.add_metric(["quarantined"], self._quarantined())
+        count.add_metric(["quarantined"], self._gateway.quarantined())
         yield count
         rtt = GaugeMetricFamily("edgespec_worker_rtt_seconds", "Round trips to the linked workers.", labels=["stat"])
         times = [worker.rtt_s for worker in linked]
@@ -171,14 +167,6 @@ def _pairs(name: str, text: str, labels: Sequence[str], values: Mapping[str, Map
         for inner, value in counts.items():
             family.add_metric([outer, inner], value)
     return family
-
-
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
-
-
-def is_local(host: str) -> bool:
-    """Whether a header `Host` names this machine itself; a page that was led here by DNS rebinding sends its own."""
-    return re.sub(r":\d*\Z", "", host).lower() in LOOPBACK_HOSTS
 
 
 def metrics_app(metrics: Metrics) -> web.Application:

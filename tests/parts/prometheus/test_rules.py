@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from cloud_gateway.core.requests.accounting import Stats
-from cloud_gateway.metrics import Metrics, Totals
+from cloud_gateway.part import Operating
+from cloud_gateway.parts.prometheus.figures import Metrics, Totals
 from tests.support.programs import require
 
-FOLDER = Path(__file__).parents[2] / "integrations" / "prometheus"
+FOLDER = Path(__file__).parents[3] / "integrations" / "prometheus"
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
 
 
@@ -24,7 +25,7 @@ def exported() -> set[str]:
     metrics = Metrics()
     engine = SimpleNamespace(stats=Stats(), queued=0, active=0)
     workers: list[Any] = [SimpleNamespace(rtt_s=0.02, paused=False)]
-    metrics.registry.register(Totals(engine, lambda: workers, lambda: 0, {"sent": 1}))
+    metrics.registry.register(Totals(Operating(engine, lambda: workers, lambda: 0, {"sent": 1})))
     return set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
 
 
