@@ -1,4 +1,4 @@
-"""`python -m tools.results [OUT ...]`: pages of docs/results and README.md's table, made from docs/results/*.json.
+"""`python -m tools.results [OUT ...]`: pages of docs/results, made from docs/results/*.json.
 
 Each OUT is a file that `python -m edgespec_lab.places` or `python -m tools.bench map` wrote with `--json`. It is copied
 to docs/results with commit and machine, its single runs into NAME.runs.jsonl beside it. The pages are written again.
@@ -26,8 +26,6 @@ from tools.bench.map import report as map_report
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results"
-SUMMARY_PAGE = "README.md"
-BLOCK = re.compile(r"(<!-- results: summary -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 MADE = "Made by `python -m tools.results` of these files. Policies may have changed since a file's commit."
 LEGEND = """Times are milliseconds per token while decoding, the first pass included; ratios are medians over prompts of
 the ratio on the same prompt, in brackets the interval of the median. "Draft passes": at the gateway, over
@@ -36,10 +34,6 @@ decoding and k = 2. Workers ran with `daemon.priority = "normal"` and `owner.mod
 defaults. `adaptive` also uses `lookup`. "No worker" is the same gateway with the same policy, alone, if a table has
 it. `limited` is `balanced` with `policy.phi = 2` (`--phi`, in git at 76a84839), which ends its trust in a worker after
 an unsure token."""
-SUMMARY_MS = (20.0, 80.0)
-"""Round trips in README."""
-RIGHT = {"quantised": "95 %", "requantised": "71 to 78 %", "dropped": "60 to 70 %"}
-"""How often each draft of the demo is right."""
 Figures = Mapping[str, Any]
 
 
@@ -89,25 +83,6 @@ def places(every: Sequence[Figures]) -> str:
     for group in _by_target(every):
         parts += [_conditions(group), "\n".join(local_table(group)), "\n".join(_rows(group))]
     return "\n\n".join(parts)
-
-
-def summary(every: Sequence[Figures]) -> str:
-    """A row for each draft and round trip of the deep target, preference `balanced`; of two, that of more prompts."""
-    head = ("draft", "right", "round trip", "time ÷ k = 2 (interval)", "÷ best k", "÷ no worker", "draft passes")
-    found = dict[tuple[str, float], str]()
-    for figures in sorted(every, key=lambda one: int(one["prompts"])):
-        draft = figures["setting"]["draft"]
-        for row in figures["rows"]:
-            if figures["setting"]["target"] == "deep" and row["prefer"] == "balanced" and row["rtt_ms"] in SUMMARY_MS:
-                decoding = row["decoding"]
-                alone = ratio(decoding, "control") if "control" in decoding else "not measured"
-                cells = (
-                    ratio(decoding, "k2"), f"{decoding['best']['median']:.2f}", alone, f"{row['passes_to_k2']:.2f}",
-                )  # fmt: skip
-                shown = (draft, RIGHT.get(draft, ""), f"{row['rtt_ms']:g} ms", *cells)
-                found[draft, row["rtt_ms"]] = line(shown)
-
-    return "\n".join([*markdown(head, []), *(found[key] for key in sorted(found))])
 
 
 def _by_target(every: Sequence[Figures]) -> list[list[Figures]]:
@@ -175,19 +150,11 @@ def page(shown: Page, every: Sequence[Figures]) -> str:
     return f"# {shown.title}\n\n{MADE}\n\n```\n{shown.command}\n```\n\n{made}\n\n{shown.write(every)}\n"
 
 
-def written(text: str, figures: Sequence[Figures]) -> str:
-    """README.md with its table written from all results of kind `places`."""
-    return BLOCK.sub(lambda found: f"{found[1]}\n{summary(figures)}\n\n{found[3]}", text)
-
-
 def pages(results: Mapping[str, Sequence[Figures]]) -> dict[str, str]:
     """Text of every page that has results, by path from the root."""
-    made = {
+    return {
         f"docs/results/{name}.md": page(one, results[one.kind]) for name, one in PAGES.items() if one.kind in results
     }
-    if "places" in results:
-        made[SUMMARY_PAGE] = written((ROOT / SUMMARY_PAGE).read_text(), results["places"])
-    return made
 
 
 def read(folder: Path) -> dict[str, list[Figures]]:

@@ -24,14 +24,6 @@ def only_20ms() -> dict[str, Any]:
     return found | {"setting": found["setting"] | {"rtt_ms": [20.0]}, "rows": rows, "prompts": 99}
 
 
-def test_the_table_of_the_readme_takes_the_row_of_more_prompts() -> None:
-    many = only_20ms()
-    few = only_20ms() | {"prompts": 2}
-    few["rows"] = [row | {"passes_to_k2": 0.77} for row in few["rows"]]
-    assert results.summary([many, few]) == results.summary([few, many]) == results.summary([many])
-    assert results.summary([few]) != results.summary([many])
-
-
 def test_the_pages_show_what_docs_results_holds(capsys: pytest.CaptureFixture[str]) -> None:
     assert results.main(["--check"]) == 0, capsys.readouterr().out
 

@@ -1,0 +1,1 @@
+"""What draws the live picture for documents."""
