@@ -73,7 +73,6 @@ INNER = {
     "edgespec/core/protocol": ("protocol", "errors", "numbers", "eviction"),
     "edgespec/core/sampling": ("sampling", "protocol", "errors", "numbers", "eviction"),
     "edgespec/core/pairing": ("pairing", "protocol", "errors", "numbers", "eviction"),
-    "edgespec/core/peers": ("peers", "protocol", "errors", "numbers", "eviction"),
     "edgespec/core/drafting": ("drafting", "sampling", "protocol", "errors", "numbers", "eviction"),
 }
 """The order of the subjects in edgespec/core."""

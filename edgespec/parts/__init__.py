@@ -5,7 +5,7 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor, known_answers, owner_signs
+from edgespec.parts import doctor, known_answers, owner_signs, peer_relay
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
@@ -13,6 +13,7 @@ PARTS: tuple[WorkerPart, ...] = (
     doctor.PART,
     known_answers.PART,
     owner_signs.PART,
+    peer_relay.PART,
 )
 
 

@@ -5,9 +5,8 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 Public, by module:
 
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
-- `address`: `Address`, `DEFAULT_PEER_PORT`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `PAIR_PATH`,
-  `parse_address`, `PEER_PATH`, `PEER_PROTOCOL`, `Relayed`, `REQUESTS`, `requests_of`,
-  `stored_address`
+- `address`: `Address`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `not_counted`, `PAIR_PATH`,
+  `parse_address`, `REQUESTS`, `requests_of`, `stored_address`, `Tunnelled`
 - `advertise`: `Advertiser`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`
@@ -25,9 +24,8 @@ Public, by module:
 - `logs`: all
 - `mdns`: all
 - `models`: all
-- `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `PairedPeer`, `PairedPeers`, `shown_as`, `StoredName`,
-  `UnixTime`
-- `pairing_listener`: `PairingListener`
+- `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `shown_as`, `StoredName`, `UnixTime`
+- `pairing_listener`: `Invitation`, `PairingListener`
 - `part`: `brought`, `composed`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`
 - `procstat`: all
 - `sdnotify`: all

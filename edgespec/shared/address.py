@@ -12,16 +12,11 @@ from edgespec.core.errors import AddressError
 
 DEFAULT_PORT = 7443
 """Default of `link.port`, on which a gateway listens for workers."""
-DEFAULT_PEER_PORT = 7444
-"""Default of `peers.port`, on which a daemon listens for its peers."""
 FEATURES = "edgespec-features"
 REQUESTS = "requests="
 """A header of a worker's upgrade to WebSocket, and its value: the number of requests that it takes at once."""
 LINK_PATH = "/link"
 PAIR_PATH = "/pair"
-PEER_PATH = "/peer"
-PEER_PROTOCOL = "edgespec-peer/2"
-"""Name in TLS's ALPN (RFC 7301) by which daemons speak to their peers; version 1 used a WebSocket at `PEER_PATH`."""
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
@@ -59,19 +54,24 @@ class Address:
         return f"wss://{Address(self.host.split('%')[0], self.port)}{path}"
 
 
-@dataclass(frozen=True, slots=True)
-class Relayed(Address):
-    """The gateway behind a peer: a connection to it begins with a tunnel. `host` and `port` are the relay's."""
+def not_counted() -> None:
+    """Nothing counts the failures of a way."""
 
-    peer: str = ""
-    """The relay's name."""
-    key: bytes = b""
-    """The relay's Ed25519 key."""
+
+@dataclass(frozen=True, slots=True)
+class Tunnelled(Address):
+    """The gateway behind another machine: a connection to it begins with a tunnel. `host` and `port` are its."""
+
+    machine: str = ""
+    """The name of that machine."""
     connect: Callable[[], Awaitable[socket.socket]] = field(compare=False, kw_only=True)
-    """A stream socket whose other end is the gateway. Raises OSError, RemoteProtocolError, PeerUnavailable."""
+    """A stream socket whose other end is the gateway. Raises OSError, RemoteProtocolError; AddressError if the machine
+    leads to no gateway."""
+    failed: Callable[[], None] = field(default=not_counted, compare=False, kw_only=True)
+    """Called when the gateway was not reached this way, and when a link over it has ended."""
 
     def __str__(self) -> str:
-        return f"{Address(self.host, self.port)} (relay {self.peer})"
+        return f"{Address(self.host, self.port)} (relay {self.machine})"
 
     @property
     def near(self) -> bool:

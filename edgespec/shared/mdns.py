@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ifaddr
 
-from edgespec.shared.address import LINK_PATH, PEER_PATH
+from edgespec.shared.address import LINK_PATH
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 TXT_VERSION = "1"
@@ -48,7 +48,6 @@ class Kind:
 
 
 GATEWAY = Kind("_edgespec._tcp.local.", LINK_PATH, "edgespec", "edgespec pair")
-PEER = Kind("_edgespec-peer._tcp.local.", PEER_PATH, "edgespec-peer", "edgespec peers pair")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The machines paired with this one: a store for any kind of them, and a worker's gateways and peers.
+"""The machines paired with this one: a store for any kind of them, and a worker's gateways.
 
 Dates are Unix seconds of this machine's wall clock. A gateway's workers are in cloud_gateway/links/paired.py.
 """
@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from edgespec.core.errors import KeyStoreError, PairingError
 from edgespec.core.protocol.handshake import MAX_ROTATIONS, Pin
 from edgespec.core.protocol.messages import Bytes32, Version
-from edgespec.core.protocol.names import MAX_NAME, free_name, key_id
+from edgespec.core.protocol.names import MAX_NAME, key_id
 from edgespec.shared.files import RecordFile, check_folder
 
 DAY_S = 86400
@@ -173,17 +173,6 @@ class PairedGateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return Pin(self.key, self.spki, float(self.linked_at or self.paired_at))
 
 
-class PairedPeer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Another daemon that this one is paired with. Its TLS key is not pinned: it signs it in each handshake."""
-
-    key: Bytes32
-    name: StoredName
-    address: Annotated[str, Meta(max_length=300)]
-    """Its address at pairing, or the last at which it was reached: a hint; empty if this machine listened."""
-    min_version: Version
-    paired_at: UnixTime
-
-
 class PairedGateways(PairedMachines[PairedGateway]):
     FILE = "gateways.json"
     RECORD = PairedGateway
@@ -216,24 +205,3 @@ class PairedGateways(PairedMachines[PairedGateway]):
         else:
             formerly = ()
         return self.rekey(old, pin.gateway_key, spki=pin.spki_hash, linked_at=int(time.time()), formerly=formerly)
-
-
-class PairedPeers(PairedMachines[PairedPeer]):
-    FILE = "peers.json"
-    RECORD = PairedPeer
-
-    def add(self, key: bytes, spki: bytes, name: str, address: str, min_version: int) -> PairedPeer:
-        """Stores a newly paired peer under a unique name; replaces the former record of its key."""
-
-        def make(former: PairedPeer | None, others: list[PairedPeer]) -> PairedPeer:
-            unique = free_name(name, [one.name for one in others])
-            where = address or (former.address if former is not None else "")
-            return PairedPeer(key, unique, where, min_version, int(time.time()))
-
-        return self._put(key, make)
-
-    def moved(self, key: bytes, address: str) -> None:
-        """Stores the address at which a paired peer was reached, if it changed."""
-        known = self.get(key)
-        if known is not None and known.address != address:
-            self.update(key, address=address)

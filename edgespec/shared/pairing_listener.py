@@ -1,6 +1,6 @@
 """The end of pairing that shows the code: the window that a person opens, and the machines that come to `/pair`.
 
-A gateway pairs workers with it, and a daemon its peers.
+A gateway pairs workers with it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import GatewayExchange, Party, Purpose, State
+from edgespec.core.pairing.exchange import LINK, GatewayExchange, Party, State
 from edgespec.core.pairing.groups import parse_groups
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
@@ -39,11 +40,20 @@ log = logging.getLogger("edgespec.shared.pairing_listener")
 FIRST_MESSAGE_S = 5.0
 """Time for the first message, which a worker sends at once; the port drops silent connections for newer ones before."""
 
-COMMANDS: dict[Purpose, tuple[str, str]] = {
-    "link": ("cloud-gateway pair", "worker"),
-    "peer": ("edgespec peers invite", "peer"),
-}
-"""The command that opens the window, and who comes to it."""
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A kind of pairing window, by who comes to it."""
+
+    command: str = "cloud-gateway pair"
+    """The command that opens it."""
+    guest: str = "worker"
+    """The kind of machine that comes to it, for texts."""
+    purpose: str = LINK
+    """That of `Party`."""
+
+
+WORKERS = Invitation()
 
 
 class Named(Protocol):
@@ -60,10 +70,12 @@ Store = Callable[[bytes, str, int, tuple[str, ...] | None], Named]
 class PairingListener:
     """Pairs one machine each time that a person opens the window. Everything runs on the event loop."""
 
-    def __init__(self, key: SigningKey, name: str, spki_hash: bytes, store: Store, purpose: Purpose = "link") -> None:
+    def __init__(
+        self, key: SigningKey, name: str, spki_hash: bytes, store: Store, invitation: Invitation = WORKERS
+    ) -> None:
         """`spki_hash`: of the TLS key that this machine serves with; `store`: for who is paired."""
-        self._command, self._who = COMMANDS[purpose]
-        self._window = PairingWindow(Party(key, name, purpose=purpose), spki_hash, os.urandom)
+        self._invitation = invitation
+        self._window = PairingWindow(Party(key, name, purpose=invitation.purpose), spki_hash, os.urandom)
         self._store = store
         self._operator: asyncio.Queue[Event] | None = None
         self._groups: tuple[str, ...] | None = None
@@ -204,9 +216,9 @@ class PairingListener:
                 raise PairingError(self._why_closed(reason))
 
     def _why_closed(self, reason: Reason | None) -> str:
-        again = f"run `{self._command}` again for a new code"
+        again = f"run `{self._invitation.command}` again for a new code"
         if reason is Reason.EXPIRED:
-            return f"No {self._who} was paired within {WINDOW_S:.0f} s; {again}."
+            return f"No {self._invitation.guest} was paired within {WINDOW_S:.0f} s; {again}."
         if reason is Reason.BURNT:
             return (
                 f"{MAX_FAILURES} attempts failed, so pairing was stopped; if they were not yours, somebody is trying "

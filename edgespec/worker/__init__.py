@@ -2,13 +2,15 @@
 
 Public, by module:
 
+- `commands`: all
 - `config`: all
 - `dial`: `GatewayAddresses`
 - `discovery`: `Browser`
 - `link`: `Handler`, `Link`, `keep_linked`
 - `models`: `identity`, `load_drafter`, `load_translation`
-- `pair`: `pair`, `pair_through_peers`
-- `part`: `always`, `MAY_DRAFT`, `Permission`, `Presence`, `WorkerPart`, `WorkerVerb`
+- `pair`: `pair`
+- `part`: `always`, `MAY_DRAFT`, `PairingOption`, `Permission`, `Presence`, `RunningPart`, `WorkerPart`,
+  `WorkerProcess`, `WorkerVerb`
 - `report`: all
 - `service`: `paired_gateway`
 - `start`: all

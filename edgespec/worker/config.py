@@ -9,44 +9,21 @@ from typing import ClassVar, Literal
 
 from edgespec.core.drafting.settings import PREFILL_BATCH, DraftSettings
 from edgespec.shared import settings
-from edgespec.shared.address import DEFAULT_PEER_PORT
 from edgespec.shared.fields import (
     Cores,
     Folder,
     GatewayAddress,
     GpuLayers,
-    Host,
     LogLevel,
     MachineName,
     ModelPath,
     NetworkText,
     OptionalModelPath,
-    Port,
     Threads,
     machine_name,
 )
 from edgespec.shared.part import Part, Settings, composed
 from edgespec.shared.settings import Section
-
-TUNNELS = 8
-"""Peers relayed at once: a relay serves the machines of one room, of which few lack a way of their own."""
-KIB_PER_S = 1024
-"""KiB forwarded each second, for all peers and both directions together: some hundred workers' frames, and little
-beside what a campus network carries."""
-
-
-class PeersSection(Section, frozen=True):
-    listen: bool = False
-    host: Host = "0.0.0.0"  # noqa: S104  peers are on other machines
-    port: Port = DEFAULT_PEER_PORT
-    discover: bool = True
-
-
-class RelaySection(Section, frozen=True):
-    """[relay]: the way to the gateway through another daemon, and for one."""
-
-    use: bool = True
-    offer: bool = False
 
 
 class DraftSection(DraftSettings, frozen=True, kw_only=True):
@@ -76,8 +53,6 @@ REMOVED: Mapping[str, str] = {
     "draft.sequences": "the worker measures at its start how many leaves a step is best with.",
     "draft.prefill_batch": f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.",
     "draft.prefix_cache": "the gateway decides it with `api.prefix_cache`.",
-    "relay.tunnels": f"a relay takes {TUNNELS} peers at once.",
-    "relay.kib_per_s": f"a relay forwards at most {KIB_PER_S} KiB a second.",
 }
 """Keys of earlier versions, each with what holds instead."""
 
@@ -89,8 +64,6 @@ class WorkerSettings(Settings, frozen=True):
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()
-    peers: PeersSection = PeersSection()
-    relay: RelaySection = RelaySection()
 
 
 def worker_name(settings: WorkerSettings) -> str:

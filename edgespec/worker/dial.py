@@ -18,12 +18,11 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from edgespec.core.errors import KeyStoreError
 from edgespec.core.protocol.names import key_id
-from edgespec.shared.address import Address, Relayed, stored_address
+from edgespec.shared.address import Address, Tunnelled, stored_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.tls import client_context
 from edgespec.shared.wire import FlowLimitedClient
 from edgespec.worker.discovery import Browser
-from edgespec.worker.peers.optional import Peers
 
 STAGGER_S = 0.25
 """Between the starts of two attempts (RFC 8305, section 8, recommends 250 ms)."""
@@ -130,8 +129,8 @@ async def dialled(
 
 
 async def _route(address: Address) -> dict[str, Any]:
-    """Where TLS begins: in a tunnel through a peer, at an address of this network, or where a proxy may be used."""
-    if isinstance(address, Relayed):
+    """Where TLS begins: in a tunnel, at an address of this network, or where a proxy may be used."""
+    if isinstance(address, Tunnelled):
         return {"sock": await address.connect()}
     if address.near:
         return {"host": address.host, "port": address.port}
@@ -140,8 +139,15 @@ async def _route(address: Address) -> dict[str, Any]:
 
 log = logging.getLogger("edgespec.worker.dial")
 
-RELAYED = 2
-"""Places for ways through peers in a round of `MAX_ADDRESSES`: two, so that one relay that is gone delays nothing."""
+TUNNELLED = 2
+"""Places for ways through other machines in a round of `MAX_ADDRESSES`: with two, one that is gone delays nothing."""
+Ways = Callable[[], Awaitable[Sequence[Tunnelled]]]
+"""The present ways to the gateway through other machines, best first. Raises KeyStoreError."""
+
+
+async def no_ways() -> Sequence[Tunnelled]:
+    """A worker that reaches its gateway directly only."""
+    return ()
 
 
 class GatewayAddresses:
@@ -153,10 +159,10 @@ class GatewayAddresses:
         key: bytes,
         configured: str,
         browser: Browser | None,
-        through_peers: Peers | None = None,
+        ways: Ways = no_ways,
     ) -> None:
         """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
-        self._ways = through_peers
+        self._ways = ways
         self.key = key
         self._gateways = gateways
         self._configured = configured
@@ -166,7 +172,7 @@ class GatewayAddresses:
 
     async def now(self) -> Sequence[Address]:
         """The current addresses: those from mDNS after the known ones, since anybody on the network can announce any
-        address, and ways through peers last, in places of a round that are theirs.
+        address, and ways through other machines last, in places of a round that are theirs.
         """
         known = [self._last_good(), self._configured]
         if self._browser is not None:
@@ -174,34 +180,30 @@ class GatewayAddresses:
         else:
             found = []
         announced = [address for one in found for address in one.addresses]
-        ways = await self._through_peers()
+        ways = await self._through_others()
         direct = list(dict.fromkeys([*filter(None, map(stored_address, known)), *announced]))
-        return [*direct[: MAX_ADDRESSES - min(len(ways), RELAYED)], *ways, *direct[MAX_ADDRESSES:]]
+        return [*direct[: MAX_ADDRESSES - min(len(ways), TUNNELLED)], *ways, *direct[MAX_ADDRESSES:]]
 
-    async def _through_peers(self) -> list[Relayed]:
+    async def _through_others(self) -> Sequence[Tunnelled]:
         try:
-            if self._ways is not None:
-                return list(await self._ways.now())
-            return []
-        except KeyStoreError as error:  # the worker runs on without relays until the list of peers is readable
+            return await self._ways()
+        except KeyStoreError as error:  # the worker runs on without them until the list of machines is readable
             log.warning("%s", error)
-            return []
+            return ()
 
     def failed(self, address: Address) -> None:
-        """Records that the gateway was not reached there, or that a link through a peer has ended."""
-        if isinstance(address, Relayed):
-            if self._ways is not None:
-                self._ways.failed(address)
-            return
-        if self._browser is not None:
+        """Records that the gateway was not reached there, or that a link through another machine has ended."""
+        if isinstance(address, Tunnelled):
+            address.failed()
+        elif self._browser is not None:
             self._browser.failed(address)
 
     def reached(self, address: Address) -> None:
         """Records that the gateway is linked there now: from now on this address is tried first.
 
-        A way through a peer is not stored: a direct one is always tried before.
+        A way through another machine is not stored: a direct one is always tried before.
         """
-        where = "" if isinstance(address, Relayed) else str(address)
+        where = "" if isinstance(address, Tunnelled) else str(address)
         asyncio.get_running_loop().run_in_executor(None, self._remember, where)  # it may wait for a lock or the disk
 
     def _remember(self, address: str) -> None:

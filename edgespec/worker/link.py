@@ -33,7 +33,7 @@ from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Piece, Ref
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import FEATURES, LINK_PATH, REQUESTS, Address, Relayed
+from edgespec.shared.address import FEATURES, LINK_PATH, REQUESTS, Address, Tunnelled
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, PinnedClient, Wire
@@ -48,11 +48,11 @@ LOW_BYTES = 2048
 _LOOK_EVERY_S = 0.003
 UNTRIED_S = 1.0
 """Maximum wait before a round with addresses that were never dialled: they have caused no load yet."""
-RELAYED_SETTLED_S = 5.0
-"""In place of `SETTLED_S` for a link through a peer: peers come and go with their owners, and another one is to be
-taken at once."""
+TUNNELLED_SETTLED_S = 5.0
+"""In place of `SETTLED_S` for a link through another machine: such machines come and go with their owners, and another
+one is to be taken at once."""
 LOST = ("connection lost", "silent")
-"""Ends of a link as of a gateway, or its machine, that was ended; through a peer, it may be the peer that was."""
+"""Ends of a link as of a gateway, or its machine, that was ended; through another machine, it may be that one."""
 
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
 """The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
@@ -173,7 +173,7 @@ class _Attempt:
                 return await self._drive(Wire(ws, session, self._take))
         except RemoteProtocolError as error:
             return f"{error} ({error.reason})"
-        except AddressError as error:  # the peer that should lead there does not
+        except AddressError as error:  # the machine that should lead there does not
             return str(error)
         except TimeoutError:
             return "no answer"
@@ -206,7 +206,7 @@ class _Attempt:
                 self.restart_s = restart_s(closed.code, closed.reason)
             else:
                 self.restart_s = None
-            if why == "bye: stopping" or (why in LOST and not isinstance(self.address, Relayed)):
+            if why == "bye: stopping" or (why in LOST and not isinstance(self.address, Tunnelled)):
                 self.restart_s = self.restart_s or RESTART_S[0]
 
     def _take(self, event: Event) -> None:
@@ -247,12 +247,12 @@ async def keep_linked(
     """Keeps one link to the gateway until it is cancelled; then it sends `Bye`.
 
     Each round dials the first `MAX_ADDRESSES` addresses, 250 ms apart, and continues with the first that has the pinned
-    TLS key; `failed` is called for those where the gateway was not, and for a way through a peer whenever a link over
-    it ends; `noticed` is called with what the gateway has against this worker if it may be linked again later.
-    `clock` (seconds, monotonic) measures how long a link lasted. A gateway that has rotated its identity is followed:
-    `Handler.on_up` then gets a link with another pin than the given one, for the caller to store. Raises final errors:
-    PairingError (revoked, expired), TokenizerMismatch, RemoteProtocolError (`version`), and whatever `addresses`
-    raises.
+    TLS key; `failed` is called for those where the gateway was not, and for a way through another machine whenever a
+    link over it ends; `noticed` is called with what the gateway has against this worker if it may be linked again
+    later. `clock` (seconds, monotonic) measures how long a link lasted. A gateway that has rotated its identity is
+    followed: `Handler.on_up` then gets a link with another pin than the given one, for the caller to store. Raises
+    final errors: PairingError (revoked, expired), TokenizerMismatch, RemoteProtocolError (`version`), and whatever
+    `addresses` raises.
     """
     redial = Redial(rng.uniform)
     clock = clock or asyncio.get_running_loop().time
@@ -265,17 +265,17 @@ async def keep_linked(
         attempts = [_Attempt(address, race, handler, clock) for address in found[:MAX_ADDRESSES]]
         await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
         for attempt in attempts:
-            is_relayed = isinstance(attempt.address, Relayed)
+            is_tunnelled = isinstance(attempt.address, Tunnelled)
             if attempt.notice is not None:
                 noticed(attempt.notice)
             if attempt.link is not None:
                 pin = replace(attempt.link.pin, proven_at=time.time())
-                redial.ended(attempt.linked_s, RELAYED_SETTLED_S if is_relayed else SETTLED_S)
+                redial.ended(attempt.linked_s, TUNNELLED_SETTLED_S if is_tunnelled else SETTLED_S)
                 if attempt.restart_s is not None:
                     redial.restarts(clock(), attempt.linked_s, attempt.restart_s)
                 if attempt.notice is not None and attempt.notice.reason == "superseded":
                     redial.contested()
-            if attempt.why and (attempt.link is None or is_relayed):
+            if attempt.why and (attempt.link is None or is_tunnelled):
                 failed(attempt.address)
         tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
         if set(found) - tried:

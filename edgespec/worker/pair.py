@@ -1,4 +1,4 @@
-"""The calling end of pairing: find the gateway (or peer) that shows the code, prove the code, store it.
+"""The calling end of pairing: find the gateway (or another machine) that shows the code, prove the code, store it.
 
 Addresses are only hints, and mDNS is untrusted. A gateway that does not fit the code's last digits is skipped before
 anything is sent to it; SPAKE2 (edgespec/core/pairing/exchange.py) authenticates the one that does.
@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
-from edgespec.core.errors import EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import Party, Peer, State, WorkerExchange
+from edgespec.core.errors import AddressError, EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
+from edgespec.core.pairing.exchange import LINK, Party, Peer, State, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
     Code,
@@ -30,14 +30,10 @@ from edgespec.core.pairing.messages import (
     decode_pairing,
 )
 from edgespec.core.protocol.messages import encode
-from edgespec.core.protocol.peer_handshake import PeerUnavailable
-from edgespec.shared.address import DEFAULT_PEER_PORT, PAIR_PATH, Address, Relayed, parse_address
-from edgespec.shared.keystore import KeyStore
-from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
+from edgespec.shared.address import PAIR_PATH, Address, Tunnelled
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
 from edgespec.worker.discovery import Browser
-from edgespec.worker.peers.tunnel import Caller
 
 _quiet = logging.getLogger("edgespec.worker.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
@@ -63,7 +59,7 @@ Store = Callable[[bytes, bytes, str, str, int], Record]
 async def pair(
     code: Code, me: Party, store: Store[Record], addresses: Sequence[Address] = (), browser: Browser | None = None
 ) -> Record:
-    """Pairs with the gateway (or peer) that shows the code, at one of `addresses` or where `browser` finds it.
+    """Pairs with the gateway (or other machine) that shows the code, at one of `addresses` or where `browser` finds it.
 
     Raises NoGatewayError (nothing there, or something else), PairingError (another gateway; wrong, expired or burnt
     code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
@@ -99,7 +95,7 @@ class Pairing(Generic[Record]):
     """One code, and the results at all addresses."""
 
     def __init__(self, code: Code, me: Party, store: Store[Record]) -> None:
-        self._who = "gateway" if me.purpose == "link" else "peer"
+        self._who = "gateway" if me.purpose == LINK else me.purpose
         self._code = code
         self._me = me
         self._store = store
@@ -202,7 +198,7 @@ class Pairing(Generic[Record]):
         except EdgespecError as error:
             self._tried[address] = error
         else:
-            where = "" if isinstance(address, Relayed) else str(address)
+            where = "" if isinstance(address, Tunnelled) else str(address)
             self._paired = self._store(peer.key, spki, peer.name, where, peer.version)
             race.settle(asyncio.current_task())
 
@@ -223,7 +219,7 @@ class Pairing(Generic[Record]):
             ) from None
         except RemoteProtocolError as error:  # before the first message: a flood, or no certificate that can be read
             raise NoGatewayError(f"What answers at {address} is not an edgespec {self._who}: {error}.") from None
-        except PeerUnavailable as error:
+        except AddressError as error:  # of the machine that should lead there
             raise NoGatewayError(str(error)) from None
         except (OSError, EOFError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error or "hung up"
@@ -278,31 +274,3 @@ def _decode(data: bytes | str) -> PairingMessage:
     if isinstance(data, str):
         raise RemoteProtocolError("malformed", "the gateway sent what this version does not understand")
     return decode_pairing(data)
-
-
-async def pair_through_peers(store: KeyStore, name: str, code: Code) -> PairedGateway:
-    """Pairs with the gateway that shows the code, through a peer that is linked to it: TLS goes through the relay, so
-    that the peer learns neither code nor keys.
-
-    Raises NoGatewayError (no peer is linked to a gateway), PairingError, KeyStoreError.
-    """
-    caller = Caller(store.identity())
-    ways: list[Address] = []
-    silent = ["No peer is paired; pair with one first, `edgespec peers pair`."]
-    try:
-        for peer in PairedPeers(store.folder).all():
-            address = parse_address(peer.address, DEFAULT_PEER_PORT) if peer.address else None
-            if address is None:
-                continue
-            try:
-                said, _ = await caller.presence(peer, address)
-            except EdgespecError as error:
-                silent.append(str(error))
-                continue
-            silent.append(f"The peer {peer.name} is linked to {len(said.gateways)} gateways.")
-            ways += [caller.way(peer, address, gateway) for gateway in said.gateways]
-        if not ways:
-            raise NoGatewayError(" ".join(silent[1:] or silent))
-        return await pair(code, Party(store.identity(), name), PairedGateways(store.folder).add, ways)
-    finally:
-        await caller.close()

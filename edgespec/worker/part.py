@@ -6,12 +6,21 @@ list. The worker's other files get what they need of it, and name no part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgespec.shared.command import ConfiguredVerb
 from edgespec.shared.part import Lines, Part, Settings, no_lines
+
+if TYPE_CHECKING:  # commands import this file, and start without WebSockets and keys
+    from edgespec.core.pairing.messages import Code
+    from edgespec.shared.address import Address, Tunnelled
+    from edgespec.shared.control import Handler
+    from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.paired import PairedGateway
+    from edgespec.worker.config import WorkerSettings
 
 
 class WorkerVerb(ConfiguredVerb):
@@ -30,7 +39,7 @@ class Permission:
     because: str = ""
     """Why it may not, for the worker's admin."""
     remedy: str = ""
-    """What the admin can do about it."""
+    """A remedy that the admin has."""
     keeps_model: bool = True
     """Whether the draft model stays in memory."""
 
@@ -46,7 +55,7 @@ class Presence:
 
     @property
     def permission(self) -> Permission:
-        """What holds now. The service reads it on the event loop, at any time."""
+        """The present permission. The service reads it on the event loop, at any time."""
         return MAY_DRAFT
 
     async def run(self) -> None:
@@ -69,11 +78,77 @@ def always(settings: Settings, changed: Callable[[], None]) -> Presence:
     return Presence()
 
 
+@dataclass(frozen=True)
+class WorkerProcess:
+    """The worker as its parts see it, with its model loaded, before it looks for its gateway."""
+
+    settings: WorkerSettings
+    state_dir: Path
+    gateway_key: Callable[[], bytes]
+    """The Ed25519 key that the gateway of this worker has at present; the gateway may rotate it."""
+    linked_at: Callable[[], Address | None]
+    """The address of the link; None while there is none."""
+
+
+class RunningPart:
+    """A part in one worker process, on the event loop. Each method does nothing until a part overrides it."""
+
+    async def start(self) -> None:
+        """Called once, before the worker looks for its gateway. Raises AddressError, KeyStoreError."""
+
+    async def ways(self) -> Sequence[Tunnelled]:
+        """The present ways to the gateway through other machines, best first. Called before each round of dialling.
+
+        The worker dials direct addresses before them. Raises KeyStoreError.
+        """
+        return ()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Handlers of the control socket, by name: those of `WorkerPart.handlers`. Called once."""
+        return {}
+
+    async def close(self) -> None:
+        """The worker stops: its link has ended."""
+
+
+class StartRunning(Protocol):
+    """Makes what a part runs. The service calls it once, when the model is loaded."""
+
+    def __call__(self, worker: WorkerProcess) -> RunningPart:
+        """Raises KeyStoreError. It imports what is heavy only if the worker needs it."""
+
+
+def nothing_beside(worker: WorkerProcess) -> RunningPart:
+    """A part without anything of its own in the process that drafts."""
+    return RunningPart()
+
+
+class PairThere(Protocol):
+    """Pairs with the gateway that shows a code, at a place that a part finds."""
+
+    def __call__(self, keys: KeyStore, name: str, code: Code) -> Coroutine[Any, Any, PairedGateway]:
+        """`name`: this worker's. Raises NoGatewayError, PairingError, KeyStoreError."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairingOption:
+    """An option of `edgespec pair`, which then neither dials an address nor searches by mDNS."""
+
+    flag: str
+    help: str
+    pair: PairThere
+    """Called by the verb, once, if the option is given."""
+
+
 @dataclass(frozen=True, eq=False)
 class WorkerPart(Part):
     """A part of the worker; each field is empty if the part has nothing of that kind."""
 
     presence: MakePresence = always
+    start: StartRunning = nothing_beside
+    handlers: Sequence[str] = ()
+    """The names of the control socket's handlers that it brings: while the worker starts, each says that it does."""
+    pairing: Sequence[PairingOption] = ()
     report: Callable[[Mapping[str, Any]], Lines] = no_lines
     """The lines of `edgespec status` about the fields that the part adds to a running worker's status.
 

@@ -1,4 +1,4 @@
-"""What `edgespec status` and `edgespec peers` print for people; `--json` prints what these functions are given."""
+"""The text of `edgespec status`; `--json` prints what these functions are given."""
 
 from __future__ import annotations
 
@@ -24,28 +24,6 @@ def pause(answer: Mapping[str, Any]) -> str:
     if answer["paused"]:
         return f"paused: {answer['paused']}"
     return "not paused: it drafts when requests come"
-
-
-def peers(shown: Mapping[str, Any]) -> str:
-    """A block of lines for each peer, and what this daemon relays."""
-    blocks = ["\n".join(f"{name:{NAME}} {value}" for name, value in _peer(peer)) for peer in shown["peers"]]
-    relayed = ", ".join(shown["relaying"])
-    megabytes = f"{shown['forwarded_bytes'] / 1e6:.1f} MB forwarded so far"
-    last = f"{'relaying':{NAME}} {'for ' + relayed if relayed else 'for no peer'}; {megabytes}"
-    return "\n\n".join([*(blocks or ["no peers"]), last])
-
-
-def invitation(event: Mapping[str, Any]) -> str:
-    if "code" in event:
-        return (
-            f"On the other machine, within {event['expires_in_s']:.0f} s:\n    edgespec peers pair {event['code']}\n"
-            "or, where mDNS does not reach it, with this machine's address and peers.port:\n"
-            f"    edgespec peers pair ADDRESS {event['code']}"
-        )
-    if "paired" in event:
-        return f"Paired with the peer {event['paired']['name']} ({event['paired']['id']})."
-
-    return f"An attempt failed: {event['message']} ({event['left']} left)."
 
 
 def show_live(states: Iterable[Mapping[str, Any]], parts: Sequence[WorkerPart] = ()) -> None:
@@ -113,19 +91,3 @@ def _acceptance(status: Mapping[str, Any]) -> str:
     matched = status["tokens_matched"]
     committed = status["tokens_committed"]
     return f"{matched} of {committed} tokens were drafted{f' ({matched / committed:.0%})' if committed else ''}"
-
-
-def _peer(peer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "peer", f"{peer['name']} ({peer['id']}), {peer['trust']}"
-    if "address" in peer:
-        if "interface" in peer:
-            interface = f", by interface {peer['interface']}"
-        else:
-            interface = ""
-        yield "address", f"{peer['address']}{interface}"
-    if "there" in peer:
-        because = f": {peer['because']}" if "because" in peer else ""
-        yield "state", f"{'there' if peer['there'] else 'not reached'}{because}"
-    if "relays" in peer:
-        yield "relays", "for this machine, if asked" if peer["relays"] else "for nobody"
-        yield "drafts for", ", ".join(peer["drafting_for"]) or "no gateway at present"

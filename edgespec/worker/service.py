@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,24 +25,20 @@ from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
-from edgespec.shared.address import Relayed
+from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
-from edgespec.shared.paired import PairedGateway, PairedGateways, PairedPeers
+from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker import models
-from edgespec.worker.config import DraftSection, WorkerSettings, worker_name
+from edgespec.worker.config import DraftSection, WorkerSettings
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, load_translation, translated
 from edgespec.worker.notices import Notices
-from edgespec.worker.part import WorkerPart
-from edgespec.worker.peers.optional import Peers
+from edgespec.worker.part import WorkerPart, WorkerProcess
 from edgespec.worker.presences import Presences
-
-if TYPE_CHECKING:
-    from edgespec.worker.peers.service import PeerService
 
 log = logging.getLogger("edgespec.service")
 
@@ -98,7 +93,8 @@ class Service(Handler):
         self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
-        self._peers = Peers(PairedPeers(store.folder), settings.peers.listen, partial(self._peering, state))
+        process = WorkerProcess(settings, state, self._gateway_key, self._linked_at)
+        self._running = [part.start(process) for part in parts]
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
 
@@ -106,22 +102,20 @@ class Service(Handler):
     def _lowered(self) -> bool:
         return self.settings.daemon.priority == "idle"
 
-    def _peering(self, state: Path) -> PeerService:
-        """Imported when there are peers: most workers have none."""
-        from edgespec.shared.server_keys import ServerKeyStore
-        from edgespec.worker.peers.service import PeerService
+    def _gateway_key(self) -> bytes:
+        return self.gateway.key
 
-        self._gateways.all()  # raises if the key folder is gone: a new one would be made, with another identity
-        store = ServerKeyStore(state)
-        of = self.settings
+    def _linked_at(self) -> Address | None:
+        if self._link is None:
+            return None
+        return self._link.address
 
-        def gateway_key() -> bytes:
-            return self.gateway.key  # it may be rotated
-
-        def linked() -> bool:
-            return self._link is not None and not isinstance(self._link.address, Relayed)
-
-        return PeerService(store, worker_name(of), of.peers, of.relay, gateway_key, of.gateway.address, linked)
+    async def _ways(self) -> Sequence[Tunnelled]:
+        """Those of all parts."""
+        ways: list[Tunnelled] = []
+        for part in self._running:
+            ways += await part.ways()
+        return ways
 
     async def run(self, stop: asyncio.Event) -> None:
         """Drafts until `stop` is set. Raises final errors (revoked, expired, another tokenizer)."""
@@ -134,9 +128,11 @@ class Service(Handler):
             if where.discover:
                 self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
                 await self._browser.start()
-            await self._peers.start()
-            ways = self._peers if self.settings.relay.use else None
-            self._addresses = GatewayAddresses(self._gateways, self.gateway.key, where.address, self._browser, ways)
+            for part in self._running:
+                await part.start()
+            self._addresses = GatewayAddresses(
+                self._gateways, self.gateway.key, where.address, self._browser, self._ways
+            )
             alive = asyncio.ensure_future(sdnotify.keep_alive())
             present = asyncio.ensure_future(self.presences.run())
             link = asyncio.ensure_future(self._keep_linked())
@@ -149,7 +145,8 @@ class Service(Handler):
             await asyncio.gather(link, present, return_exceptions=True)  # lets the link send `Bye`
         finally:
             self.daemon.stop()
-            await self._peers.close()
+            for part in self._running:
+                await part.close()
             if self._browser is not None:
                 await self._browser.close()
             thread.join(5)
@@ -330,16 +327,16 @@ class Service(Handler):
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
     def commands(self) -> dict[str, control.Handler]:
-        return {
-            "status": self._status,
-            "pause": self._pause,
-            "resume": self._resume,
-            "peers": self._peers.show,
-            "invite": self._peers.invite,
-        }
+        """The handlers of the control socket, with those of the parts."""
+        handlers: dict[str, control.Handler] = {"status": self._status, "pause": self._pause, "resume": self._resume}
+        for part in self._running:
+            handlers.update(part.handlers())
+
+        return handlers
 
     async def _status(self) -> dict[str, object]:
         stats = self.daemon.stats
+        at = self._linked_at()
         return {
             "version": __version__,
             "state": "paused" if self.paused_because else "drafting" if self.daemon.open_requests else "ready",
@@ -349,8 +346,8 @@ class Service(Handler):
             "id": key_id(self.identity.key.public),
             "gateway": self.gateway.name,
             "linked": self._link is not None,
-            "address": str(self._link.address) if self._link is not None else None,
-            "through": self._link.address.peer if self._link and isinstance(self._link.address, Relayed) else None,
+            "address": str(at) if at is not None else None,
+            "through": at.machine if isinstance(at, Tunnelled) else None,
             "rtt_ms": round(self.daemon.outlet.rtt_s * 1e3, 1) if self._link is not None else None,
             **self._notices.current(),
             "paused": self.paused_because,

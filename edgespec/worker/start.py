@@ -35,10 +35,16 @@ def make_service(settings: WorkerSettings, starting: Starting, parts: Sequence[W
     return Service(settings, parts=parts, doing=starting)
 
 
-async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make = make_service) -> None:
+async def run(
+    settings: WorkerSettings,
+    input_fd: int | None = None,
+    make: Make = make_service,
+    handlers_of_parts: Sequence[str] = (),
+) -> None:
     """Drafts until SIGTERM, SIGINT or SIGHUP, or until the input ends where one is given; nothing is read from it.
 
-    Raises final errors (revoked, expired, another tokenizer), and what `make` raises, which runs in a thread.
+    `handlers_of_parts`: names of the handlers that the parts of the service will have. Raises final errors (revoked,
+    expired, another tokenizer), and what `make` raises, which runs in a thread.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -54,7 +60,7 @@ async def run(settings: WorkerSettings, input_fd: int | None = None, make: Make 
         loop.add_reader(input_fd, stop.set)
     pin(settings.daemon.cpu)  # here: threads that are started later have what this one has
     path = folders.socket_file("worker", settings.daemon.state_dir)
-    handlers = while_starting(starting)
+    handlers = while_starting(starting, handlers_of_parts)
     handlers["watch"] = partial(watching, handlers)
     commands = control.ControlServer(path, handlers)
     await commands.start()
@@ -77,12 +83,12 @@ async def watching(handlers: Mapping[str, control.Handler]) -> AsyncIterator[Any
         await asyncio.sleep(WATCH_S)
 
 
-def while_starting(starting: Starting) -> dict[str, control.Handler]:
+def while_starting(starting: Starting, handlers_of_parts: Sequence[str] = ()) -> dict[str, control.Handler]:
     async def status() -> object:
         return {"version": __version__, **starting.status()}
 
     async def later(**params: object) -> object:
         raise AddressError(f"The worker is still starting ({starting.status()['doing']}); try again shortly.")
 
-    handlers: dict[str, control.Handler] = dict.fromkeys(("pause", "resume", "peers", "invite"), later)
+    handlers: dict[str, control.Handler] = dict.fromkeys(("pause", "resume", *handlers_of_parts), later)
     return handlers | {"status": status}

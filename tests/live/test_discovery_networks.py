@@ -18,7 +18,7 @@ import pytest
 
 from edgespec.shared import models
 from edgespec_lab.rig import Rig
-from tests.support.campus import ip, within
+from tests.support.namespaces import ip, within
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
 

@@ -28,19 +28,21 @@ TOKENS: Sequence[bytes] = (
 and msgpack."""
 
 
-class Stored(NamedTuple):
-    """A file that a part reads: its name, what reads it, and valid contents."""
-
-    name: str
-    read: Callable[[Path], object]
-    samples: list[bytes]
-
-
 class Codec(NamedTuple):
     """A format whose values can be changed as values."""
 
     load: Callable[[bytes], Any]
     dump: Callable[[Any], bytes]
+
+
+class Stored(NamedTuple):
+    """A file that a part reads: its name, what reads it, valid contents, what it raises for others, and the format."""
+
+    name: str
+    read: Callable[[Path], object]
+    samples: list[bytes]
+    refuses: type[Exception] | tuple[()] = ()
+    codec: Codec | None = None
 
 
 MSGPACK = Codec(msgspec.msgpack.decode, msgspec.msgpack.encode)

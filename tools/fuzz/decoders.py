@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
+from tools import parts
 from tools.fuzz import stored, texts, wire
 from tools.fuzz.decoder import Decoder, mutated, outcome
 
@@ -19,6 +20,8 @@ INPUTS = 100
 def decoders() -> Mapping[str, Decoder]:
     """By name, made once in a process. The first sample of each one is a value, and what it needs is then loaded."""
     found = wire.table() | stored.table() | texts.table()
+    for table in parts.DECODERS:
+        found.update(table)
     for name, decoder in found.items():
         seen = outcome(decoder, decoder.samples[0])
         assert seen.startswith("value "), f"{name}: {seen} for a valid input"

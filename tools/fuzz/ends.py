@@ -1,4 +1,4 @@
-"""Both ends of a link, a pairing and a handshake of peers: their keys, and one of each message."""
+"""Both ends of a link and a pairing: their keys, and one of each message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from edgespec.core.pairing import messages as pairing
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol import peer_handshake as peers
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, WorkerIdentity, rotation
 from edgespec.core.protocol.signing import SigningKey
 
@@ -62,11 +61,4 @@ PAIRING: Sequence[m.Message] = (
     pairing.Confirm(HASH, SIGNATURE),
     pairing.Accepted(HASH),
     pairing.Refused(pairing.Reason.CODE),
-)
-PEERS: Sequence[m.Message] = (
-    peers.PeerHello(m.PROTOCOL, WORKER_KEY.public, NONCE),
-    peers.PeerChallenge(GATEWAY_KEY.public, NONCE, SIGNATURE),
-    peers.Ask("relay", GATEWAY_KEY.public, SIGNATURE),
-    peers.Granted("lab-8", True, [GATEWAY_KEY.public]),
-    peers.PeerRefused("off"),
 )

@@ -29,7 +29,7 @@ from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelE
 from edgespec.core.protocol.handshake import rotation
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from edgespec.shared import hf_vocabulary, settings, vocabfiles
-from edgespec.shared.paired import PairedGateways, PairedPeers
+from edgespec.shared.paired import PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.worker import config as worker_config
 from edgespec_lab.survey.sample import Sample, SurveyFileError
@@ -61,7 +61,6 @@ def table() -> dict[str, Decoder]:
     pems = [(keys.folder / "identity.key").read_bytes(), tls]
     PairedGateways(keys.folder).add(GATEWAY_KEY.public, HASH, "gw", "gw.example:7443", 1)
     PairedWorkers(keys.folder).add(WORKER_KEY.public, "lab-7", 1, ("lab",))
-    PairedPeers(keys.folder).add(WORKER_KEY.public, HASH, "lab-7", "10.0.0.7:7444", 1)
     (keys.folder / API_KEYS).touch(0o600)
     (keys.folder / API_KEYS).write_bytes(msgspec.json.encode({"keys": [_API_KEY]}))
     ring = KeyRing(keys.folder)
@@ -80,7 +79,6 @@ def table() -> dict[str, Decoder]:
         ),
         "gateways.json": _file("gateways.json", _all(PairedGateways), stored("gateways.json"), KeyStoreError, JSON),
         "workers.json": _file("workers.json", _all(PairedWorkers), stored("workers.json"), KeyStoreError, JSON),
-        "peers.json": _file("peers.json", _all(PairedPeers), stored("peers.json"), KeyStoreError, JSON),
         "API keys": _file(API_KEYS, _all(KeyRing), stored(API_KEYS), KeyStoreError, JSON),
         "Authorization": Decoder(
             lambda data: ring.check(data.decode("utf-8", "surrogateescape")), [b"Bearer es-abcdefgh-secret"],

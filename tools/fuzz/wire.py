@@ -1,4 +1,4 @@
-"""Decoders of what other machines send: link, pairing, peers, certificates, announcements."""
+"""Decoders of what other machines send: link, pairing, certificates, announcements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from edgespec.core.errors import AddressError, PairingError, RemoteProtocolError
 from edgespec.core.pairing import messages as pairing
 from edgespec.core.pairing.messages import parse_code
 from edgespec.core.protocol import messages as m
-from edgespec.core.protocol import peer_handshake as peers
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.gateway_session import foreign_version
 from edgespec.core.protocol.handshake import Pin, gateway_rotation
@@ -28,7 +27,7 @@ from edgespec.shared import mdns, tls
 from edgespec.shared.address import parse_address, source_of
 from edgespec.worker.discovery import read_announcement
 from tools.fuzz.decoder import MSGPACK, Decoder
-from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, HASH, PAIRING, PEERS, SPKI, VOCABULARY, WORKER_KEY
+from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, HASH, PAIRING, SPKI, VOCABULARY, WORKER_KEY
 
 TLS_KEY = ec.derive_private_key(7, ec.SECP256R1())
 YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -55,7 +54,6 @@ def table() -> dict[str, Decoder]:
             lambda data: parse_code(data.decode(errors="replace")), [b"4821-copper-lantern-otter-7305"], PairingError,
             cost=4,
         ),
-        "peer message": Decoder(peers.decode_peer, [m.encode(one) for one in PEERS], wrong, MSGPACK),
         "address": Decoder(_address, [b"gw.example:7443", b"wss://[fe80::1%eth0]:1/link", b"10.0.0.7"], AddressError),
         "certificate": Decoder(_shown, certificates, wrong, cost=8),
         "rotations in a certificate": Decoder(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tools.fuzz.decoder import Stored
+from tools.fuzz.decoder import Decoder, Stored
 from tools.lossless.cases import Method
-from tools.parts import audit, predicted_outputs, rejection
+from tools.parts import audit, peer_relay, predicted_outputs, rejection
 
 METHODS: tuple[Method, ...] = (rejection.METHOD,)
 """Methods of verification that parts bring, for `python -m tools.lossless`."""
-STORED: tuple[Mapping[str, Stored], ...] = (audit.STORED,)
+STORED: tuple[Mapping[str, Stored], ...] = (audit.STORED, peer_relay.STORED)
 """Files that parts read, for `python -m tools.fuzz`."""
+DECODERS: tuple[Mapping[str, Decoder], ...] = (peer_relay.DECODERS,)
+"""Decoders of what other machines send to parts, for the same."""
 PARAMETERS: Sequence[bytes] = (predicted_outputs.CHAT,)
 """Chats with parameters that parts serve, for the same."""

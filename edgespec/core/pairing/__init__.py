@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `exchange`: `GatewayExchange`, `Party`, `Peer`, `Purpose`, `State`, `WorkerExchange`
+- `exchange`: `GatewayExchange`, `LINK`, `Party`, `Peer`, `State`, `WorkerExchange`
 - `groups`: `DEFAULT_GROUPS`, `Groups`, `OWN_GROUP`, `parse_groups`
 - `messages`: `Code`, `decode_pairing`, `MAX_PAIRING_BYTES`, `PairingFailed`, `PairingMessage`,
   `parse_code`, `Reason`, `Refused`, `SENTENCES`, `Start`

@@ -49,8 +49,9 @@ from edgespec.core.pairing.messages import (
 from edgespec.core.protocol.messages import PROTOCOL, VERSION, Message
 from edgespec.core.protocol.signing import SigningKey, check_public_key, verify
 
-Purpose = Literal["link", "peer"]
-"""Worker and gateway; or two daemons, of which the caller has the worker's part and the other the gateway's."""
+LINK = "link"
+"""The purpose of a pairing of worker and gateway. Two machines of another kind pair for another purpose: the caller has
+the worker's role then, and the other the gateway's."""
 Entropy = Callable[[int], bytes]
 """Number of bytes -> that many random bytes."""
 
@@ -61,7 +62,7 @@ class Party:
     name: str
     version: int = VERSION
     min_version: int = VERSION
-    purpose: Purpose = "link"
+    purpose: str = LINK
     """The purpose of the pairing. It is in all that is proven, so that a code for one never pairs for the other."""
 
 
@@ -107,7 +108,7 @@ class Exchange:
         self._me = me
         self._spki = spki_hash
         spake = SPAKE2_A if self.SIDE == "worker" else SPAKE2_B
-        prefix = "edgespec " if me.purpose == "link" else "edgespec peer "
+        prefix = f"edgespec {prefix_of(me.purpose)}"
         ends = f"{prefix}worker".encode(), f"{prefix}gateway".encode()
         self._spake = spake(str(code).encode(), *ends, entropy_f=entropy)
         self._sent_spake: bytes = self._spake.start()
@@ -216,6 +217,7 @@ class WorkerExchange(Exchange):
             return self._confirm()
         if isinstance(message, Confirm):
             self._check_confirm(message)
+
             return self._accepted()
 
         assert isinstance(message, Accepted)  # by the table
@@ -265,10 +267,18 @@ class GatewayExchange(Exchange):
         return reply
 
 
-def transcript(start: Start, reply: Reply, spki_hash: bytes, purpose: Purpose = "link") -> bytes:
+def prefix_of(purpose: str) -> str:
+    """Names a purpose in what is proven; a pairing of worker and gateway has no name there."""
+    if purpose == LINK:
+        return ""
+
+    return f"{purpose} "
+
+
+def transcript(start: Start, reply: Reply, spki_hash: bytes, purpose: str = LINK) -> bytes:
     """SHA-256 over both messages before the proofs and `spki_hash`; each part is preceded by its length."""
     parts = (
-        f"{PROTOCOL} {'' if purpose == 'link' else 'peer '}pairing".encode(),
+        f"{PROTOCOL} {prefix_of(purpose)}pairing".encode(),
         start.version.to_bytes(2, "big"),
         reply.version.to_bytes(2, "big"),
         start.nameplate.to_bytes(2, "big"),

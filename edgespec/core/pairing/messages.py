@@ -57,7 +57,7 @@ class Reason(enum.StrEnum):
     ABANDONED = "abandoned"
 
 
-_ASK = "ask for a new code with `cloud-gateway pair` (of a peer: `edgespec peers invite`)"
+_ASK = "ask for a new code with `cloud-gateway pair`, or with the command that showed this one"
 SENTENCES: Mapping[Reason, str] = {
     Reason.WINDOW: f"the gateway is not waiting for a worker; {_ASK}",
     Reason.EXPIRED: f"the code has expired; {_ASK}",

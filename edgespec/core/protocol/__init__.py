@@ -14,13 +14,10 @@ Public, by module:
   `Message`, `Name`, `Open`, `Pause`, `Piece`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`, `Rotation`, `Sampling`,
   `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`, `VERSION`, `Version`, `WorkerBody`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
-- `peer_handshake`: `Ask`, `CallerHandshake`, `decode_peer`, `Granted`, `ListenerHandshake`, `MAX_CHUNK_BYTES`,
-  `MAX_GATEWAYS`, `MAX_PEER_BYTES`, `NO_GATEWAY`, `PeerMessage`, `PeerReason`, `PeerRefused`, `PeerUnavailable`,
-  `Purpose`
 - `ranges`: all
 - `redial`: `Redial`, `restart_reason`, `RESTART_S`, `restart_s`, `SETTLED_S`
 - `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
   `WorkerSession`
-- `signing`: `bucket`, `check_public_key`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
+- `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
 - `tokenizer_file`: `missing_byte`, `packed`, `TokenizerFile`, `unpacked`
 """

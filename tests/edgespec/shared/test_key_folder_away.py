@@ -14,7 +14,7 @@ import pytest
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.errors import AddressError, KeyStoreError
 from edgespec.shared.files import held
-from edgespec.shared.paired import PairedGateways, PairedPeers
+from edgespec.shared.paired import PairedGateways
 from edgespec.worker.service import paired_gateway
 
 A = b"A" * 32
@@ -50,7 +50,7 @@ def test_a_list_that_was_there_and_is_gone_unpairs_nobody(folder: Path, tmp_path
     assert [worker.name for worker in workers.all()] == ["lab-7"]
 
 
-@pytest.mark.parametrize("store", [PairedWorkers, PairedGateways, PairedPeers])
+@pytest.mark.parametrize("store", [PairedWorkers, PairedGateways])
 def test_a_list_that_was_never_there_is_empty_and_makes_no_folder(folder: Path, store: type[PairedWorkers]) -> None:
     listed = store(folder)
     assert listed.all() == [] and listed.get(A) is None

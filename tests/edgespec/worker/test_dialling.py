@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.names import key_id
 from edgespec.shared import mdns
-from edgespec.shared.address import Address
+from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import dial
 from edgespec.worker.dial import GatewayAddresses
@@ -137,6 +139,39 @@ async def test_untried_addresses_do_not_wait_for_the_back_off(tmp_path: Path) ->
         where = GatewayAddresses(paired(tmp_path, Address("127.0.0.1", 9)), KEY, "", found)
         await linked(gateway, where, sleeps)
         assert len(sleeps.waits_s) == 13 and max(sleeps.waits_s) <= 1
+
+
+async def test_a_worker_links_through_another_machine_that_a_part_knows(tmp_path: Path) -> None:
+    """`failed` of that way is called when the link over it has ended, and its address is not stored."""
+    failures = 0
+
+    def failed() -> None:
+        nonlocal failures
+        failures += 1
+
+    async with serving(tmp_path) as gateway:
+
+        async def connect() -> socket.socket:
+            sock = socket.socket()
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, (gateway.address.host, gateway.address.port))
+            return sock
+
+        async def ways() -> Sequence[Tunnelled]:
+            return [Tunnelled("127.0.0.1", 9, "desk-2", connect=connect, failed=failed)]
+
+        gateways = paired(tmp_path, Address("127.0.0.1", 9))
+        where = GatewayAddresses(gateways, KEY, "", None, ways)
+        daemon = Daemon()
+        async with running(gateway, daemon, where=where.now, failed=where.failed, sleep=Sleeps()):
+            await until(lambda: daemon.link, 30)
+            assert daemon.link is not None
+            assert str(daemon.link.address) == "127.0.0.1:9 (relay desk-2)" and failures == 0
+            where.reached(daemon.link.address)
+            daemon.link.end(RemoteProtocolError("unexpected", "to end it"))
+            await until(lambda: failures, 30)
+        stored = gateways.get(KEY)
+        assert stored is not None and stored.address == "127.0.0.1:9"
 
 
 async def test_where_the_gateway_was_reached_is_tried_first_from_then_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `edgespec run` imports: a worker without peers that pairs nobody carries none of the code for them."""
+"""What `edgespec run` imports: a worker that pairs nobody carries none of the code for it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ OURS = (
     "edgespec.core.drafting.translation",
     "edgespec.core.pairing.exchange",
     "edgespec.core.pairing.window",
-    "edgespec.core.protocol.peer_handshake",
     "edgespec_lab",
     "edgespec.shared.acceptor",
     "edgespec.shared.advertise",
     "edgespec.shared.hf_vocabulary",
     "edgespec.shared.pairing_listener",
     "edgespec.worker.pair",
-    "edgespec.worker.peers.tunnel",
-    "edgespec.worker.peers.port",
-    "edgespec.worker.peers.service",
 )
 
 

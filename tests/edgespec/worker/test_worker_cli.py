@@ -148,17 +148,6 @@ def test_a_worker_that_starts_says_what_it_does() -> None:
     assert report.text(starting) == "state         starting: timing draft steps (for 12 s)"
 
 
-def test_peers_are_blocks_of_sentences() -> None:
-    relayed = {"name": "a", "id": "1", "trust": "paired", "there": True, "because": "it reaches its gateway through us"}
-    there = {"name": "b", "id": "2", "trust": "paired", "address": "10.0.0.2:1", "there": True, "interface": "eth0",
-             "relays": True, "drafting_for": ["gw (3)"]}  # fmt: skip
-    shown = report.peers({"peers": [relayed, there], "relaying": ["a"], "forwarded_bytes": 2_500_000})
-    assert "state         there: it reaches its gateway through us" in shown
-    assert "address       10.0.0.2:1, by interface eth0" in shown
-    assert shown.endswith("relaying      for a; 2.5 MB forwarded so far")
-    assert "True" not in shown and "False" not in shown
-
-
 @pytest.mark.parametrize(("verb", "reason"), [("pause", "exam week"), ("resume", None)])
 def test_pause_and_resume_print_whether_it_drafts(
     verb: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

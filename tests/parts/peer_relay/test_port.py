@@ -21,17 +21,18 @@ from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import PairingFailed, Reason
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import VERSION
-from edgespec.core.protocol.peer_handshake import MAX_CHUNK_BYTES, PeerUnavailable
-from edgespec.shared.address import PAIR_PATH, PEER_PROTOCOL, Address
+from edgespec.parts.peer_relay import port as peer_port
+from edgespec.parts.peer_relay import tunnel
+from edgespec.parts.peer_relay.addresses import PEER_PROTOCOL
+from edgespec.parts.peer_relay.handshake import MAX_CHUNK_BYTES, PeerUnavailable
+from edgespec.parts.peer_relay.settings import RelaySection
+from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.tls import client_context
-from edgespec.worker.config import RelaySection
 from edgespec.worker.pair import pair
-from edgespec.worker.peers import port as peer_port
-from edgespec.worker.peers import tunnel
+from tests.parts.peer_relay.daemons import GATEWAY, by_hand, echo, peer, relaying, shaken, two
 from tests.support.floods import closed, count_frames, frame, pour
 from tests.support.links import make_certificate
 from tests.support.pairing import Operator
-from tests.support.peers import GATEWAY, by_hand, echo, peer, relaying, shaken, two
 from tests.support.sockets import dial
 from tests.support.until import until
 

@@ -7,7 +7,8 @@ import pytest
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol.messages import encode
-from edgespec.core.protocol.peer_handshake import (
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.parts.peer_relay.handshake import (
     NO_GATEWAY,
     Ask,
     CallerHandshake,
@@ -20,7 +21,6 @@ from edgespec.core.protocol.peer_handshake import (
     PeerUnavailable,
     decode_peer,
 )
-from edgespec.core.protocol.signing import SigningKey
 
 CALLER, LISTENER, THIRD = (SigningKey(letter * 32) for letter in (b"c", b"l", b"t"))
 SPKI = b"s" * 32

@@ -22,19 +22,20 @@ from edgespec.core.pairing.messages import MAX_PAIRING_BYTES
 from edgespec.core.protocol.inflow import Bucket, InflowLimits
 from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.core.protocol.names import key_id
-from edgespec.core.protocol.peer_handshake import MAX_GATEWAYS, Ask, Granted, ListenerHandshake, PeerReason, PeerRefused
 from edgespec.core.protocol.signing import SigningKey
+from edgespec.parts.peer_relay.addresses import PEER_PATH, PEER_PROTOCOL
+from edgespec.parts.peer_relay.handshake import MAX_GATEWAYS, Ask, Granted, ListenerHandshake, PeerReason, PeerRefused
+from edgespec.parts.peer_relay.paired import PairedPeers
+from edgespec.parts.peer_relay.settings import KIB_PER_S, TUNNELS, PeersSection, RelaySection
+from edgespec.parts.peer_relay.tunnel import Channel, forward
 from edgespec.shared.acceptor import AdmittedConnection
-from edgespec.shared.address import PAIR_PATH, PEER_PATH, PEER_PROTOCOL, Address
+from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
-from edgespec.shared.paired import PairedPeers
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerIdentity
-from edgespec.worker.config import KIB_PER_S, TUNNELS, PeersSection, RelaySection
-from edgespec.worker.peers.tunnel import Channel, forward
 
-log = logging.getLogger("edgespec.worker.peers")
+log = logging.getLogger("edgespec.parts.peer_relay")
 
 HANDSHAKE_S = 5.0
 """Time for TLS, and for the handshake of peers or the upgrade to WebSocket for pairing, each."""

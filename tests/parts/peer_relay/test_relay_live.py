@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.campus import PEERS, WAIT_S, WAYS, Campus, campus_on, lose_relay
+from tests.parts.peer_relay.campus import PEERS, WAIT_S, WAYS, Campus, campus_on, lose_relay
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 TOKENS = 64

@@ -8,7 +8,6 @@ root and `ip` (iproute2).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -16,17 +15,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from edgespec.shared import control_client as control
 from edgespec.shared import folders, models
 from edgespec_lab.rig import Rig
 from edgespec_lab.rig.processes import Processes, module
+from tests.support.namespaces import ip, within
 
-T = TypeVar("T")
-CLONE_NEWNET = 0x40000000
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
 LINKS = (("gateway", "peer-1", 1), ("gateway", "peer-2", 2), ("peer-1", "worker", 3), ("peer-2", "worker", 4))
 """Pairs of machines, and the third number of their network 10.78.N.0/24: the first is .1, the second .2."""
@@ -68,29 +66,6 @@ class Machines:
         """Takes the cable between peer and worker away ("down"), which no packet says to either, or puts it back."""
         number = next(number for one, _, number in LINKS if one == peer)
         ip("-n", self.names["worker"], "link", "set", f"v{number}", state)
-
-
-def within(namespace: str, work: Callable[[], T]) -> T:
-    """Runs `work` in a thread that has moved to the network namespace."""
-    results: list[T] = []
-
-    def moved() -> None:
-        with Path(f"/run/netns/{namespace}").open() as file:
-            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-        results.append(work())
-
-    thread = threading.Thread(target=moved)
-    thread.start()
-    thread.join()
-    if not results:
-        raise SystemExit("the thread's error stands above")
-    return results[0]
-
-
-def ip(*arguments: str) -> None:
-    """Runs `ip` with these arguments."""
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 class Campus:

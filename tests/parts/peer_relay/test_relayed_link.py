@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +16,17 @@ import pytest
 from edgespec.core.errors import NoGatewayError
 from edgespec.core.protocol.messages import Close, Decline
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
-from edgespec.shared.address import Address, Relayed
+from edgespec.parts.peer_relay.pairing import pair_through_peers
+from edgespec.parts.peer_relay.service import Routes
+from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.dial import GatewayAddresses
-from edgespec.worker.link import RELAYED_SETTLED_S
-from edgespec.worker.pair import pair_through_peers
-from edgespec.worker.peers.service import Routes
+from edgespec.worker.link import TUNNELLED_SETTLED_S
 from tests.edgespec.worker.test_link import Sleeps, running
+from tests.parts.peer_relay.daemons import Peer, peer
 from tests.support.links import GATEWAY_KEY, Daemon, GatewayUnderTest, serving
 from tests.support.pairing import Operator, served, some_code
-from tests.support.peers import Peer, peer
 from tests.support.until import until
 
 KEY = GATEWAY_KEY.public
@@ -47,7 +47,7 @@ class Campus:
     def through(self) -> int | None:
         """Port of the relay in use."""
         link = self.daemon.link
-        return link.address.port if link is not None and isinstance(link.address, Relayed) else None
+        return link.address.port if link is not None and isinstance(link.address, Tunnelled) else None
 
 
 @asynccontextmanager
@@ -66,8 +66,12 @@ async def campus(
         gateways = PairedGateways(tmp_path / "keys")
         gateways.add(KEY, bytes(32), "gw", str(UNREACHABLE), 1)
         routes = Routes(worker.peers, worker.caller, lambda: KEY, None)
+
+        async def ways() -> Sequence[Tunnelled]:
+            return routes.now()
+
         daemon = Daemon()
-        where = GatewayAddresses(gateways, KEY, "", None, routes)
+        where = GatewayAddresses(gateways, KEY, "", None, ways)
         one = Campus(worker, relays, gateway, where, daemon)
         await enter(running(gateway, daemon, where=where.now, failed=where.failed, timers=timers, **options))
         yield one
@@ -75,7 +79,7 @@ async def campus(
 
 async def test_each_lost_relay_is_replaced_within_a_second(tmp_path: Path) -> None:
     """Links that lasted, by their own clock: the waits between do not grow from one to the next."""
-    ticks = itertools.count(step=RELAYED_SETTLED_S)
+    ticks = itertools.count(step=TUNNELLED_SETTLED_S)
     sleeps = Sleeps()
     async with campus(tmp_path, clock=lambda: next(ticks), sleep=sleeps) as one:
         for lost in range(6):

@@ -20,7 +20,9 @@ from functools import partial
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.inflow import Bucket, flood
 from edgespec.core.protocol.messages import VERSION, encode
-from edgespec.core.protocol.peer_handshake import (
+from edgespec.core.protocol.signing import SigningKey
+from edgespec.parts.peer_relay.addresses import PEER_PROTOCOL
+from edgespec.parts.peer_relay.handshake import (
     MAX_CHUNK_BYTES,
     MAX_PEER_BYTES,
     NO_GATEWAY,
@@ -31,11 +33,10 @@ from edgespec.core.protocol.peer_handshake import (
     Purpose,
     decode_peer,
 )
-from edgespec.core.protocol.signing import SigningKey
+from edgespec.parts.peer_relay.paired import PairedPeer
 from edgespec.shared.acceptor import connected
-from edgespec.shared.address import PEER_PROTOCOL, Address, Relayed
+from edgespec.shared.address import Address, Tunnelled, not_counted
 from edgespec.shared.log_text import cause
-from edgespec.shared.paired import PairedPeer
 from edgespec.shared.tls import client_context, peer_spki_hash
 
 HEARTBEAT_S = 0.25
@@ -147,7 +148,7 @@ async def _beat(channel: Channel) -> None:
         await asyncio.sleep(HEARTBEAT_S)
 
 
-log = logging.getLogger("edgespec.worker.peers")
+log = logging.getLogger("edgespec.parts.peer_relay")
 
 STEP_S = 3.0
 """Time for connection and handshake, each; the two are on one campus."""
@@ -186,10 +187,12 @@ class Caller:
 
         return ours
 
-    def way(self, peer: PairedPeer, address: Address, gateway: bytes) -> Relayed:
-        """The address of the gateway with this key, through the peer at this address."""
+    def way(
+        self, peer: PairedPeer, address: Address, gateway: bytes, failed: Callable[[], None] = not_counted
+    ) -> Tunnelled:
+        """The address of the gateway with this key, through the peer at this address; `failed`: as of `Tunnelled`."""
         connect = partial(self.tunnel, peer, address, gateway)
-        return Relayed(address.host, address.port, peer.name, peer.key, connect=connect)
+        return Tunnelled(address.host, address.port, peer.name, connect=connect, failed=failed)
 
     async def close(self) -> None:
         for task in self._tunnels:

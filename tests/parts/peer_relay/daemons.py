@@ -11,18 +11,19 @@ from pathlib import Path
 
 from edgespec.core.pairing.exchange import Party
 from edgespec.core.pairing.messages import Code
-from edgespec.core.protocol.peer_handshake import CallerHandshake, Purpose
 from edgespec.core.protocol.signing import SigningKey
-from edgespec.shared.address import PEER_PROTOCOL, Address
-from edgespec.shared.paired import PairedPeer, PairedPeers
+from edgespec.parts.peer_relay.addresses import PEER_PROTOCOL
+from edgespec.parts.peer_relay.handshake import CallerHandshake, Purpose
+from edgespec.parts.peer_relay.paired import PairedPeer, PairedPeers
+from edgespec.parts.peer_relay.port import PeerPort
+from edgespec.parts.peer_relay.service import desk
+from edgespec.parts.peer_relay.settings import PeersSection, RelaySection
+from edgespec.parts.peer_relay.tunnel import Caller, Channel
+from edgespec.shared.address import Address
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.tls import client_context, peer_spki_hash
-from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.pair import pair
-from edgespec.worker.peers.port import PeerPort
-from edgespec.worker.peers.service import desk
-from edgespec.worker.peers.tunnel import Caller, Channel
 from tests.support.until import until
 
 GATEWAY = b"g" * 32

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.core.protocol.peer_handshake import PeerRefused, PeerUnavailable
+from edgespec.parts.peer_relay import tunnel
+from edgespec.parts.peer_relay.handshake import PeerRefused, PeerUnavailable
+from edgespec.parts.peer_relay.tunnel import Channel
 from edgespec.shared.address import Address
 from edgespec.shared.tls import client_context
-from edgespec.worker.peers import tunnel
-from edgespec.worker.peers.tunnel import Channel
+from tests.parts.peer_relay.daemons import GATEWAY, by_hand, calling, echo, relaying, shaken, two
 from tests.support.links import make_certificate
-from tests.support.peers import GATEWAY, by_hand, calling, echo, relaying, shaken, two
 
 
 @pytest.mark.claim("a-machine-that-is-not-paired-gets-nothing")

@@ -1,4 +1,4 @@
-"""The handshake of two paired daemons: each proves its key over this very TLS connection (docs/worker.md).
+"""The handshake of two paired daemons: each proves its key over this very TLS connection (docs/peers.md).
 
     caller                                            listener
       | PeerHello: its key, a nonce                     |

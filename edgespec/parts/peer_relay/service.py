@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from edgespec.core.errors import EdgespecError, PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
+from edgespec.parts.peer_relay.addresses import PEER, PURPOSE
+from edgespec.parts.peer_relay.paired import PairedPeer, PairedPeers
+from edgespec.parts.peer_relay.port import PeerPort
+from edgespec.parts.peer_relay.settings import PeersSection, RelaySection
+from edgespec.parts.peer_relay.tunnel import Caller
 from edgespec.shared import mdns
-from edgespec.shared.address import Address, Relayed, stored_address
+from edgespec.shared.address import Address, Tunnelled, stored_address
 from edgespec.shared.advertise import Advertiser
-from edgespec.shared.paired import PairedGateways, PairedPeer, PairedPeers
-from edgespec.shared.pairing_listener import PairingListener
+from edgespec.shared.paired import PairedGateways
+from edgespec.shared.pairing_listener import Invitation, PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker.config import PeersSection, RelaySection
 from edgespec.worker.discovery import Browser
-from edgespec.worker.peers.port import PeerPort
-from edgespec.worker.peers.tunnel import Caller
 
 MAX_RELAYS = 3
 """Tried in one round of dialling, 250 ms apart; a relay that failed comes last in the next."""
@@ -39,28 +42,35 @@ class Routes:
 
     def addresses(self, peer: PairedPeer) -> list[Address]:
         """Possible addresses of the peer: last reached, then announced."""
+        addresses: list[Address] = []
+        stored = stored_address(peer.address)
+        if stored is not None:
+            addresses.append(stored)
         if self._browser is not None:
-            found = self._browser.found(key_id(peer.key))
-        else:
-            found = []
-        announced = (address for one in found for address in one.addresses)
-        return list(dict.fromkeys(filter(None, [stored_address(peer.address), *announced])))
+            for announcement in self._browser.found(key_id(peer.key)):
+                addresses += announcement.addresses
 
-    async def now(self) -> Sequence[Relayed]:
+        return list(dict.fromkeys(addresses))
+
+    def now(self) -> Sequence[Tunnelled]:
         """One address for each peer, those with the fewest failures first; after a failure the peer's next address."""
-        peers = sorted(self._peers.all(), key=lambda peer: self._failures.get(peer.key, 0))
-        ways = [self._through(peer, where) for peer in peers if (where := self.addresses(peer))]
+        ways: list[Tunnelled] = []
+        for peer in sorted(self._peers.all(), key=lambda peer: self._failures.get(peer.key, 0)):
+            addresses = self.addresses(peer)
+            if addresses:
+                ways.append(self._through(peer, addresses))
+
         return ways[:MAX_RELAYS]
 
-    def failed(self, way: Relayed) -> None:
-        """The gateway was not reached that way, or a link over it has ended. This is never forgotten, so that a relay
-        that lets a link begin and then disturbs it comes after all others.
+    def _failed(self, relay: bytes) -> None:
+        """The gateway was not reached through the relay with this key, or a link over it has ended. This is never
+        forgotten, so that a relay that lets a link begin and then disturbs it comes after all others.
         """
-        self._failures[way.key] = self._failures.get(way.key, 0) + 1
+        self._failures[relay] = self._failures.get(relay, 0) + 1
 
-    def _through(self, peer: PairedPeer, where: Sequence[Address]) -> Relayed:
+    def _through(self, peer: PairedPeer, where: Sequence[Address]) -> Tunnelled:
         address = where[self._failures.get(peer.key, 0) % len(where)]
-        return self._caller.way(peer, address, self.gateway())
+        return self._caller.way(peer, address, self.gateway(), partial(self._failed, peer.key))
 
 
 class PeerService:
@@ -91,7 +101,7 @@ class PeerService:
         self._linked = linked
         self._caller = Caller(self._key)
         searches = settings.discover and (settings.listen or self.peers.all())
-        self._browser = Browser(kind=mdns.PEER) if searches else None
+        self._browser = Browser(kind=PEER) if searches else None
         self._advertiser: Advertiser | None = None
         self._desk: PairingListener | None = None
         self.port: PeerPort | None = None
@@ -110,9 +120,7 @@ class PeerService:
             )
             port = await self.port.start(where)
             if where.discover:
-                self._advertiser = Advertiser(
-                    self._name, self._key.public, tls.spki_hash, where.host, port, kind=mdns.PEER
-                )
+                self._advertiser = Advertiser(self._name, self._key.public, tls.spki_hash, where.host, port, kind=PEER)
                 self._advertiser.start()
 
     async def close(self) -> None:
@@ -128,8 +136,13 @@ class PeerService:
         known = self._gateways.with_key(gateway)
         if known is None:
             return []
-        texts = [known.address, self._configured if known.key == self._gateway() else ""]
-        return list(dict.fromkeys(filter(None, map(stored_address, texts))))
+
+        texts = [known.address]
+        if known.key == self._gateway():
+            texts.append(self._configured)
+
+        addresses = [stored_address(text) for text in texts]
+        return list(dict.fromkeys(address for address in addresses if address is not None))
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
@@ -150,19 +163,38 @@ class PeerService:
     async def show(self) -> dict[str, object]:
         """The peers that are paired, or announce themselves: a control handler."""
         paired = await asyncio.gather(*(self._row(peer) for peer in self.peers.all()))
-        known = {key_id(peer.key) for peer in self.peers.all()} | {key_id(self._key.public)}
-        announced = self._browser.found() if self._browser is not None else []
-        strangers = [
-            {"name": one.name, "id": one.key_hash, "trust": "not paired", "address": str(one.addresses[0])}
-            for one in announced
-            if one.key_hash not in known
-        ]
+        relaying: list[str] = []
+        forwarded_bytes = 0
         if self.port is not None:
-            tunnels = [self.peers.name_of(key) for key in self.port.tunnels]
-        else:
-            tunnels = []
-        forwarded = self.port.forwarded_bytes if self.port is not None else 0
-        return {"peers": [*paired, *strangers], "relaying": tunnels, "forwarded_bytes": forwarded}
+            relaying = [self.peers.name_of(key) for key in self.port.tunnels]
+            forwarded_bytes = self.port.forwarded_bytes
+
+        return {
+            "peers": [*paired, *self._strangers()],
+            "relaying": relaying,
+            "forwarded_bytes": forwarded_bytes,
+        }
+
+    def _strangers(self) -> list[dict[str, object]]:
+        """The daemons that announce themselves and are not paired with this one."""
+        if self._browser is None:
+            return []
+
+        known = {key_id(peer.key) for peer in self.peers.all()}
+        known.add(key_id(self._key.public))
+        rows: list[dict[str, object]] = []
+        for announcement in self._browser.found():
+            if announcement.key_hash not in known:
+                rows.append(
+                    {
+                        "name": announcement.name,
+                        "id": announcement.key_hash,
+                        "trust": "not paired",
+                        "address": str(announcement.addresses[0]),
+                    }
+                )
+
+        return rows
 
     async def _row(self, peer: PairedPeer) -> dict[str, object]:
         row: dict[str, object] = {"name": peer.name, "id": key_id(peer.key), "trust": "paired"}
@@ -173,13 +205,16 @@ class PeerService:
             except EdgespecError as error:
                 why = str(error)
                 continue
+
             self.peers.moved(peer.key, str(address))
-            drafting = [self._gateway_name(key) for key in said.gateways]
-            interface = _interface(from_host)
             return row | {
-                "address": str(address), "there": True, "interface": interface, "relays": said.relays,
-                "drafting_for": drafting,
-            }  # fmt: skip
+                "address": str(address),
+                "there": True,
+                "interface": _interface(from_host),
+                "relays": said.relays,
+                "drafting_for": [self._gateway_name(key) for key in said.gateways],
+            }
+
         if self.port is not None and peer.key in self.port.tunnels:  # it need not listen for that
             return row | {"there": True, "because": "it reaches its gateway through this machine"}
 
@@ -199,11 +234,18 @@ class PeerService:
 
 def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> PairingListener:
     """Stores peers that come to this machine; the address at which one listens is not known yet."""
-    add = lambda key, name, version, _: peers.add(key, b"", name, "", version)  # noqa: E731
-    return PairingListener(key, name, spki_hash, add, purpose="peer")
+
+    def add(key: bytes, name: str, min_version: int, groups: tuple[str, ...] | None) -> PairedPeer:
+        return peers.add(key, b"", name, "", min_version)
+
+    return PairingListener(key, name, spki_hash, add, Invitation("edgespec peers invite", "peer", PURPOSE))
 
 
 def _interface(host: str) -> str:
     """The interface that has this address of this machine; "-" if none has."""
-    everything = mdns.interfaces([one.name for one in mdns.interfaces()])
-    return next((one.name for one in everything if host in (*one.ipv4, *one.ipv6)), "-")
+    names = [interface.name for interface in mdns.interfaces()]
+    for interface in mdns.interfaces(names):
+        if host in interface.ipv4 or host in interface.ipv6:
+            return interface.name
+
+    return "-"

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from edgespec.core.protocol.handshake import Pin
-from edgespec.shared.paired import PairedGateways, PairedPeers
+from edgespec.parts.peer_relay import report
+from edgespec.parts.peer_relay.paired import PairedPeers
+from edgespec.parts.peer_relay.running import Peers
+from edgespec.parts.peer_relay.service import PeerService
+from edgespec.parts.peer_relay.settings import PeersSection, RelaySection
+from edgespec.shared.paired import PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker import report
-from edgespec.worker.config import PeersSection, RelaySection
-from edgespec.worker.peers.optional import Peers
-from edgespec.worker.peers.service import PeerService
-from tests.support.peers import HOME
+from tests.parts.peer_relay.daemons import HOME
 
 if TYPE_CHECKING:
-    from edgespec.worker.peers.tunnel import Channel
+    from edgespec.parts.peer_relay.tunnel import Channel
 
 OLD = b"a" * 32
 NEW = b"b" * 32
@@ -62,12 +63,30 @@ async def test_a_peer_paired_while_the_daemon_runs_is_a_way_at_once(tmp_path: Pa
     store = ServerKeyStore(tmp_path)
     settings = "desk", PeersSection(discover=False), RelaySection()
     make = lambda: PeerService(store, *settings, lambda: OLD, "", lambda: False)  # noqa: E731
-    peers = Peers(PairedPeers(store.folder), listen=False, make=make)
+    peers = Peers(PairedPeers(store.folder), listen=False, use=True, make=make)
     await peers.start()
-    assert await peers.now() == [] and peers._service is None
+    assert await peers.ways() == () and peers._service is None
     PairedPeers(store.folder).add(OTHER, b"", "desk-2", "10.0.0.2:7444", 1)
-    (way,) = await peers.now()
-    assert (way.peer, str(way)) == ("desk-2", "10.0.0.2:7444 (relay desk-2)")
+    (way,) = await peers.ways()
+    assert (way.machine, str(way)) == ("desk-2", "10.0.0.2:7444 (relay desk-2)")
     assert peers._service is not None
-    peers.failed(way)
+    way.failed()
+    assert peers._service.routes._failures == {OTHER: 1}
     await peers.close()
+
+
+def test_peers_are_blocks_of_sentences() -> None:
+    relayed = {"name": "a", "id": "1", "trust": "paired", "there": True, "because": "it reaches its gateway through us"}
+    there = {"name": "b", "id": "2", "trust": "paired", "address": "10.0.0.2:1", "there": True, "interface": "eth0",
+             "relays": True, "drafting_for": ["gw (3)"]}  # fmt: skip
+    shown = report.peers({"peers": [relayed, there], "relaying": ["a"], "forwarded_bytes": 2_500_000})
+    assert "state         there: it reaches its gateway through us" in shown
+    assert "address       10.0.0.2:1, by interface eth0" in shown
+    assert shown.endswith("relaying      for a; 2.5 MB forwarded so far")
+    assert "True" not in shown and "False" not in shown
+
+
+def test_a_list_of_peers_that_was_never_there_is_empty_and_makes_no_folder(tmp_path: Path) -> None:
+    listed = PairedPeers(tmp_path / "keys")
+    assert listed.all() == [] and listed.get(OTHER) is None
+    assert not (tmp_path / "keys").exists()
