@@ -31,8 +31,11 @@ SCOPE_BYTES = 16
 """Two keys of one gateway get the same cache scope with a probability of 2^-128."""
 
 
-class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stored record of one API key; times are Unix seconds, `salt` and `hash` hexadecimal."""
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The stored record of one API key; times are Unix seconds, `salt` and `hash` hexadecimal.
+
+    A field with its default is not written, so that an older version can read keys that do not use what it lacks.
+    """
 
     id: Annotated[str, msgspec.Meta(min_length=ID_LENGTH, max_length=ID_LENGTH)]
     name: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]

@@ -31,7 +31,7 @@ from edgespec.shared.fields import (
     Threads,
 )
 from edgespec.shared.part import Settings, composed
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 
 def is_loopback(host: str) -> bool:
@@ -90,34 +90,36 @@ class DaemonSection(Section, frozen=True):
 _CACHES = "`api.prefix_cache` holds for the target, the local draft and the workers."
 _PROXY = "it is a constant; limit addresses by the TLS proxy before the API."
 _CONSTANT = "it is a constant."
-REMOVED: Mapping[str, str] = {
-    "target.kernels": "the fastest that are exact on this processor are used.",
-    "target.prefill_chunk": "a pass reads at most 128 tokens of a prompt.",
-    "target.prefill_ms": "a batch of a prompt takes at most 250 ms beside completions that run.",
-    "target.prefix_cache": _CACHES,
-    "local_draft.prefix_cache": _CACHES,
-    "policy.depth": "`policy.verify_nodes` limits what is verified.",
-    "sources.queued_tokens": "a queued answer has at most 256 tokens.",
-    "sources.kept_tokens": "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.",
-    "sources.medusa": "list the file in `sources.heads`.",
-    "sources.eagle": "list the file in `sources.heads`.",
-    "api.keepalive_s": "a silent stream gets a comment every 10 s.",
-    "api.client_policies": 'a client that `api.client_options` allows "policy" may ask for any.',
-    "api.client_max_k": 'a client that `api.client_options` allows "k" may ask for any up to 16.',
-    "limits.connections": "the API takes 1024, or as many as the limit of open files allows.",
-    "limits.unproven_connections": _PROXY,
-    "limits.unproven_per_source": _PROXY,
-    "limits.connections_per_s": _PROXY,
-    "limits.head_timeout_s": "headers must arrive within 10 s.",
-    "limits.idle_timeout_s": "a connection without a request is closed after 75 s.",
-    "api.queue_limit": "64 completions may wait for a slot.",
-    "limits.key_running": "one key may hold all slots but one if there are several keys.",
-    "limits.key_waiting": "the completions of one key may take half of the 64 places of the queue.",
-    "limits.key_body_kb": "one key may have 16 MiB of request bodies under way.",
-    "link.connections": "the link port takes 1024, or as many as the limit of open files allows.",
-    "link.unproven_connections": _CONSTANT,
-    "link.unproven_per_source": _CONSTANT,
-    "link.connections_per_s": _CONSTANT,
+REMOVED: Mapping[str, Removed] = {
+    "target.kernels": Removed("the fastest that are exact on this processor are used.", ("packed",)),
+    "target.prefill_chunk": Removed("a pass reads at most 128 tokens of a prompt.", (128,)),
+    "target.prefill_ms": Removed("a batch of a prompt takes at most 250 ms beside completions that run.", (250.0,)),
+    "target.prefix_cache": Removed(_CACHES, (True,)),
+    "local_draft.prefix_cache": Removed(_CACHES, (True,)),
+    "policy.depth": Removed("`policy.verify_nodes` limits what is verified.", (64, 16)),
+    "sources.queued_tokens": Removed("a queued answer has at most 256 tokens.", (256,)),
+    "sources.kept_tokens": Removed(
+        "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.", (262144,)
+    ),
+    "sources.medusa": Removed("list the file in `sources.heads`.", ("",)),
+    "sources.eagle": Removed("list the file in `sources.heads`.", ("",)),
+    "api.keepalive_s": Removed("a silent stream gets a comment every 10 s.", (10.0,)),
+    "api.client_policies": Removed('a client that `api.client_options` allows "policy" may ask for any.', ([],)),
+    "api.client_max_k": Removed('a client that `api.client_options` allows "k" may ask for any up to 16.', (16,)),
+    "limits.connections": Removed("the API takes 1024, or as many as the limit of open files allows.", (1024,)),
+    "limits.unproven_connections": Removed(_PROXY, (256,)),
+    "limits.unproven_per_source": Removed(_PROXY, (0,)),
+    "limits.connections_per_s": Removed(_PROXY, (1000.0,)),
+    "limits.head_timeout_s": Removed("headers must arrive within 10 s.", (10.0,)),
+    "limits.idle_timeout_s": Removed("a connection without a request is closed after 75 s.", (75.0,)),
+    "api.queue_limit": Removed("64 completions may wait for a slot.", (64,)),
+    "limits.key_running": Removed("one key may hold all slots but one if there are several keys.", (0,)),
+    "limits.key_waiting": Removed("the completions of one key may take half of the 64 places of the queue.", (32,)),
+    "limits.key_body_kb": Removed("one key may have 16 MiB of request bodies under way.", (16384,)),
+    "link.connections": Removed("the link port takes 1024, or as many as the limit of open files allows.", (1024,)),
+    "link.unproven_connections": Removed(_CONSTANT, (64,)),
+    "link.unproven_per_source": Removed(_CONSTANT, (16,)),
+    "link.connections_per_s": Removed(_CONSTANT, (20.0,)),
 }
 """Keys of earlier versions, each with what holds instead."""
 
@@ -125,7 +127,7 @@ REMOVED: Mapping[str, str] = {
 class GatewaySettings(Settings, frozen=True):
     """The tables of the core; `schema` adds those of the parts."""
 
-    removed: ClassVar[Mapping[str, str]] = REMOVED
+    removed: ClassVar[Mapping[str, Removed]] = REMOVED
     parts: ClassVar[Sequence[GatewayPart]] = ()
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()

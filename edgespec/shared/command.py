@@ -18,7 +18,7 @@ from typing import ClassVar, NoReturn
 from edgespec.core.errors import EdgespecError, MissingPackageError
 from edgespec.shared import logs
 from edgespec.shared.installed import missing_package, shipped_text
-from edgespec.shared.part import Part, example
+from edgespec.shared.part import Part, commented, example
 
 Command = Callable[[Namespace], int]
 MISTYPED = re.compile(r"(?:argument .*: invalid choice|unrecognized arguments): '?([^'\s]+)")
@@ -143,10 +143,10 @@ def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str, parts: 
     """The verb that prints a shipped configuration, with the settings of the parts."""
 
     def show(_: Namespace) -> int:
-        print(example(shipped_text(file), parts), end="")
+        print(commented(example(shipped_text(file), parts)), end="")
         return 0
 
-    text = f"print {file} with every setting, its default and its reason"
+    text = f"print {file} with every setting commented out, its default and its reason"
     verbs.add_parser("config", help=text, description=f"{text[0].upper()}{text[1:]}.").set_defaults(run=show)
 
 

@@ -173,6 +173,21 @@ Record = TypeVar("Record")
 Changed = TypeVar("Changed")
 
 
+UNKNOWN_FIELD = "contains unknown field"
+"""msgspec's words for a field that a struct does not have."""
+
+
+class _Number(msgspec.Struct):
+    """The number of a file's format, by either of the names that files give it."""
+
+    version: int = 0
+    format: int = 0
+
+    @property
+    def number(self) -> int:
+        return max(self.version, self.format)
+
+
 class RecordFile(Generic[Key, Record]):
     """The records of one JSON file that several processes read and change, by key. It is replaced under the lock, and
     read again when another process has replaced it.
@@ -192,13 +207,17 @@ class RecordFile(Generic[Key, Record]):
         encode: Callable[[list[Record]], bytes],
         key: Callable[[Record], Key],
         remedy: str,
+        number: int = 1,
     ) -> None:
-        """`decode` and `encode`: the whole file, as JSON; `remedy`: what follows if it is begun again, as a clause."""
+        """`decode` and `encode`: the whole file, as JSON; `remedy`: what follows if it is begun again, as a clause;
+        `number`: of the file's format, which is raised whenever a field is added, removed or changed.
+        """
         self.path = path
         self._decode = decode
         self._encode = encode
         self._key = key
         self._remedy = remedy
+        self._number = number
         self._records: dict[Key, Record] = {}
         self._stamp: tuple[int, ...] | None = ()
         self._was_there = False
@@ -237,11 +256,29 @@ class RecordFile(Generic[Key, Record]):
         try:
             records = [] if data is None else self._decode(data)
         except UNDECODABLE as error:
+            if data is not None and (newer := self._newer(data, error)):
+                raise KeyStoreError(
+                    f"{self.path} was written by a newer version of edgespec ({newer}): install that version again, or "
+                    "put back the copy of the folder from before the upgrade (CHANGELOG.md). Nothing was changed."
+                ) from None
             raise KeyStoreError(
                 f"{self.path} is damaged ({error}); restore it from a backup, or remove it, restart and {self._remedy}."
             ) from None
         self._was_there = data is not None
         return {self._key(record): record for record in records}
+
+    def _newer(self, data: bytes, error: Exception) -> str:
+        """Why a file that cannot be decoded is one of a later version; empty if it is damaged."""
+        try:
+            number = msgspec.json.decode(data, type=_Number).number
+        except UNDECODABLE:
+            return ""
+
+        if number > self._number:
+            return f"its format is {number}, this version reads up to {self._number}"
+        if UNKNOWN_FIELD in str(error):
+            return str(error)
+        return ""
 
     def _stamp_on_disk(self) -> tuple[int, ...] | None:
         try:

@@ -208,8 +208,9 @@ class PairingListener:
         match event:
             case Shown(code, expires_at):
                 return {"code": str(code), "expires_in_s": round(max(0.0, expires_at - self._now()), 1)}
-            case Failed(reason, left):
-                return {"failed": reason.value, "message": SENTENCES[reason], "left": left}
+            case Failed(reason, left, detail):
+                why = f" ({detail})" if detail else ""
+                return {"failed": reason.value, "message": f"{SENTENCES[reason]}{why}", "left": left}
             case Paired(peer, name):
                 return {"paired": {"name": name, "id": key_id(peer.key)}}
             case Closed(reason):

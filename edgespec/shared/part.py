@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 
 class Verb(Protocol):
@@ -106,8 +106,8 @@ class Part:
     part before this one, has too are added to that table."""
     check: Check = no_conflicts
     verbs: Sequence[Verb] = ()
-    removed: Mapping[str, str] = field(default_factory=dict)
-    """Settings of earlier versions, dotted, each with a sentence that says what holds instead."""
+    removed: Mapping[str, Removed] = field(default_factory=dict)
+    """Settings of earlier versions, dotted."""
     trial: ModelTrial | None = None
     example: Path | None = None
     """A file with each key of its settings, its default and its reason, as in the program's shipped file."""
@@ -185,6 +185,20 @@ def example(core: str, parts: Sequence[Part]) -> str:
             for header, keys in _tables_of(part.example.read_text()):
                 text = _with_keys(text, header, keys)
     return text
+
+
+def commented(text: str) -> str:
+    """The same configuration with each key behind a `#`, so that a copy of it pins no default.
+
+    Explanations have a space behind their `#`, keys have none; a line that continues a value is commented too.
+    """
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line and not line.startswith(("#", "[")):
+            lines.append(f"#{line}")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def _tables_of(text: str) -> list[tuple[str, str]]:

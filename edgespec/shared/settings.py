@@ -1,5 +1,8 @@
 """Reads TOML configuration files into frozen structs; an error is one sentence: the place, the fault, what is allowed.
 
+All faults of a file are in one message, a line each. A setting of an earlier version is only mentioned if the file has
+the value that was its default: a file that was written with every default of its time then still loads.
+
 A schema is a frozen `Section` whose fields are frozen structs (the tables), tuples of them (arrays of tables, whose
 keys may be without a default) or annotated plain types (the keys). The allowed values in a message are derived from the
 type, so they cannot disagree with the check. If the type is not enough,
@@ -12,9 +15,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args, get_origin
 
@@ -24,17 +29,29 @@ from msgspec import inspect
 from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
 
+log = logging.getLogger("edgespec.shared.settings")
+
 MAX_FILE_BYTES = 64 * 1024
 COMMAND_LINE = "Command line"
 """The place of a wrong value in messages, as the name of a file."""
 _SHOWN = 60  # characters of a wrong value that a message repeats
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A setting of earlier versions."""
+
+    instead: str
+    """A sentence that says what holds in its place."""
+    defaults: tuple[object, ...]
+    """The values that shipped files had: a file with one of these loads, with a warning."""
+
+
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of the tables of a configuration, and of the configuration itself."""
 
-    removed: ClassVar[Mapping[str, str]] = {}
-    """Of the root: keys of earlier versions, dotted, each with a sentence that says what replaces it."""
+    removed: ClassVar[Mapping[str, Removed]] = {}
+    """Of the root: keys of earlier versions, dotted."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Keys whose values are valid alone but not together: (dotted key, what it must be).
@@ -46,7 +63,16 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 Settings = TypeVar("Settings", bound=Section)
 Table = TypeVar("Table", bound=msgspec.Struct)
-Complain = Callable[[tuple[str, ...], str], NoReturn]  # (key path, the rest of the sentence)
+Fault = tuple[tuple[str, ...], str]
+"""A key, and the rest of the sentence about it."""
+
+
+class _Faults(Exception):
+    """What is wrong with a configuration; `parse` and `overridden` make one ConfigError of it."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__(faults)
+        self.faults = faults
 
 
 def load(path: Path, schema: type[Settings]) -> Settings:
@@ -87,12 +113,25 @@ def parse(text: str, schema: type[Settings], where: str) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_syntax_sentence(str(error), text, where)) from None
 
-    def complain(key: tuple[str, ...], sentence: str) -> NoReturn:
+    def placed(fault: Fault) -> tuple[int, str]:
+        key, sentence = fault
         line = find_line(text, key)
-        at = f"{where}, line {line}" if line else where
-        raise ConfigError(f"{at}: {sentence}")
+        if line is None:
+            return 0, f"{where}: {sentence}"
+        return line, f"{where}, line {line}: {sentence}"
 
-    return _checked(schema, table, complain)
+    try:
+        kept, ignored = _without_removed(schema, table)
+        settings = _build(schema, kept, ())
+        _check_together(settings, kept)
+    except _Faults as wrong:
+        lines = sorted(map(placed, wrong.faults))
+        raise ConfigError("\n".join(sentence for _, sentence in lines)) from None
+
+    if ignored:
+        names = ", ".join(f"`{key}`" for key in ignored)
+        log.warning("%s: these settings of an earlier version have no effect, remove them: %s.", where, names)
+    return settings
 
 
 def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
@@ -102,15 +141,24 @@ def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
     Raises ConfigError for an unknown key, or values that are not valid in the file either.
     """
 
-    def complain(path: tuple[str, ...], sentence: str) -> NoReturn:
-        raise ConfigError(f"{COMMAND_LINE}: {sentence}")
-
+    faults: list[Fault] = []
     for key, value in values.items():
-        if value is not None:
+        if value is None:
+            continue
+        try:
             if key in settings.removed:
-                complain((), _removed_sentence(settings, key))
-            settings = _replaced(settings, key.split("."), (), value, complain)
-    _check_together(settings, None, complain)
+                _fail((), _removed_sentence(settings, key))
+            settings = _replaced(settings, key.split("."), (), value)
+        except _Faults as wrong:
+            faults += wrong.faults
+
+    try:
+        if faults:
+            raise _Faults(faults)
+        _check_together(settings, None)
+    except _Faults as wrong:
+        raise ConfigError("\n".join(f"{COMMAND_LINE}: {sentence}" for _, sentence in wrong.faults)) from None
+
     return settings
 
 
@@ -128,19 +176,19 @@ def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[st
     return overridden(settings, values)
 
 
-def _replaced(table: Table, names: Sequence[str], above: tuple[str, ...], value: object, complain: Complain) -> Table:
+def _replaced(table: Table, names: Sequence[str], above: tuple[str, ...], value: object) -> Table:
     """A copy of the table with the key `names` inside of it replaced; `above` is the table's own."""
     name = names[0]
     path = (*above, names[0])
     kind = _field_types(type(table)).get(name)
     if kind is None:
-        complain(path, _unknown_sentence(_dotted((*above, *names)), name, list(_field_types(type(table)))))
+        _fail(path, _unknown_sentence(_dotted((*above, *names)), name, list(_field_types(type(table)))))
     if names[1:]:
         if not _table(kind):
-            complain(path, _unknown_sentence(_dotted((*above, *names)), names[1], []))
-        inner: Any = _replaced(getattr(table, name), names[1:], path, value, complain)
+            _fail(path, _unknown_sentence(_dotted((*above, *names)), names[1], []))
+        inner: Any = _replaced(getattr(table, name), names[1:], path, value)
     else:
-        inner = _part(kind, _from_command_line(kind, value), path, complain)
+        inner = _part(kind, _from_command_line(kind, value), path)
     return msgspec.structs.replace(table, **{name: inner})
 
 
@@ -194,20 +242,43 @@ def _toml(text: str) -> dict[str, Any]:
         raise tomllib.TOMLDecodeError("a number is too long, or values are nested too deeply") from None
 
 
-def _checked(schema: type[Settings], table: Mapping[str, Any], complain: Complain) -> Settings:
-    for key in schema.removed:
-        given: object = table
-        for name in key.split("."):
-            given = _inside(given, name)
-        if given is not None:
-            complain(tuple(key.split(".")), _removed_sentence(schema, key))
-    settings = _build(schema, table, (), complain)
-    _check_together(settings, table, complain)
-    return settings
+def _fail(path: tuple[str, ...], sentence: str) -> NoReturn:
+    raise _Faults([(path, sentence)])
 
 
-def _check_together(settings: Section, table: object, complain: Complain) -> None:
-    """Complains of values that exclude each other; `table`: those that a file gives, None if all are given."""
+def _without_removed(schema: type[Section], table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The tables without settings of earlier versions that have their default of then, and the names of these.
+
+    Raises _Faults for those with another value.
+    """
+    kept = {name: dict(value) if isinstance(value, dict) else value for name, value in table.items()}
+    ignored: list[str] = []
+    faults: list[Fault] = []
+    for key, removed in schema.removed.items():
+        name, _, leaf = key.partition(".")
+        inside = kept.get(name)
+        if not isinstance(inside, dict) or leaf not in inside:
+            continue
+        if inside.pop(leaf) in removed.defaults:
+            ignored.append(key)
+            if not inside and name not in _field_types(schema):
+                del kept[name]
+        else:
+            faults.append(((name, leaf), _removed_sentence(schema, key)))
+
+    if faults:
+        try:
+            _build(schema, kept, ())
+        except _Faults as wrong:
+            faults += wrong.faults
+        raise _Faults(faults)
+
+    return kept, ignored
+
+
+def _check_together(settings: Section, table: object) -> None:
+    """Raises _Faults for values that exclude each other; `table`: those that a file gives, None if all are given."""
+    faults: list[Fault] = []
     for key, must in settings.conflicts():
         path = tuple(key.split("."))
         value: Any = settings
@@ -218,45 +289,63 @@ def _check_together(settings: Section, table: object, complain: Complain) -> Non
             else:
                 value = getattr(value, name)
             given = _inside(given, name)
+
         if given is None and table is not None:
             default = " (the default)"
         else:
             default = ""
-        complain(path, f"`{_dotted(path)}` is {_shown(msgspec.to_builtins(value))}{default}, but must be {must}.")
+        shown = _shown(msgspec.to_builtins(value))
+        faults.append((path, f"`{_dotted(path)}` is {shown}{default}, but must be {must}."))
+
+    if faults:
+        raise _Faults(faults)
 
 
 def _removed_sentence(schema: Section | type[Section], key: str) -> str:
-    return f"`{key}` is no longer a setting; {schema.removed[key]}"
+    return f"`{key}` is no longer a setting; {schema.removed[key].instead}"
 
 
-def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...], complain: Complain) -> Table:
-    fields = _field_types(schema)
-    for name in table:
-        if name not in fields:
-            complain((*path, name), _unknown_sentence(_dotted((*path, name)), name, list(fields)))
-    for field in msgspec.structs.fields(schema):
-        if field.required and field.encode_name not in table:
-            missing = _dotted((*path, field.encode_name))
-            complain(path, f"`{missing}` is missing, but must be there: {allowed(field.type)}.")
+def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...]) -> Table:
+    """A table of keys as a struct. Raises _Faults with all that is wrong inside of it."""
+    types = _field_types(schema)
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for name, value in table.items():
+        inside = (*path, name)
+        try:
+            if name not in types:
+                _fail(inside, _unknown_sentence(_dotted(inside), name, list(types)))
+            values[name] = _part(types[name], value, inside)
+        except _Faults as wrong:
+            faults += wrong.faults
 
-    return schema(**{name: _part(fields[name], value, (*path, name), complain) for name, value in table.items()})
+    # A key that is unknown may be a required one, misspelt.
+    if all(name in types for name in table):
+        for field in msgspec.structs.fields(schema):
+            if field.required and field.encode_name not in table:
+                missing = _dotted((*path, field.encode_name))
+                faults.append((path, f"`{missing}` is missing, but must be there: {allowed(field.type)}."))
+
+    if faults:
+        raise _Faults(faults)
+    return schema(**values)
 
 
-def _part(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -> Any:
+def _part(kind: Any, value: object, path: tuple[str, ...]) -> Any:
     """One value of a table: a key's, or a table, or an array of tables."""
     if section := _table(kind):
         if not isinstance(value, dict):
-            complain(path, f"`{_dotted(path)}` is {_shown(value)}, but must be a table of keys.")
-        return _build(section, value, path, complain)
+            _fail(path, f"`{_dotted(path)}` is {_shown(value)}, but must be a table of keys.")
+        return _build(section, value, path)
     if section := _array(kind):
-        if not isinstance(value, list | tuple) or not all(isinstance(one, dict) for one in value):
-            complain(path, f"`{_dotted(path)}` must be tables, each under [[{_dotted(path)}]].")
-        return tuple(_build(section, one, (*path, str(number)), complain) for number, one in enumerate(value))
+        if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
+            _fail(path, f"`{_dotted(path)}` must be tables, each under [[{_dotted(path)}]].")
+        return tuple(_build(section, item, (*path, str(number))) for number, item in enumerate(value))
 
-    return _value(kind, value, path, complain)
+    return _value(kind, value, path)
 
 
-def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) -> Any:
+def _value(kind: Any, value: object, path: tuple[str, ...]) -> Any:
     info = inspect.type_info(kind)
     shown = "(not shown)" if _extra(info).get("hidden") else _shown(value)
     try:
@@ -267,7 +356,7 @@ def _value(kind: Any, value: object, path: tuple[str, ...], complain: Complain) 
             why = ""
         else:
             why = f" ({error})"
-        complain(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}{why}.")
+        _fail(path, f"`{_dotted(path)}` is {shown}, but must be {allowed(kind)}{why}.")
 
     return result
 

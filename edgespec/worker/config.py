@@ -23,7 +23,7 @@ from edgespec.shared.fields import (
     machine_name,
 )
 from edgespec.shared.part import Part, Settings, composed
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 
 class DraftSection(DraftSettings, frozen=True, kw_only=True):
@@ -47,12 +47,14 @@ class DaemonSection(Section, frozen=True):
     priority: Literal["idle", "normal"] = "idle"
 
 
-REMOVED: Mapping[str, str] = {
-    "draft.branching": "the rule that `draft.order` names has its own.",
-    "draft.theta": "Algorithm 2 uses 0.5 nats.",
-    "draft.sequences": "the worker measures at its start how many leaves a step is best with.",
-    "draft.prefill_batch": f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.",
-    "draft.prefix_cache": "the gateway decides it with `api.prefix_cache`.",
+REMOVED: Mapping[str, Removed] = {
+    "draft.branching": Removed("the rule that `draft.order` names has its own.", (0, 2)),
+    "draft.theta": Removed("Algorithm 2 uses 0.5 nats.", (0.5, 2.0)),
+    "draft.sequences": Removed("the worker measures at its start how many leaves a step is best with.", (0, 4)),
+    "draft.prefill_batch": Removed(
+        f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.", (256,)
+    ),
+    "draft.prefix_cache": Removed("the gateway decides it with `api.prefix_cache`.", (True,)),
 }
 """Keys of earlier versions, each with what holds instead."""
 
@@ -60,7 +62,7 @@ REMOVED: Mapping[str, str] = {
 class WorkerSettings(Settings, frozen=True):
     """The tables of the core; `schema` adds those of the parts."""
 
-    removed: ClassVar[Mapping[str, str]] = REMOVED
+    removed: ClassVar[Mapping[str, Removed]] = REMOVED
     draft: DraftSection = DraftSection()
     gateway: GatewaySection = GatewaySection()
     daemon: DaemonSection = DaemonSection()

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from cloud_gateway.part import Foundation, GatewayPart, GatewayVerb, PromptBook, Running, Serving, WorkerChange
 from cloud_gateway.parts.audit import verb
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 if TYPE_CHECKING:
     from cloud_gateway.engine.exchange import Recording
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 FILE_BYTES = 4 * 2**20
 """About 11,000 entries; a larger file would take longer to search and to drop."""
 REMOVED = {
-    "audit.enabled": "`audit.keep = 0` keeps no audit log.",
-    "audit.max_kb": "a file has 4 MiB; `audit.keep` says how many are kept.",
+    "audit.enabled": Removed("`audit.keep = 0` keeps no audit log.", (True,)),
+    "audit.max_kb": Removed("a file has 4 MiB; `audit.keep` says how many are kept.", (4096,)),
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
 from edgespec.shared import folders
 from edgespec.shared.fields import Folder
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 if TYPE_CHECKING:
     from cloud_gateway.engine.exchange import Recording
@@ -22,8 +22,8 @@ MAX_TRACE_BYTES = 16 * 2**20
 """Bytes of one request, before compression (to about a fifth): about 16,000 rounds."""
 KEPT_TRACES = 1000
 REMOVED = {
-    "traces.max_kb": "the first 16 MiB of a request are recorded.",
-    "traces.keep": "the latest 1000 traces are kept.",
+    "traces.max_kb": Removed("the first 16 MiB of a request are recorded.", (2048,)),
+    "traces.keep": Removed("the latest 1000 traces are kept.", (1000,)),
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloud_gateway.part import Foundation, GatewayPart, PortSetting, Running
 from edgespec.shared.fields import Port
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 if TYPE_CHECKING:
     from cloud_gateway.api.listener import OwnPort
@@ -22,8 +22,8 @@ PATH = "/metrics"
 HOST = "127.0.0.1"
 """Figures about other people's requests do not leave this machine."""
 REMOVED = {
-    "metrics.host": "the figures are served at 127.0.0.1.",
-    "metrics.hosts": "let the proxy before the metrics set `Host` to 127.0.0.1.",
+    "metrics.host": Removed("the figures are served at 127.0.0.1.", ("127.0.0.1",)),
+    "metrics.hosts": Removed("let the proxy before the metrics set `Host` to 127.0.0.1.", ([],)),
 }
 
 

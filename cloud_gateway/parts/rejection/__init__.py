@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloud_gateway.part import GatewayPart
+from edgespec.shared.settings import Removed
 
 if TYPE_CHECKING:
     from cloud_gateway.core.verify.verification import Method
@@ -23,5 +24,5 @@ def _method() -> Method:
 PART = GatewayPart(
     "rejection",
     methods={"rejection": _method},
-    removed={"policy.share_seed": '`policy.verification = "rejection"` sends workers no seed.'},
+    removed={"policy.share_seed": Removed('`policy.verification = "rejection"` sends workers no seed.', (True,))},
 )

@@ -131,7 +131,7 @@ class Exchange:
         state = self.state
         self.state = State.FAILED
         if isinstance(message, Refused):
-            raise PairingFailed(message.reason)
+            raise PairingFailed(message.reason, self._why_refused(message.reason))
 
         following = self.TABLE.get((state, type(message)))
         if following is None:
@@ -148,6 +148,12 @@ class Exchange:
 
     def _handle(self, message: PairingMessage) -> PairingMessage | None:
         raise NotImplementedError
+
+    def _why_refused(self, reason: Reason) -> str:
+        """What this side can add to the other's reason: the one that refuses a version speaks no older one."""
+        if reason is Reason.VERSION:
+            return f"this machine is the older one, it speaks version {self._me.version}"
+        return ""
 
     def _agree(self, start: Start, reply: Reply, peer: Peer, spake: bytes) -> None:
         """Checks the other's key, finishes SPAKE2 and fixes the transcript. Raises PairingFailed."""
@@ -212,7 +218,8 @@ class WorkerExchange(Exchange):
     def _handle(self, message: PairingMessage) -> PairingMessage | None:
         if isinstance(message, Reply):
             if not self._me.min_version <= message.version <= self._me.version:
-                raise PairingFailed(Reason.VERSION, f"the gateway speaks version {message.version}")
+                why = f"the gateway speaks version {message.version} and is the older one"
+                raise PairingFailed(Reason.VERSION, f"{why}; this machine speaks {self._me.version}")
             self._agree(self._start, message, Peer(message.gateway_key, message.name, message.version), message.spake)
             return self._confirm()
         if isinstance(message, Confirm):
@@ -258,7 +265,8 @@ class GatewayExchange(Exchange):
         me = self._me
         version = min(start.version, me.version)
         if version < me.min_version:
-            raise PairingFailed(Reason.VERSION, f"the worker speaks version {start.version}")
+            why = f"the worker speaks version {start.version} and is the older one"
+            raise PairingFailed(Reason.VERSION, f"{why}; this gateway speaks {me.version}")
         if start.nameplate != self._code.nameplate:
             raise PairingFailed(Reason.NAMEPLATE)
 

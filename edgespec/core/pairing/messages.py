@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from edgespec.core.errors import PairingError
-from edgespec.core.protocol.messages import PROTOCOL, Bytes32, Bytes64, Message, Name, Version, decoded
+from edgespec.core.protocol.messages import Bytes32, Bytes64, Message, Name, Version, decoded
 
 MIN_NAMEPLATE = 1000
 MAX_NAMEPLATE = 9999
@@ -38,6 +38,11 @@ MAX_PAIRING_BYTES = 1024
 """No pairing message is longer; shells refuse longer ones unread."""
 
 Spake = Annotated[bytes, Meta(min_length=33, max_length=33)]
+
+
+CODE_DOMAIN = b"edgespec/2 pairing code\0"
+"""The same in all versions of the protocol from 2 on: a worker of another version has to find the gateway that shows
+the code before either can say which of them is older."""
 
 
 class Reason(enum.StrEnum):
@@ -65,7 +70,7 @@ SENTENCES: Mapping[Reason, str] = {
     Reason.NAMEPLATE: "the code is not the one that the gateway shows, or no longer; take the one shown now",
     Reason.DELAYED: "too many attempts from this address failed; wait a minute and try again",
     Reason.BUSY: "another worker is being paired at this moment; try again in a few seconds",
-    Reason.VERSION: "worker and gateway share no protocol version; update the older one",
+    Reason.VERSION: "worker and gateway share no protocol version; update the older one, the code is still valid",
     Reason.CODE: "the code is wrong, or something between the two sides interferes; take the code shown now",
     Reason.KEY: "the other side's key is not valid or not its own; the code is used up, take the one shown now",
     Reason.PROTOCOL: "the other side broke the pairing protocol; the code is used up, take the one shown now",
@@ -83,11 +88,11 @@ class PairingFailed(PairingError):
         why = f" ({detail})" if detail else ""
         super().__init__(f"Pairing failed{where}: {SENTENCES[reason]}{why}.")
         self.reason = reason
-        self._detail = detail
+        self.detail = detail
 
     def at(self, address: str) -> PairingFailed:
         """The same, saying at which address it happened."""
-        return PairingFailed(self.reason, self._detail, address)
+        return PairingFailed(self.reason, self.detail, address)
 
 
 class Start(Message, tag="pair-start", frozen=True):
@@ -160,7 +165,7 @@ def check_number(nameplate: int, words: Sequence[str], spki_hash: bytes) -> int:
     `spki_hash` has a fixed length, so that the concatenation is unambiguous.
     """
     text = f"{nameplate}-{'-'.join(words)}"
-    digest = hashlib.sha256(f"{PROTOCOL} pairing code\0".encode() + spki_hash + text.encode()).digest()
+    digest = hashlib.sha256(CODE_DOMAIN + spki_hash + text.encode()).digest()
     return int.from_bytes(digest, "big") % CHECK_NUMBERS
 
 

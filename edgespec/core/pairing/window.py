@@ -80,10 +80,13 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt failed and its code is burnt; after `left` more failures the window closes."""
+    """An attempt failed and its code is burnt, except for a version that is too old; after `left` more failures the
+    window closes."""
 
     reason: Reason
     left: int
+    detail: str = ""
+    """What to add to the reason's sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,10 @@ class PairingWindow:
         try:
             return exchange.receive(message)
         except PairingFailed as failure:
-            self.abandon(exchange, failure.reason, now)
+            if failure.reason is Reason.VERSION:
+                self._outdated(exchange, failure, now)
+            else:
+                self.abandon(exchange, failure.reason, now)
             raise
         except RemoteProtocolError:
             self.abandon(exchange, Reason.PROTOCOL, now)
@@ -246,6 +252,12 @@ class PairingWindow:
             self.close(Reason.BURNT)
         else:
             self._show()
+
+    def _outdated(self, exchange: GatewayExchange, failure: PairingFailed, now: float) -> None:
+        """Ends an attempt of an older version. Nothing of the code was sent or tried, so it stays valid."""
+        self._last_ended = exchange
+        self._drop(now)
+        self._events.append(Failed(failure.reason, MAX_FAILURES - self.failures, failure.detail))
 
     def _evict(self, running: GatewayExchange, now: float) -> None:
         """Ends a parked attempt for a new one, or raises PairingFailed."""

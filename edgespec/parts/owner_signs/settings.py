@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from edgespec.parts.owner_signs.policy import IDLE_S, OwnerPolicy
 from edgespec.shared.fields import Hours, hours
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 Sign = Literal["input", "terminals", "sessions", "cpu", "pressure", "gpu", "battery", "metered"]
 SIGN_LIMITS: Mapping[Sign, float] = {
@@ -41,16 +41,18 @@ class OwnerSection(Section, frozen=True):
 
 
 _SIGNS = "list the signs that count in `owner.signs`; their limits are constants (docs/worker.md)."
-REMOVED: Mapping[str, str] = {
-    "owner.input": _SIGNS,
-    "owner.terminals": _SIGNS,
-    "owner.sessions": _SIGNS,
-    "owner.cpu_cores": _SIGNS,
-    "owner.pressure_percent": _SIGNS,
-    "owner.gpu_percent": _SIGNS,
-    "owner.battery": _SIGNS,
-    "owner.metered": _SIGNS,
-    "owner.free_after_s": f'with `owner.model = "free"` the model is freed after {FREE_AFTER_S:.0f} s.',
+REMOVED: Mapping[str, Removed] = {
+    "owner.input": Removed(_SIGNS, (True,)),
+    "owner.terminals": Removed(_SIGNS, (True,)),
+    "owner.sessions": Removed(_SIGNS, (True,)),
+    "owner.cpu_cores": Removed(_SIGNS, (0.5,)),
+    "owner.pressure_percent": Removed(_SIGNS, (20.0,)),
+    "owner.gpu_percent": Removed(_SIGNS, (10.0,)),
+    "owner.battery": Removed(_SIGNS, (True,)),
+    "owner.metered": Removed(_SIGNS, (True,)),
+    "owner.free_after_s": Removed(
+        f'with `owner.model = "free"` the model is freed after {FREE_AFTER_S:.0f} s.', (600.0,)
+    ),
 }
 """Keys of earlier versions, each with what holds instead."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edgespec.shared.fields import Host, Port
-from edgespec.shared.settings import Section
+from edgespec.shared.settings import Removed, Section
 
 DEFAULT_PEER_PORT = 7444
 """Default of `peers.port`, on which a daemon listens for its peers."""
@@ -30,8 +30,8 @@ class RelaySection(Section, frozen=True):
     offer: bool = False
 
 
-REMOVED: Mapping[str, str] = {
-    "relay.tunnels": f"a relay takes {TUNNELS} peers at once.",
-    "relay.kib_per_s": f"a relay forwards at most {KIB_PER_S} KiB a second.",
+REMOVED: Mapping[str, Removed] = {
+    "relay.tunnels": Removed(f"a relay takes {TUNNELS} peers at once.", (8,)),
+    "relay.kib_per_s": Removed(f"a relay forwards at most {KIB_PER_S} KiB a second.", (1024,)),
 }
 """Keys of earlier versions, each with what holds instead."""

@@ -34,8 +34,8 @@ WORKER: list[tuple[str, str]] = [
     ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
     ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),
     ('[daemon]\nstate_dir = "keys"', "a path that begins with / or ~"),
-    ("[draft]\ntheta = 0.5", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
-    ("[owner]\nmetered = true", "`owner.metered` is no longer a setting; list the signs that count"),
+    ("[draft]\ntheta = 0.7", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
+    ("[owner]\nmetered = false", "`owner.metered` is no longer a setting; list the signs that count"),
 ]
 GATEWAY: list[tuple[str, str]] = [
     ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -12,8 +14,8 @@ import pytest
 from cloud_gateway import __main__ as gateway
 from edgespec import __main__ as worker
 from edgespec.core.errors import ConfigError
-from edgespec.shared.part import Part, Settings, brought, composed, example
-from edgespec.shared.settings import Section, assigned, parse
+from edgespec.shared.part import Part, Settings, brought, commented, composed, example
+from edgespec.shared.settings import Removed, Section, assigned, parse
 
 
 class Listening(Section, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ def page_needs_a_port(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 PAGE = Part("page", {"api": Page}, check=page_needs_a_port)
-LOG = Part("log", {"log": Log}, removed={"log.size": "a file has 4 MiB."})
+LOG = Part("log", {"log": Log}, removed={"log.size": Removed("a file has 4 MiB.", (4096,))})
 
 
 def test_a_parts_settings_are_read_by_their_type() -> None:
@@ -91,6 +93,14 @@ def test_the_keys_of_parts_join_the_tables_of_the_shipped_file(tmp_path: Path) -
         "\n[log]\n# Files.\nkeep = 4\n"
     )
     assert example("[api]\nport = 80\n", parts[:1]) == "[api]\nport = 80\n# Whether there is one.\npage = false\n"
+
+
+def test_the_printed_configuration_pins_nothing_and_is_valid_if_its_keys_are_uncommented() -> None:
+    text = "# A program.\n\n[api]\n# The port.\nport = 80\nhosts = [\n    1,\n]\n"
+    printed = commented(text)
+    assert printed == "# A program.\n\n[api]\n# The port.\n#port = 80\n#hosts = [\n#    1,\n#]\n"
+    assert tomllib.loads(printed) == {"api": {}}
+    assert re.sub("^#(?! )", "", printed, flags=re.MULTILINE).replace("#    1", "    1") == text
 
 
 def test_parts_of_other_distributions_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:

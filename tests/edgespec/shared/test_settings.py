@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import pytest
 from msgspec import Meta
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import MAX_FILE_BYTES, Section, assigned, keys, load, overridden, parse
+from edgespec.shared.settings import MAX_FILE_BYTES, Removed, Section, assigned, keys, load, overridden, parse
 
 
 def even(value: int) -> None:
@@ -57,6 +57,43 @@ def message(text: str) -> str:
     with pytest.raises(ConfigError) as error:
         parse(text, Root, "x.toml")
     return str(error.value)
+
+
+class Renewed(Root, frozen=True):
+    removed: ClassVar[Mapping[str, Removed]] = {
+        "link.speed": Removed("links have no speed.", (9, 10)),
+        "old.name": Removed("it has no name.", ("",)),
+    }
+
+
+def test_all_faults_of_a_file_are_in_one_message_by_line() -> None:
+    text = "port = 12\n[link]\nmdns = 1\nspeed = 8\nhots = 2\n"
+    with pytest.raises(ConfigError) as error:
+        parse(text, Renewed, "x.toml")
+    assert [line.partition(", but")[0] for line in str(error.value).splitlines()] == [
+        "x.toml, line 1: `port` is 12",
+        "x.toml, line 3: `link.mdns` is 1",
+        "x.toml, line 4: `link.speed` is no longer a setting; links have no speed.",
+        "x.toml, line 5: unknown key `link.hots`; did you mean `host`? Allowed here: "
+        + ", ".join(Link.__struct_fields__)
+        + ".",
+    ]
+
+
+def test_all_faults_of_a_command_line_are_in_one_message() -> None:
+    with pytest.raises(ConfigError) as error:
+        assigned(Root(), ["link.port=70000", "port=5", "link.mdns=maybe"])
+    assert [line[:31] for line in str(error.value).splitlines()] == [
+        "Command line: `link.port` is 70",
+        'Command line: `link.mdns` is "m',
+    ]
+
+
+def test_a_removed_setting_with_its_old_default_is_only_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    settings = parse('[link]\nspeed = 10\nport = 1\n[old]\nname = ""\n', Renewed, "x.toml")
+    assert settings == Renewed(link=Link(port=1))
+    said = "x.toml: these settings of an earlier version have no effect, remove them: `link.speed`, `old.name`."
+    assert caplog.messages == [said]
 
 
 def test_a_right_file_loads_and_what_it_leaves_out_has_its_default(tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from edgespec.core.errors import EdgespecError, LocalProtocolError, PairingError, RemoteProtocolError
 from edgespec.core.pairing.exchange import GatewayExchange, Party, State, WorkerExchange
-from edgespec.core.pairing.messages import Accepted, Code, PairingFailed, PairingMessage, Reason, Start
+from edgespec.core.pairing.messages import (
+    Accepted,
+    Code,
+    PairingFailed,
+    PairingMessage,
+    Reason,
+    Refused,
+    Start,
+    check_number,
+)
 from edgespec.core.pairing.window import (
     ATTEMPT_S,
     FORGET_S,
@@ -177,6 +186,40 @@ def test_an_attempt_that_ends_after_its_proof_burns_the_code() -> None:
     w.receive(exchange, confirm, 0.0)
     w.abandon(exchange, Reason.ABANDONED, 0.0)
     assert Failed(Reason.ABANDONED, MAX_FAILURES - 1) in w.events()
+
+
+def test_an_older_version_is_named_and_does_not_use_the_code_up() -> None:
+    newer = Party(SigningKey(b"g" * 32), "gateway", version=4, min_version=4)
+    w = PairingWindow(newer, SPKI, _random.randbytes)
+    code = w.open(0.0)
+    w.events()
+    with pytest.raises(PairingFailed, match="the worker speaks version 2 and is the older one; this gateway speaks 4"):
+        attempt(w, code, 1.0)
+    failed = w.events()
+    assert [(event.reason, event.left) for event in failed] == [(Reason.VERSION, MAX_FAILURES)]
+
+    # The same code still pairs a worker that was updated.
+    updated = WorkerExchange(code, Party(SigningKey(b"w" * 32), "lab-7", 4, 4), SPKI, _random.randbytes)
+    exchange = w.begin("10.0.0.2", code.nameplate, 2.0)
+    assert w.receive(exchange, updated.start(), 2.0) is not None
+
+
+def test_a_worker_that_is_refused_for_its_version_says_that_it_is_the_older_one() -> None:
+    worker = WorkerExchange(window().open(0.0), THEM, SPKI, _random.randbytes)
+    worker.start()
+    with pytest.raises(PairingFailed, match="this machine is the older one, it speaks version 2"):
+        worker.receive(Refused(Reason.VERSION))
+
+
+def test_a_code_identifies_its_gateway_in_every_version() -> None:
+    words = ("acorn", "bridge", "candle")
+    assert (
+        check_number(4821, words, bytes(32))
+        == int.from_bytes(
+            hashlib.sha256(b"edgespec/2 pairing code\0" + bytes(32) + b"4821-acorn-bridge-candle").digest(), "big"
+        )
+        % 10_000
+    )
 
 
 def test_only_one_window_is_open_at_a_time() -> None:
