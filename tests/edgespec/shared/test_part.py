@@ -95,7 +95,7 @@ def test_the_keys_of_parts_join_the_tables_of_the_shipped_file(tmp_path: Path) -
     assert example("[api]\nport = 80\n", parts[:1]) == "[api]\nport = 80\n# Whether there is one.\npage = false\n"
 
 
-def test_the_printed_configuration_pins_nothing_and_is_valid_if_its_keys_are_uncommented() -> None:
+def test_the_printed_configuration_pins_nothing() -> None:
     text = "# A program.\n\n[api]\n# The port.\nport = 80\nhosts = [\n    1,\n]\n"
     printed = commented(text)
     assert printed == "# A program.\n\n[api]\n# The port.\n#port = 80\n#hosts = [\n#    1,\n#]\n"

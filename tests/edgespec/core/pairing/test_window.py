@@ -204,7 +204,7 @@ def test_an_older_version_is_named_and_does_not_use_the_code_up() -> None:
     assert w.receive(exchange, updated.start(), 2.0) is not None
 
 
-def test_a_worker_that_is_refused_for_its_version_says_that_it_is_the_older_one() -> None:
+def test_a_worker_refused_for_its_version_says_that_it_is_the_older_one() -> None:
     worker = WorkerExchange(window().open(0.0), THEM, SPKI, _random.randbytes)
     worker.start()
     with pytest.raises(PairingFailed, match="this machine is the older one, it speaks version 2"):
