@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.core.trace.format import Trace
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
+    from cloud_gateway.links.judge import Judge
     from cloud_gateway.links.link import WorkerInfo
     from cloud_gateway.models.drafts import IdlingDraft
     from cloud_gateway.models.target_model import Target
@@ -185,6 +186,13 @@ class DraftMaker(Protocol):
         """
 
 
+class JudgeMaker(Protocol):
+    """Makes what judges the workers of one process. `serve` and `link` call it once, before the link port opens."""
+
+    def __call__(self, settings: Settings) -> Judge:
+        """It imports what is heavy."""
+
+
 class TracePage(Protocol):
     """Shows a trace in a browser, without a gateway."""
 
@@ -214,6 +222,8 @@ class GatewayPart(Part):
     """A recorded trace as a page for a browser; `replay --html` writes that of the first part which has one."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)
     """Local drafts that are no model files, by the value of `local_draft.model`."""
+    judge: JudgeMaker | None = None
+    """May end a worker's link and refuse its next ones, by what the worker did."""
     ports: Sequence[PortSetting] = ()
     """Settings of the ports that it opens (`Running.ports`). `process/config.py` refuses a number that is set twice."""
     report: Callable[[Mapping[str, Any]], Lines] = no_lines

@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `judge`: `Judge`
 - `link`: `WorkerInfo`
 - `paired`: `PairedWorker`, `PairedWorkers`
 - `server`: `CONNECTIONS`, `link_admission`, `Links`

@@ -67,10 +67,10 @@ class WorkerInfo(LinkedWorker):
     step: StepClock = field(default_factory=lambda: StepClock(FIRST_STEP_S))
     paused_because: str | None = None
     probation_ends: asyncio.TimerHandle | None = None
-    """Until then it gets no requests (cloud_gateway/core/limits/conduct.py)."""
+    """Until then it gets no requests (cloud_gateway/core/limits/probation.py)."""
     probation_because: str = ""
     scopes: dict[int, bytes] = field(default_factory=dict)
-    """The cache scopes of its open requests, which differ between API keys (cloud_gateway/core/limits/conduct.py)."""
+    """The cache scopes of its open requests, which differ between API keys."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
 

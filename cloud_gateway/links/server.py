@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from websockets.asyncio.server import ServerConnection
 
-from cloud_gateway.core.limits.conduct import CONTEST_PROBATION_S, Conduct, Contest, Probation
+from cloud_gateway.core.limits.probation import CONTEST_PROBATION_S, Contest, Probation
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Inbox, WorkerGone, WorkerReady
 from cloud_gateway.engine.pool import Workers
+from cloud_gateway.links.judge import Judge
 from cloud_gateway.links.link import Link, Offer, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.admission import AdmissionLimits
@@ -97,12 +98,12 @@ class Links(Workers):
         timers: Timers = DEFAULT_TIMERS,
         admission: AdmissionLimits,
         inflow: InflowLimits = WORKER_INFLOW,
-        conduct: Conduct | None = None,
+        judges: Sequence[Judge] = (),
         quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
     ) -> None:
         """`vocab_size`: of the target; `refused` is called with each reason; `pair` serves `/pair`, if given.
 
-        `quarantined` is called with id, name and reason of each worker that `conduct` finds to be quarantined.
+        `quarantined` is called with id, name and reason of each worker that one of the `judges` has quarantined.
         """
         self._me = me
         self.vocab_size = vocab_size
@@ -123,7 +124,7 @@ class Links(Workers):
         """By id; changed on the event loop."""
         self._probation = Probation()
         self._contest = Contest()
-        self.conduct = conduct or Conduct()
+        self._judges = judges
         self._quarantined = quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LimitedPort(
@@ -211,7 +212,9 @@ class Links(Workers):
             info.wire.end(error)
 
     def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
-        self._judge(worker, self.conduct.drafted(worker, key, claimed, accepted, asyncio.get_running_loop().time()))
+        now = asyncio.get_running_loop().time()
+        for judge in self._judges:
+            self._quarantine(worker, judge.drafted(worker, key, claimed, accepted, now))
 
     def note(self, worker: str, reason: str, text: str) -> None:
         info = self._workers.get(worker)
@@ -237,12 +240,13 @@ class Links(Workers):
             error = RemoteProtocolError("revoked", "its key was revoked", close_code=CloseCode.REVOKED)
             self._hang_up(info, Bye("revoked"), error)
 
-    def _judge(self, worker: str, why: str | None) -> None:
+    def _quarantine(self, worker: str, why: str | None) -> None:
         """Quarantines a worker for this reason, if there is one: stored first, so that its next handshake fails."""
         if why is None:
             return
 
-        self.conduct.forget(worker)
+        for judge in self._judges:
+            judge.forget(worker)
         info = self._workers.get(worker)
         try:
             name = self.paired.quarantine(worker, why)  # on the event loop: rare, and no handshake may come before it
@@ -335,7 +339,8 @@ class Links(Workers):
         self.paired.rotate(old, new)
         former = key_id(old)
         to = key_id(new)
-        self.conduct.renamed(former, to)
+        for judge in self._judges:
+            judge.renamed(former, to)
         log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, to)
         info = self._workers.get(former)
         if info is not None:
@@ -375,7 +380,8 @@ class Links(Workers):
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self.inbox.post(WorkerGone(worker.id, why))
         if why in FAULTS:
-            self._judge(worker.id, self.conduct.fault(worker.id, why, worker.blamed_for, now))
+            for judge in self._judges:
+                self._quarantine(worker.id, judge.fault(worker.id, why, worker.blamed_for, now))
 
     def _begin_probation(self, worker: WorkerInfo) -> None:
         """A worker whose links keep ending gets no requests at first: each end stalls those that it drafts for."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import (
     audit,
+    conduct,
     flight_recorder,
     known_answers,
     live_picture,
@@ -22,6 +23,7 @@ from edgespec.shared.part import brought
 
 PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
+    conduct.PART,
     flight_recorder.PART,
     known_answers.PART,
     live_picture.PART,

@@ -48,7 +48,7 @@ def link(args: argparse.Namespace) -> int:
     with logs.policy(settings.daemon.log_level):
         starting = Starting(f"cloud-gateway {__version__}")
         another("edgespec_vllm.link.process", "`cloud-gateway link`").run(
-            settings, args.model, starting, args.board, args.board_group
+            settings, args.model, starting, args.board, args.board_group, args.parts
         )
 
     return 0

@@ -78,7 +78,6 @@ class LinkSection(Section, frozen=True):
     port: Port = DEFAULT_PORT
     name: MachineName = ""
     mdns: bool = True
-    quarantine_keys: Annotated[int, Meta(ge=0, le=64)] = 3
 
 
 class DaemonSection(Section, frozen=True):

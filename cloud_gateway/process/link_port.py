@@ -18,11 +18,11 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from cloud_gateway.core.limits.conduct import Conduct
+from cloud_gateway.links.judge import Judge
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links, link_admission
 from cloud_gateway.process.config import LinkSection, LocalDraftSection
@@ -66,6 +66,7 @@ class LinkPort:
         *,
         tokenizer_file: bytes = b"",
         refused: Callable[[str], None] = lambda reason: None,
+        judges: Sequence[Judge] = (),
         quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
     ) -> Links:
         """The links for a target with this tokenizer; the rest is as of `Links`."""
@@ -76,7 +77,7 @@ class LinkPort:
             refused,
             pair=self.pairing.handle,
             admission=link_admission(connections),
-            conduct=Conduct(self._settings.quarantine_keys),
+            judges=judges,
             quarantined=quarantined,
         )
 

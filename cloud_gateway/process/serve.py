@@ -213,6 +213,7 @@ class Gateway:
             self._shares["link"],
             tokenizer_file=models.tokenizer_file,
             refused=self._note_refused,
+            judges=[part.judge(self.settings) for part in self.parts if part.judge is not None],
             quarantined=self._note_quarantine,
         )
         for running in self.running:

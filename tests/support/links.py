@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone, WorkerReady
+from cloud_gateway.links.judge import Judge
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
@@ -152,6 +153,7 @@ async def serving(
     timers: Timers = DEFAULT_TIMERS,
     inflow: InflowLimits | None = None,
     pair: Callable[[Any], Any] | None = None,
+    judges: Sequence[Judge] = (),
     quarantined: Callable[[str, str, str], None] = lambda *_: None,
     paired: Sequence[WorkerIdentity] = (),
     listed: PairedWorkers | None = None,
@@ -181,6 +183,7 @@ async def serving(
         listed or Listed(standing, names),
         seen.refused,
         pair=pair,
+        judges=judges,
         quarantined=quarantined,
         timers=timers,
         admission=link_limits(),

@@ -3,7 +3,7 @@
 Public, by module:
 
 - `cells`: `Cells`, `Prices`, `Room`
-- `conduct`: `Conduct`, `Contest`, `CONTEST_PROBATION_S`, `Probation`
+- `probation`: `Contest`, `CONTEST_PROBATION_S`, `Probation`
 - `quota`: `ClientBounds`, `KeyLimits`, `QUEUE_LIMIT`, `Quotas`, `Visit`
 - `turns`: `Turns`
 """

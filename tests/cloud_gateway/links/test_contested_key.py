@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.limits import conduct
-from cloud_gateway.core.limits.conduct import CONTEST_PROBATION_S, CONTEST_S, MIN_TAKEOVERS, Contest
+from cloud_gateway.core.limits import probation
+from cloud_gateway.core.limits.probation import CONTEST_PROBATION_S, CONTEST_S, MIN_TAKEOVERS, Contest
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import notice_of
@@ -128,7 +128,7 @@ def test_a_worker_dials_again_within_15_seconds_of_a_takeover() -> None:
     redial.contested()
     assert redial.wait_s(0.0) == CONTESTED_S
     assert CONTESTED_S <= CONTEST_PROBATION_S, "no link of a contested key gets requests between two takeovers"
-    assert conduct.MAX_TAKEOVERS >= MIN_TAKEOVERS
+    assert probation.MAX_TAKEOVERS >= MIN_TAKEOVERS
 
 
 def test_a_new_link_ends_every_notice_but_that_of_a_contested_key() -> None:

@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cloud_gateway.core.limits import conduct
+from cloud_gateway.core.limits import probation
 from cloud_gateway.links.server import link_admission
 from edgespec.core.errors import AddressError
 from edgespec.core.protocol import messages as m
@@ -236,7 +236,7 @@ async def test_an_event_shows_in_a_links_figures_before_the_engine_gets_it(tmp_p
 async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "FIRST_S", 0.3)
+    monkeypatch.setattr(probation, "FIRST_S", 0.3)
     seen = Watched()
     async with serving(tmp_path, seen=seen) as gateway:
         seen.links = gateway.links
@@ -251,7 +251,7 @@ async def test_a_worker_that_was_cut_off_for_its_fault_is_on_probation(
 async def test_nothing_of_a_link_that_ended_during_its_probation_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "FIRST_S", 600.0)  # not over before the test is
+    monkeypatch.setattr(probation, "FIRST_S", 600.0)  # not over before the test is
     async with serving(tmp_path) as gateway:
         for probation_expected in (False, True):
             async with client(gateway) as linked:

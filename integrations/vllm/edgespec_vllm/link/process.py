@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
@@ -12,6 +13,7 @@ from typing import cast
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.part import GatewayPart
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort
@@ -34,10 +36,14 @@ class LinkProcess:
     """One process, on the event loop."""
 
     def __init__(
-        self, settings: GatewaySettings, model: Path, starting: Starting, board: Path | None = None, group: str = ""
-    ) -> None:
+        self, settings: GatewaySettings, model: Path, starting: Starting, board: Path | None = None, group: str = "",
+        parts: Sequence[GatewayPart] = (),
+    ) -> None:  # fmt: skip
         """`model`: the folder that vLLM serves, or a GGUF file. `board`: the socket, if not in the runtime folder;
-        `group`: one whose members may connect to it. Raises ModelError, KeyStoreError."""
+        `group`: one whose members may connect to it; `parts`: their judges judge the workers.
+
+        Raises ModelError, KeyStoreError.
+        """
         self.settings = settings
         self.starting = starting
         self._board = board
@@ -45,7 +51,9 @@ class LinkProcess:
         words = vocabulary(model)
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.port = LinkPort(settings.link, store)
-        self.links = self.port.make_links(words.digest, len(words.entries), connection_shares()["link"])
+        judges = [part.judge(settings) for part in parts if part.judge is not None]
+        shares = connection_shares()
+        self.links = self.port.make_links(words.digest, len(words.entries), shares["link"], judges=judges)
         self.commands = Commands(self.port.paired, KeyRing(store.folder), self.port)
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)
 
@@ -94,10 +102,13 @@ class LinkProcess:
         }  # fmt: skip
 
 
-def run(settings: GatewaySettings, model: Path, starting: Starting, board: Path | None = None, group: str = "") -> None:
+def run(
+    settings: GatewaySettings, model: Path, starting: Starting, board: Path | None = None, group: str = "",
+    parts: Sequence[GatewayPart] = (),
+) -> None:  # fmt: skip
     """Serves until it is stopped by a signal."""
 
     async def serve() -> None:
-        await LinkProcess(settings, model, starting, board, group).run()
+        await LinkProcess(settings, model, starting, board, group, parts).run()
 
     asyncio.run(serve())

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.core.limits.conduct import MAX_FAULTS
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
+from cloud_gateway.parts import all_parts
+from cloud_gateway.parts.conduct import ConductSection, make_judge
+from cloud_gateway.parts.conduct.judging import MAX_FAULTS, Conduct
+from cloud_gateway.process.config import schema
 from edgespec.core.protocol.handshake import CloseCode, Notice
 from edgespec.core.protocol.names import key_id
 from edgespec.shared.address import Address
+from edgespec.shared.settings import parse
 from edgespec.worker.link import keep_linked
 from tests.support.links import Daemon, GatewayUnderTest, client, serving, worker_identity
 from tests.support.sockets import reserved
@@ -29,6 +33,12 @@ def worthless(links: Links) -> None:
     """Three requests of each of three keys, in which the worker claimed 8 acceptances and had none."""
     for number in range(9):
         links.audited(ID, f"key {number % 3}", 8.0, 0)
+
+
+@pytest.fixture
+def paired(tmp_path: Path) -> PairedWorkers:
+    """The operator's list of workers, on disk."""
+    return PairedWorkers(tmp_path / "keys")
 
 
 @pytest.fixture
@@ -46,7 +56,11 @@ async def test_a_worthless_worker_is_refused_until_it_is_released(
     daemon = Daemon()
     notices = list[Notice]()
     found = list[tuple[str, ...]]()
-    async with serving(tmp_path, listed=paired, quarantined=lambda *what: found.append(what), port=port) as before:
+    quarantined = found.append
+    judged = serving(
+        tmp_path, listed=paired, judges=[Conduct()], quarantined=lambda *what: quarantined(what), port=port
+    )
+    async with judged as before:
         task = asyncio.create_task(linking(before, daemon, notices))
         await until(before.links.workers)
         worthless(before.links)
@@ -74,7 +88,7 @@ async def linking(gateway: GatewayUnderTest, daemon: Daemon, notices: list[Notic
 
 @pytest.mark.claim("a-worthless-worker-is-refused-until-it-is-released")
 async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway:
+    async with serving(tmp_path, judges=[Conduct()]) as gateway:
         for _ in range(MAX_FAULTS):
             async with client(gateway) as linked:
                 await linked.ws.send(b"x" * 100)
@@ -83,3 +97,22 @@ async def test_six_faults_end_in_quarantine_with_a_signed_goodbye(tmp_path: Path
             async with client(gateway):
                 pass
         assert gateway.standing[ME.key.public] == "quarantined"
+
+
+async def test_without_a_judge_neither_drafts_nor_faults_quarantine(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        worthless(gateway.links)
+        for _ in range(MAX_FAULTS):
+            async with client(gateway) as linked:
+                await linked.ws.send(b"x" * 100)
+                await linked.closed()
+        assert gateway.standing[ME.key.public] == "paired"
+
+
+def test_the_setting_says_how_many_keys_must_agree() -> None:
+    settings = schema(all_parts())()
+    assert settings.of(ConductSection).quarantine_keys == 3
+    one_key = parse("[link]\nquarantine_keys = 1", schema(all_parts()), "x.toml")
+    assert make_judge(one_key).drafted(ID, "key", 8.0, 0, 0.0) is None
+    judge = make_judge(one_key)
+    assert [judge.drafted(ID, "key", 8.0, 0, 0.0) is None for _ in range(3)] == [True, True, False]
