@@ -31,7 +31,9 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.links.judge import Judge
     from cloud_gateway.links.link import WorkerInfo
     from cloud_gateway.models.drafts import IdlingDraft
+    from cloud_gateway.models.headers import Need
     from cloud_gateway.models.target_model import Target
+    from cloud_gateway.models.target_model.load import LoadedModel
     from edgespec.core.protocol.signing import SigningKey
     from edgespec.shared.control import Handler
 
@@ -193,6 +195,40 @@ class JudgeMaker(Protocol):
         """It imports what is heavy."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a target is held."""
+
+    on_gpu: bool = False
+    free: int | None = None
+    """Bytes that are free on the GPU; None if only the engine's library can tell."""
+
+
+class TargetEngine(Protocol):
+    """Computes targets; its name is a value of `target.engine`. `process/targets.py` calls it."""
+
+    packages: Sequence[str]
+    """Modules that it imports. `serve` looks for them first, and names the distribution if one is missing."""
+
+    def suits(self, model: Path, settings: Settings) -> bool:
+        """Whether `target.engine = "auto"` takes this engine for a model. The first one of the list is taken."""
+
+    def check(self, model: Path, settings: Settings) -> None:
+        """Called before any model is loaded. It reads headers only. Raises ModelError, ConfigError."""
+
+    def need(self, model: Path, settings: Settings) -> Need:
+        """Memory that the target takes. Raises ModelError."""
+
+    def place(self, settings: Settings) -> Place:
+        """Where the target takes that memory."""
+
+    def load(self, model: Path, settings: Settings, kv_tokens: int) -> LoadedModel:
+        """Called once, in a thread. Raises ModelError, LibraryError.
+
+        `kv_tokens`: entries of the KV cache for all slots together.
+        """
+
+
 class TracePage(Protocol):
     """Shows a trace in a browser, without a gateway."""
 
@@ -224,6 +260,8 @@ class GatewayPart(Part):
     """Local drafts that are no model files, by the value of `local_draft.model`."""
     judge: JudgeMaker | None = None
     """May end a worker's link and refuse its next ones, by what the worker did."""
+    engines: Mapping[str, TargetEngine] = field(default_factory=dict)
+    """Further engines of the target, by the value of `target.engine`."""
     ports: Sequence[PortSetting] = ()
     """Settings of the ports that it opens (`Running.ports`). `process/config.py` refuses a number that is set twice."""
     report: Callable[[Mapping[str, Any]], Lines] = no_lines

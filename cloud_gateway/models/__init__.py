@@ -3,8 +3,8 @@
 Public, by module:
 
 - `grammar`: all
-- `headers`: `check_llamacpp`, `check_torch`, `family_of`, `heads_need`, `llamacpp_need`, `Need`, `spare_sequences`,
-  `torch_need`
-- `settings`: `PREFILL_CHUNK`, `TargetSettings`
+- `headers`: `check_llamacpp`, `family_of`, `gguf_numbers`, `heads_need`, `llamacpp_need`, `Need`, `read_config`,
+  `spare_sequences`, `tensor_shapes`
+- `settings`: `DEFAULTS`, `PREFILL_CHUNK`, `TargetSettings`
 - `text`: `Text`
 """

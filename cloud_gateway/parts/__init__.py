@@ -18,6 +18,7 @@ from cloud_gateway.parts import (
     rejection,
     responses_api,
     self_draft,
+    torch_engine,
 )
 from edgespec.shared.part import brought
 
@@ -33,6 +34,7 @@ PARTS: tuple[GatewayPart, ...] = (
     rejection.PART,
     responses_api.PART,
     self_draft.PART,
+    torch_engine.PART,
 )
 
 

@@ -3,8 +3,8 @@
 Public, by module:
 
 - `commands`: all
-- `config`: `GatewaySettings`, `given`, `LocalDraftSection`
+- `config`: `GatewaySettings`, `given`, `LocalDraftSection`, `TargetSection`
 - `loading`: `engine_settings`, `load_models`, `measure`, `Models`
 - `model_commands`: all
-- `targets`: `check_models`, `draft_maker`, `dtype_for`
+- `targets`: `check_models`, `draft_maker`
 """

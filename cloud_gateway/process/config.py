@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -42,19 +43,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-_ENGINE = r"^(auto|llamacpp|torch|vllm(:.+|\+https?://[^/\s]+)?)\Z"
-_ENGINES = '"auto", "llamacpp", "torch", "vllm", "vllm:COMMAND" or "vllm+http://HOST:PORT"'
+LLAMACPP = "llamacpp"
+"""The engine of the core."""
+_VLLM = re.compile(r"vllm(:.+|\+https?://[^/\s]+)?")
+"""Engines of another distribution, edgespec-vllm, in a process of its own."""
+_VLLM_VALUES = ("vllm", "vllm:COMMAND", "vllm+http://HOST:PORT")
 
 
 class TargetSection(TargetSettings, frozen=True, kw_only=True):
     model: ModelPath = "auto:quantised"
-    engine: Annotated[str, Meta(pattern=_ENGINE, extra={"allowed": _ENGINES})] = "auto"
+    engine: str = "auto"
     exact: Literal["auto", "yes", "no"] = "auto"
     n_gpu_layers: GpuLayers = 0
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: Annotated[
-        str, Meta(pattern=r"^(auto|cpu|cuda(:\d{1,2})?)\Z", extra={"allowed": '"auto", "cpu", "cuda" or "cuda:N"'})
-    ] = "auto"
     threads: Threads = 0
 
 
@@ -144,9 +144,13 @@ class GatewaySettings(Settings, frozen=True):
 
             if self.policy.name not in NAMES:
                 yield "policy.name", " or ".join(f'"{name}"' for name in NAMES)
+        engines = ["auto", LLAMACPP]
         methods = [DEFAULTS.verification]
         for part in self.parts:
+            engines += part.engines
             methods += part.methods
+        if self.target.engine not in engines and not _VLLM.fullmatch(self.target.engine):
+            yield "target.engine", " or ".join(f'"{name}"' for name in (*engines, *_VLLM_VALUES))
         if self.policy.verification not in methods:
             yield "policy.verification", " or ".join(f'"{name}"' for name in methods)
         if self.api.max_tokens > self.api.max_tokens_limit:

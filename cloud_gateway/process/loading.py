@@ -23,7 +23,7 @@ from cloud_gateway.core.verify.verification import BUILT_IN, Method
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
-from cloud_gateway.models.target_model import Target, Work
+from cloud_gateway.models.target_model import LoadedTarget, Target, Work
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.targets import Plan, check_models, draft_cells, draft_maker, load_target, translation_of
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.models.drafts import HeadsModel, IdlingDraft
     from cloud_gateway.models.drafts.gguf import LocalDraft
-    from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-    from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
 
 
@@ -50,7 +48,7 @@ log = logging.getLogger("cloud_gateway.process.loading")
 class Models:
     """The loaded models and what was derived from them."""
 
-    target: TorchTarget | LlamaCppTarget
+    target: LoadedTarget
     text: Text
     local: IdlingDraft | None
     tokenizer_digest: bytes
@@ -76,8 +74,11 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     """
     plan = plan or check_models(settings)
     doing(f"checking and loading the target {plan.path.name} by {plan.engine}")
-    (target, vocabulary, made_by), path = load_target(settings, plan), plan.path
-    facts = vocabulary.tokenizer_digest.hex(), made_by, *choices(settings)
+    path = plan.path
+    loaded = load_target(settings, plan)
+    target = loaded.target
+    vocabulary = loaded.vocabulary
+    facts = vocabulary.tokenizer_digest.hex(), loaded.made_by, *choices(settings)
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),
         created=int(path.stat().st_mtime),
@@ -136,17 +137,15 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
     return draft
 
 
-def _load_heads(
-    settings: GatewaySettings, target: TorchTarget | LlamaCppTarget, digest: bytes
-) -> Mapping[str, HeadsModel]:
+def _load_heads(settings: GatewaySettings, target: Target, digest: bytes) -> Mapping[str, HeadsModel]:
     files = [expand(file) for file in settings.sources.heads]
     if not files:
         return {}
 
     from cloud_gateway.models.drafts.eagle import beside
-    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.target_model.inside import StatesTarget
 
-    assert isinstance(target, TorchTarget)  # held by check_models
+    assert isinstance(target, StatesTarget)  # held by check_models
     return beside(target, digest, files)
 
 
@@ -174,8 +173,7 @@ def engine_settings(settings: GatewaySettings, methods: Mapping[str, Method] = B
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:
     """The settings in `fingerprint`: those that could change the text of a seed."""
-    target = settings.target
-    return target.dtype, target.exact, settings.policy.verification
+    return settings.target.exact, settings.policy.verification
 
 
 def fingerprint(model_digest: bytes, *chosen: str) -> str:

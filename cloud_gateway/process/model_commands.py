@@ -83,7 +83,7 @@ def check_pair(options: argparse.Namespace) -> int:
 def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict[str, Any]:
     """Facts about both models, as a gateway's start checks them. Raises the errors of that start."""
     from cloud_gateway.models.headers import family_of
-    from cloud_gateway.process.targets import check_models, need_of
+    from cloud_gateway.process.targets import check_models, engines_of, need_of
     from edgespec.llamacpp.tokenizer import translation
     from edgespec.shared.hf_vocabulary import vocabulary
     from edgespec.shared.vocabfiles import gguf_vocabulary
@@ -101,11 +101,11 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
 
     plan = check_models(settings)
     require_trials(settings.parts, draft, settings.local_draft.n_gpu_layers, again=True)
-    if plan.engine == "llamacpp":
+    if plan.engine == config.LLAMACPP:
         require_trials(settings.parts, target, settings.target.n_gpu_layers, again=True)
 
     entries = vocabulary(target)
-    need = need_of(settings.target, plan.engine, target, settings.sources.heads)
+    need = need_of(settings, engines_of(settings.parts)[plan.engine], target)
     return {
         "method": _method(translator, len(entries.entries)),
         "engine": plan.engine,

@@ -64,7 +64,7 @@ def make(source: Path, out: Path, blocks: int) -> Comparison:
     They appear only when every token is that of `source` and the tokenizer digest too. Raises ModelError otherwise,
     and where memory or disk is short.
     """
-    from cloud_gateway.models.target_model.load import load
+    from cloud_gateway.parts.torch_engine.load import load
 
     require_memory(memory_bytes(source, blocks), f"{source.name} with {blocks} blocks each")
     name = deepened_name(source.name, blocks)
@@ -240,8 +240,8 @@ def _greedy(folder: Path, follow: Sequence[Logits] | None) -> tuple[list[Logits]
     """
     import torch
 
-    from cloud_gateway.models.target_model.load import load
     from cloud_gateway.models.text import Text
+    from cloud_gateway.parts.torch_engine.load import load
 
     loaded = load(folder, "float32", "cpu")
     text = Text(loaded.tokenizer)

@@ -26,7 +26,6 @@ from edgespec_lab.rig import Processes, module
 from tests.support import part_ports
 from tests.support.canary import ANSWER, KEY, PROMPT, requests, traces_of
 from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_target import make_tiny_target
 
 pytestmark = pytest.mark.live
 WAIT_S = 120.0
@@ -88,10 +87,10 @@ class Pair:
 
 
 def configure(folder: Path) -> None:
-    make_tiny_target(folder / "tiny", vocab=320)
+    make_tiny_gguf(folder / "tiny.gguf", seed=1, vocab=320)
     make_tiny_gguf(folder / "draft.gguf", vocab=320)
     (folder / "gateway.toml").write_text(
-        f'{part_ports.TOML}[target]\nmodel = "{folder}/tiny"\ndtype = "float32"\ncontext = 512\nslots = 2\n'
+        f'{part_ports.TOML}[target]\nmodel = "{folder}/tiny.gguf"\ncontext = 512\nslots = 2\n'
         f'[local_draft]\nmodel = "{folder}/draft.gguf"\n[api]\nport = 0\nclient_options = ["usage"]\n'
         f'[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n'
         f'[traces]\nfolder = "{folder}/traces"\n[daemon]\nstate_dir = "{folder}/g"\nlog_level = "debug"\n'

@@ -1,4 +1,4 @@
-"""`cloud-gateway serve` as a process with a tiny torch target: every command, its start and end, its own worker."""
+"""`cloud-gateway serve` as a process with a tiny target: every command, its start and end, its own worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ import pytest
 from edgespec_lab.rig import Processes, module
 from tests.support import part_ports
 from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_target import make_tiny_target
 
 pytestmark = pytest.mark.live
 LOAD_S = 120.0
@@ -73,10 +72,10 @@ def cli(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 @contextlib.contextmanager
 def gateway(folder: Path, *options: str, within: Sequence[str] = ()) -> Iterator[Running]:
     """Starts a gateway over a tiny random target on free ports, run by the command `within`; waits for nothing."""
-    make_tiny_target(folder / "tiny", vocab=320)
+    make_tiny_gguf(folder / "tiny.gguf", vocab=320)
     (folder / "gateway.toml").write_text(
-        f'{part_ports.TOML}[target]\nmodel = "{folder}/tiny"\n'
-        f'dtype = "float32"\ncontext = 512\nslots = 2\n[local_draft]\nmodel = ""\n'
+        f'{part_ports.TOML}[target]\nmodel = "{folder}/tiny.gguf"\n'
+        f'exact = "yes"\ncontext = 512\nslots = 2\n[local_draft]\nmodel = ""\n'
         f'[api]\nport = 0\n[link]\nhost = "127.0.0.1"\nport = 0\nmdns = false\n'
         f'[daemon]\nstate_dir = "{folder}/state"\n'
     )

@@ -38,9 +38,10 @@ def main() -> int:
     side, folder, *argv = sys.argv[1:]
     if side == "gateway":
         from cloud_gateway.__main__ import main as run
-        from cloud_gateway.models.target_model.torch import TorchTarget
+        from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 
-        TorchTarget.verify = loudly(TorchTarget.verify, Path(folder) / "fail-target")  # type: ignore[method-assign]
+        fails = Path(folder) / "fail-target"
+        LlamaCppTarget.verify = loudly(LlamaCppTarget.verify, fails)  # type: ignore[method-assign]
     else:
         from edgespec.__main__ import main as run
         from edgespec.llamacpp.drafter import Drafter

@@ -20,7 +20,6 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import overridden
 from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_target import make_tiny_target
 from tools.doubles.limits import TIMES, api_limits, request_limits
 
 
@@ -58,7 +57,7 @@ class Keyed:
 
 def tiny_settings(folder: Path) -> GatewaySettings:
     """Random models of some tens of kilobytes; the policy drafts at the gateway."""
-    target = make_tiny_target(folder / "target")
+    target = make_tiny_gguf(folder / "target.gguf", seed=1)
     draft = make_tiny_gguf(folder / "draft.gguf")
     return chosen(target=target, draft=draft, context=512, policy="colocated")
 
@@ -66,7 +65,6 @@ def tiny_settings(folder: Path) -> GatewaySettings:
 def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySettings:
     options = {
         "target.model": str(target),
-        "target.dtype": "float32",
         "target.context": context,
         "target.threads": 1,
         "local_draft.model": str(draft),

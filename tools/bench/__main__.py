@@ -1,4 +1,4 @@
-"""`python -m tools.bench [VERB]`: times the host side and the target; all benchmarks in turn without a verb."""
+"""`python -m tools.bench [VERB]`: times the host side; `rounds` without a verb."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from edgespec_lab import verbs
 
-NAMES = ("rounds", "target")
+NAMES = ("rounds",)
 LONG = ("live", "map", "plan", "worst")
 """Only when asked for by name."""
 

@@ -22,9 +22,9 @@ DRAFT_ERROR = 0.7
 
 def jobs(model: File | None) -> list[tuple[Case, Scene]]:
     """Cases over the real target: every width once for each method. Raises ModelError where the model is missing."""
-    from cloud_gateway.models.target_model.load import load
-    from cloud_gateway.models.target_model.torch import TorchTarget
     from cloud_gateway.models.text import Text
+    from cloud_gateway.parts.torch_engine.load import load
+    from cloud_gateway.parts.torch_engine.target import TorchTarget
     from edgespec.shared import models
 
     loaded = load(model or models.quantised(), "float32", "cpu")

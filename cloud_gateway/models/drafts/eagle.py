@@ -23,12 +23,12 @@ from torch import Tensor
 from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.core.sources.heads import Level
 from cloud_gateway.models.drafts.heads import UNFIT, Heads, HeadTensors, MedusaHeads, opened
-from cloud_gateway.models.target_model.forward import LayerShape, SlotKv, SlotLayer
+from cloud_gateway.models.drafts.rows import Rows
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts import HeadsModel
-    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.target_model.inside import StatesTarget
 
 DEPTH = 5
 """Tokens of a path that is drafted."""
@@ -76,12 +76,12 @@ class EagleHead(HeadTensors):
     """[v]: their token ids."""
 
     def __call__(
-        self, embedded: Tensor, states: Tensor, positions: Tensor, visible: Tensor, past: SlotKv | None = None
+        self, embedded: Tensor, states: Tensor, positions: Tensor, visible: Tensor, past: Rows | None = None
     ) -> Tensor:
         """The states [n, d] after n tokens, from their embeddings [n, e] and the states [n, d] before them.
 
         `positions`: [n], of the states. `visible`: bool [n, p + n], the pairs that each attends to, of the p in `past`
-        and of these, whose keys and values are written behind those of `past`.
+        and of these, whose keys and values are written behind those of `past`, a plane for each head.
         """
         size = self.norm_1.shape
         x = F.linear(torch.cat([_unit(embedded), _unit(states)], -1), self.join)
@@ -90,7 +90,7 @@ class EagleHead(HeadTensors):
         queries = _rotated(queries, positions)
         keys = _rotated(keys, positions)
         if past is not None:
-            keys, values = SlotLayer(past, 0).update(keys, values)
+            keys, values = past.put(torch.cat([keys[0], values[0]])).unsqueeze(0).chunk(2, dim=1)
         found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
         x = x + F.linear(found[0].transpose(0, 1).flatten(1), self.out)
         h = F.rms_norm(x, size, self.norm_2)
@@ -118,9 +118,9 @@ class Line:
         self._head = head
         self._embedding = embedding
         _, heads, dim, width = head.qkv.shape
-        self._kv = SlotKv([LayerShape(heads, dim, dim)], torch.float32, embedding.device, room + DRAFTED)
-        self._states = SlotKv([LayerShape(1, width, 0)], torch.float32, embedding.device, room)
-        """One plane, of the target's states: a text that goes on from any of its tokens needs the one before."""
+        self._kv = Rows(2 * heads, dim, embedding.device, room + DRAFTED)
+        self._states = Rows(1, width, embedding.device, room)
+        """Of the target's states: a text that goes on from any of its tokens needs the one before."""
         self._last: Tensor | None = None
         """[1, d]: the state predicted after the last pair."""
 
@@ -136,11 +136,8 @@ class Line:
 
     def add(self, states: Tensor) -> None:
         """The target's states [n, d] of the next tokens of the text."""
-        first = self._states.length
-        end = self._states.length + len(states)
-        self._states.reserve(len(states))
-        self._states.planes[0][0, first:end] = states
-        self._states.length = end
+        self._states.put(states.unsqueeze(0))
+        self._states.length += len(states)
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int]) -> None:
@@ -150,7 +147,7 @@ class Line:
             some = new[at : at + CHUNK]
             held = self._kv.length
             n = len(some)
-            states = self._states.planes[0][0, held : held + n]
+            states = self._states.first(held + n)[0, held:]
             positions = torch.arange(held, held + n, device=states.device)
             visible = torch.ones(n, held + n, dtype=torch.bool, device=states.device).tril_(held)
             self._last = self._after(some, states, positions, visible)[-1:]
@@ -191,7 +188,6 @@ class Line:
 
     def _after(self, tokens: Sequence[int], states: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         """The states [n, d] after these tokens; the pairs are behind the others then."""
-        self._kv.reserve(len(tokens))
         embedded = F.embedding(torch.tensor(tokens, device=states.device), self._embedding).float()
         found = self._head(embedded, states, positions, visible, self._kv)
         self._kv.length += len(tokens)
@@ -207,7 +203,7 @@ class Line:
 class EagleDrafts:
     """The head beside a target (`HeadsModel`, and the target's `StateReader`), on the engine's thread."""
 
-    def __init__(self, head: EagleHead, target: TorchTarget) -> None:
+    def __init__(self, head: EagleHead, target: StatesTarget) -> None:
         """Raises ModelError where the target's states, embeddings or tokens are others."""
         width = target.hidden_size
         fits = head.join.shape == (width, target.embedding.shape[1] + width)
@@ -245,7 +241,7 @@ class EagleDrafts:
         return line.ahead()
 
 
-def beside(target: TorchTarget, digest: bytes, files: Sequence[Path]) -> dict[str, HeadsModel]:
+def beside(target: StatesTarget, digest: bytes, files: Sequence[Path]) -> dict[str, HeadsModel]:
     """The heads of these files beside the target of this digest, by the name of their source. Raises ModelError."""
     found: dict[str, HeadsModel] = {}
     for path in files:

@@ -23,7 +23,7 @@ from cloud_gateway.core.sources.heads import Level
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
-    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.target_model.inside import StatesTarget
 
 WIDTH = 6
 """Tokens that a head is asked for."""
@@ -116,7 +116,7 @@ class Heads(HeadTensors):
 class MedusaHeads:
     """The heads beside a target (`HeadsModel`), on the engine's thread."""
 
-    def __init__(self, heads: Heads, target: TorchTarget) -> None:
+    def __init__(self, heads: Heads, target: StatesTarget) -> None:
         """Raises ModelError where the target's states or tokens are others."""
         if heads.output.shape[1] != target.hidden_size or int(heads.tokens.max()) >= target.vocab_size:
             raise ModelError(UNFIT)

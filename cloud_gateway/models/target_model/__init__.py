@@ -2,13 +2,11 @@
 
 Public, by module:
 
-- `forward`: `LayerShape`, `Part`, `SlotKv`, `SlotLayer`, `wait_for`
-- `linear`: `BLOCK_ROWS`
-- `llama_forward`: `LlamaForward`, `SPARE_POSITIONS`
+- `inside`: `LayersTarget`, `StateReader`, `StatesTarget`
 - `llamacpp`: `LlamaCppTarget`
-- `load`: all
-- `slots`: `SlotTable`
-- `torch`: `MAX_LONE_ROWS`, `TorchTarget`
+- `load`: `end_tokens`, `first_line`, `folder_digest`, `gguf_tokenizer`, `load_tokenizer`, `load_vocabulary`,
+  `LoadedModel`, `made_once`, `naming_model`, `quiet_transformers`, `Vocabulary`
+- `slots`: `argmax_on_host`, `check_self_test`, `groups`, `HostEntropy`, `MIN_LOGIT`, `SELF_TEST_LIMIT`, `SlotTable`
 """
 
 from __future__ import annotations
@@ -97,3 +95,14 @@ class Target(Protocol):
 
     def close(self, slot: int) -> None:
         """Frees the slot; its entries may be reused by a later `open` of the same scope with the same beginning."""
+
+
+class LoadedTarget(Target, Protocol):
+    """A target as its engine loads it: it also uses the time in which no request waits."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in a test at the start."""
+
+    def idle(self) -> None:
+        """Called on the engine's thread if no request waits; it may try more threads, for some milliseconds."""

@@ -53,10 +53,10 @@ class OwnLayers:
             )
 
     def make(self, target: Target, settings: Settings, requests: int) -> IdlingDraft:
-        from cloud_gateway.models.target_model.torch import TorchTarget
+        from cloud_gateway.models.target_model.inside import LayersTarget
         from cloud_gateway.parts.self_draft.draft import SelfDraft
 
-        assert isinstance(target, TorchTarget)  # held by `check`
+        assert isinstance(target, LayersTarget)  # held by `check`
         return SelfDraft(target, settings.of(LayersSection).layers, requests=requests)
 
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, Latest, StepCurve
 from cloud_gateway.core.policies.policy import Points
-from cloud_gateway.models.target_model.forward import Part, SlotKv, wait_for
-from cloud_gateway.models.target_model.llama_forward import SPARE_POSITIONS, LlamaForward
 from cloud_gateway.models.target_model.slots import SlotTable
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, best_children
@@ -25,7 +24,7 @@ from edgespec.core.errors import ModelError
 from edgespec.core.numbers import common_prefix
 
 if TYPE_CHECKING:
-    from cloud_gateway.models.target_model.torch import TorchTarget
+    from cloud_gateway.models.target_model.inside import LayersTarget
 
 CATCH_UP_BATCH = 128
 """Tokens of one catch-up pass, as of the GGUF draft."""
@@ -38,9 +37,8 @@ class _Line:
     slot: int
     tokens: list[int]
     """Committed."""
-    kv: SlotKv
     held: list[int] = field(default_factory=list)
-    """Tokens whose keys and values are in `kv`: committed ones, and the path drafted last."""
+    """Tokens whose keys and values are in the slot: committed ones, and the path drafted last."""
 
 
 class SelfDraft:
@@ -50,7 +48,7 @@ class SelfDraft:
 
     def __init__(
         self,
-        target: TorchTarget,
+        target: LayersTarget,
         layers: Sequence[int],
         *,
         requests: int,
@@ -58,17 +56,11 @@ class SelfDraft:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`layers`: those kept, counted from 0. Raises ModelError where the target has them not, or skips none."""
-        if not isinstance(target.forward, LlamaForward):
-            raise ModelError(
-                "This target cannot be its own draft, only one of the Llama family can; name a GGUF draft."
-            )
-
-        self._forward = target.forward.keeping(layers)
+        self._layers = target.keeping(layers, requests)
         self._target = target
         self._batch = catch_up_batch
         self._clock = clock
         self._table = SlotTable(requests)
-        self._kv = [self._new_kv() for _ in range(requests)]
         self._open: dict[Hashable, _Line] = {}
         self.together = requests
         self.passes = 0
@@ -89,19 +81,17 @@ class SelfDraft:
     def token_s(self) -> float:
         return self._token_s.value or self.step_s
 
-    @torch.inference_mode()
     def open(self, request: Hashable, tokens: Sequence[int], scope: bytes = b"") -> int:
         """Begins a request; returns how many tokens' KV is there already. Raises ModelError for one too many."""
         try:
             claim = self._table.claim(tokens, scope)
         except IndexError:
             raise ModelError("the draft serves as many requests as it can") from None
-        kv = self._kv[claim.slot]
         if claim.donor == claim.slot:
-            kv.length = claim.reused
+            self._layers.cut(claim.slot, claim.reused)
         else:
-            kv.copy_from(self._kv[claim.donor], claim.reused)
-        self._open[request] = _Line(claim.slot, list(tokens), kv, list(tokens[: claim.reused]))
+            self._layers.copy(claim.slot, claim.donor, claim.reused)
+        self._open[request] = _Line(claim.slot, list(tokens), list(tokens[: claim.reused]))
         return claim.reused
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> None:
@@ -129,9 +119,8 @@ class SelfDraft:
         logits = self._evaluate(list(zip(lines, new, strict=True)), head=True)
         if rows == len(asked):
             self._step_s.sample(rows, self._clock() - began)
-        last = [found[-1].float().cpu().numpy() for found in logits]
         return [
-            [(one.rank or best_children)(row, one.paths[0], one.width)] for one, row in zip(asked, last, strict=True)
+            [(one.rank or best_children)(row, one.paths[0], one.width)] for one, row in zip(asked, logits, strict=True)
         ]
 
     def idle(self) -> None:
@@ -146,7 +135,7 @@ class SelfDraft:
     def _prepared(self, line: _Line, path: Sequence[int]) -> list[int]:
         """The tokens that the step evaluates of this line, after those that are caught up with."""
         wanted = [*line.tokens, *path]
-        if len(wanted) > self._target.context + SPARE_POSITIONS:
+        if len(wanted) > self._layers.max_tokens:
             raise ModelError(f"{len(wanted)} tokens are more than the target's context of {self._target.context}")
 
         self._cut(line, wanted[:-1])
@@ -164,24 +153,20 @@ class SelfDraft:
             if len(new) >= STEP_ROWS:
                 self._token_s.sample((self._clock() - began) / len(new))
 
-    @torch.inference_mode()
-    def _evaluate(self, new: Sequence[tuple[_Line, Sequence[int]]], *, head: bool) -> list[torch.Tensor]:
-        """One pass over tokens behind each line; logits of each, or nothing without `head`."""
-        found = self._forward([Part.chain(line.kv, tokens, self._target.device) for line, tokens in new], head=head)
-        wait_for(self._target.device)
+    def _evaluate(self, new: Sequence[tuple[_Line, Sequence[int]]], *, head: bool) -> Sequence[NDArray[np.float32]]:
+        """One pass over tokens behind each line; logits after the last of each, or nothing without `head`."""
+        logits = self._layers.evaluate([(line.slot, tokens) for line, tokens in new], head=head)
         for line, tokens in new:
-            line.kv.length += len(tokens)
             line.held += tokens
+
         self.passes += 1
-        return found
+        return logits
 
     def _cut(self, line: _Line, tokens: Sequence[int]) -> None:
         """Keeps of the line what these tokens begin with."""
-        line.kv.length = common_prefix(line.held, list(tokens))
-        del line.held[line.kv.length :]
-
-    def _new_kv(self) -> SlotKv:
-        return SlotKv(self._forward.shapes, self._forward.kv_dtype, self._target.device, self._target.context)
+        length = common_prefix(line.held, list(tokens))
+        self._layers.cut(line.slot, length)
+        del line.held[length:]
 
     def _calibrate(self) -> None:
         """Measures the times before the first request, since the controller's first decision uses them."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloud_gateway.models.target_model.load import Loaded
+from cloud_gateway.parts.torch_engine.load import Loaded
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.convert import count_loaded_layers, requantise
 from edgespec.models.drafts import FORMATS, Layer, block_count, copy_layers

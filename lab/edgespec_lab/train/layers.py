@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from cloud_gateway.models.target_model.forward import Forward, Part, SlotKv
-from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.parts.torch_engine.forward import Forward, Part, SlotKv
+from cloud_gateway.parts.torch_engine.llama_forward import LlamaForward, is_plain_llama
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec_lab import options, verbs
 from edgespec_lab.demo import read_prompts

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
 from cloud_gateway.models.drafts.heads import Heads
-from cloud_gateway.models.target_model.load import Loaded
+from cloud_gateway.parts.torch_engine.load import Loaded
 from edgespec.core.errors import ConfigError
 from edgespec_lab import options
 from edgespec_lab.train.loop import Pupil, Row

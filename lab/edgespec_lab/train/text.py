@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cloud_gateway.models.target_model import load as loading
-from cloud_gateway.models.target_model.load import Loaded
 from cloud_gateway.models.text import Text
-from cloud_gateway.process.config import TargetSection
-from cloud_gateway.process.targets import dtype_for
+from cloud_gateway.parts.torch_engine import load as loading
+from cloud_gateway.parts.torch_engine.engine import TorchSection, dtype_for
+from cloud_gateway.parts.torch_engine.load import Loaded
 from edgespec.core.errors import ConfigError
 from edgespec.core.numbers import common_prefix
 from edgespec.shared.models import resolve_model
@@ -297,4 +296,4 @@ def load(args: argparse.Namespace, dtype: loading.Dtype | None = None) -> loadin
     """The target of the options; without a dtype in that in which the engine torch would load it. Raises ModelError."""
     args.threads = args.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(args.threads)
-    return loading.load(resolve_model(args.target), dtype or dtype_for(TargetSection()), args.device)
+    return loading.load(resolve_model(args.target), dtype or dtype_for(TorchSection()), args.device)

@@ -9,21 +9,25 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
-import torch
+from numpy.typing import NDArray
 
 from cloud_gateway.api import Backend, ServedModel
+from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars, Schema
-from cloud_gateway.models.target_model.load import load_tokenizer
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.models.target_model import Work
+from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
+from cloud_gateway.models.target_model.load import load_vocabulary
 from cloud_gateway.models.text import Text
 from tests.support.echo import MODEL, ByteText, Echo, echo_gateway, post
 from tests.support.engines import engine_settings, started
 from tests.support.schemas import MAKERS, NESTED, keeps_nested, largest
-from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+from tests.support.tiny_gguf import make_tiny_gguf
+from tests.support.tiny_tokenizer import EOS_ID
 from tools.doubles.limits import request_limits
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
@@ -31,13 +35,19 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_target(tmp_path_factory.mktemp("tiny"), vocab=300, context=1536)
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=300, seed=1, sharpness=2.5)
 
 
 @pytest.fixture(scope="module")
-def target(folder: Path) -> TorchTarget:
-    return TorchTarget(load_tiny(folder), slots=4, threads=1, context=1536)
+def tokenizer(model: Path) -> Any:
+    vocabulary, _ = load_vocabulary(model)
+    return vocabulary.tokenizer
+
+
+@pytest.fixture(scope="module")
+def target(model: Path) -> LlamaCppTarget:
+    return LlamaCppTarget(model, eos=frozenset({EOS_ID}), slots=4, threads=1, context=1536, exact=True)
 
 
 class Gated(Grammars):
@@ -57,17 +67,17 @@ class Gated(Grammars):
 
 
 @pytest.fixture
-def grammars(folder: Path, target: TorchTarget, monkeypatch: pytest.MonkeyPatch) -> Gated:
+def grammars(tokenizer: Any, target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch) -> Gated:
     monkeypatch.setattr(grammar, "MAX_WAIT_S", 600.0)  # however busy the machine is, a schema's own bound comes first
-    return Gated(load_tokenizer(folder), target.vocab_size, target.eos)
+    return Gated(tokenizer, target.vocab_size, target.eos)
 
 
 @pytest.fixture
-async def tiny(tmp_path: Path, folder: Path, target: TorchTarget, grammars: Gated) -> AsyncIterator[Echo]:
+async def tiny(tmp_path: Path, tokenizer: Any, target: LlamaCppTarget, grammars: Gated) -> AsyncIterator[Echo]:
     engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
     async with echo_gateway(tmp_path) as echo:
-        echo.api.serve(Backend(engine, Text(load_tokenizer(folder)), served, grammars))
+        echo.api.serve(Backend(engine, Text(tokenizer), served, grammars))
         with started(engine):
             yield echo
 
@@ -121,9 +131,19 @@ async def test_json_beside_tools_is_json_or_a_call(client: openai.AsyncOpenAI) -
         assert choice.finish_reason == "tool_calls" or keeps_nested(json.loads(choice.message.content or ""))
 
 
-async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, folder: Path) -> None:
-    text = Text(load_tokenizer(folder))
-    model = load_tiny(folder)
+def plain_log_probs(model: Path, prompt: list[int]) -> NDArray[np.float64]:
+    """Log-probabilities of the token after a prompt, [vocab_size], by a target of its own."""
+    target = LlamaCppTarget(model, eos=frozenset(), slots=1, threads=1, context=512)
+    slot, _ = target.open(prompt)
+    target.prefill(slot, prompt[:-1])
+    (verified,) = target.verify([Work(slot, FlatTree([prompt[-1]], [-1], [0]))])
+    logits = verified.logits(0).astype(np.float64)
+    shifted = logits - logits.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, tokenizer: Any, model: Path) -> None:
+    text = Text(tokenizer)
     prompt = text.encode("the cat ")
     answer = await client.completions.create(
         model="tiny", prompt="the cat ", logprobs=2, max_tokens=12, temperature=1.3, seed=1,
@@ -138,7 +158,7 @@ async def test_logprobs_are_the_models_own(client: openai.AsyncOpenAI, folder: P
         and logprobs.text_offset
     )
     assert len(logprobs.tokens) == 12 and logprobs.text_offset[0] == 0
-    first = torch.log_softmax(plain_logits(model, prompt)[-1].double(), -1)
+    first = plain_log_probs(model, prompt)
     spelled = {text.spell(i).decode("utf-8", "replace"): i for i in range(200)}
     assert logprobs.token_logprobs[0] == pytest.approx(float(first[spelled[logprobs.tokens[0]]]), abs=1e-4)
     best = max(logprobs.top_logprobs[0].values())

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloud_gateway.core.limits import cells
-from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.core.errors import ClientError
 from edgespec.shared.settings import overridden
-from tests.support.engines import Make, complete, started
+from tests.support.engines import Make, complete
 from tests.support.engines import engine_settings as settings_with
+from tests.support.rooms import PROMPT, request, seven_requests_keep_within
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import plain_greedy
 
-PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 NODES = 16
 ROOM = 510
 """With the two cells that `exact` takes in llama.cpp, all that are there: it rounds to 256."""
-
-
-def request(number: int, count: int = 20, **more: Any) -> GenerationRequest:
-    return GenerationRequest([*PROMPT, number], count, ignore_eos=True, **more)
 
 
 @pytest.mark.driven
@@ -61,38 +54,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_tiny_gguf(folder / "tiny.gguf"), make_tiny_gguf(folder / "draft.gguf", unlike=0.05)
 
 
-def settings_of(files: tuple[Path, Path], engine: str, **target: str) -> GatewaySettings:
-    options = {"engine": engine, "exact": "yes", "dtype": "float32", "context": "256", "threads": "1", "slots": "6"}
+def settings_of(files: tuple[Path, Path], **target: str) -> GatewaySettings:
+    options = {"engine": "llamacpp", "exact": "yes", "context": "256", "threads": "1", "slots": "6"}
     found = overridden(GatewaySettings(), {"policy.name": "colocated-tree"})
     for key, value in {"model": str(files[0]), **options, **target}.items():
         found = overridden(found, {f"target.{key}": value})
     return overridden(found, {"local_draft.model": str(files[1]), "local_draft.threads": "1"})
 
 
-@pytest.mark.parametrize("kind", ["torch", "llamacpp"])
-async def test_both_engines_keep_within_the_room_and_change_no_token(
-    files: tuple[Path, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+async def test_llama_cpp_keeps_within_the_room_and_changes_no_token(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "STEP", 16)
-    settings = settings_of(files, kind, kv_tokens=str(ROOM))
-    models = load_models(settings)
+    settings = settings_of(files, kv_tokens=str(ROOM))
+    models = load_models(settings)  # llama.cpp refuses rows for which it has no cells
     assert models.target.kv_tokens == ROOM
     engine = Engine(models.target, models.local, engine_settings(settings))
-    running = []
-    if isinstance(target := models.target, TorchTarget):  # llama.cpp refuses rows for which it has no cells
-        verify = target.verify
-        taken: list[int] = []
-        target.verify = lambda batch: (  # type: ignore[method-assign]
-            running.append(engine.active), verify(batch), taken.append(sum(kv.capacity for kv in target._kv)),
-        )[1]  # fmt: skip
-    with started(engine):
-        # The second half continues beginnings of the first, whose slots must give way to others at the same time.
-        asked = [request(n % 5, 90 + n, cache_scope=b"one" if n % 2 else b"two", key="ab"[n % 2]) for n in range(7)]
-        together = await asyncio.gather(*(complete(engine, one) for one in asked))
-        assert engine.stats.failed_passes == engine.stats.retries == 0
-        assert engine.stats.preemptions > 0
-        assert [(await complete(engine, one))[0] for one in asked] == [tokens for tokens, _ in together]
-        assert [len(tokens) for tokens, _ in together] == [90 + n for n in range(7)]
-    if kind == "torch":
-        assert max(running) > 1
-        assert max(taken) <= ROOM
+    await seven_requests_keep_within(engine)

@@ -10,6 +10,7 @@ import pytest
 from cloud_gateway.auth import SCOPE_BYTES, CacheScopes, Key
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.pool import scope_for
+from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 from edgespec.core.protocol.messages import Open
 from tests.support.engines import Make, complete
 from tests.support.keyed import Keyed, keyed_gateway, tiny_settings
@@ -47,7 +48,9 @@ async def test_sending_anothers_prompt_costs_what_any_other_prompt_does(gateway:
 async def test_sending_anothers_completion_costs_what_any_other_prompt_does(gateway: Keyed) -> None:
     (_, alice), (_, bob) = gateway.keys.create("alice"), gateway.keys.create("bob")
     await gateway.ask(alice, SECRET, max_tokens=24, edgespec={"ignore_eos": True})
-    held = max((list(slot.tokens) for slot in gateway.models.target._table._slots), key=len)
+    target = gateway.models.target
+    assert isinstance(target, LlamaCppTarget)
+    held = max((list(slot.tokens) for slot in target._table._slots), key=len)
     assert len(held) > len(SECRET) + 20, "the slot keeps the completion as well"
     right = [*held, 9]
     wrong = [*SECRET, *WRONG[: len(right) - len(SECRET)]]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from cloud_gateway.__main__ import main
-from edgespec.core.errors import ModelError, TokenizerMismatch
+from edgespec.core.errors import ModelError
 from edgespec.shared.models import model_dir
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
@@ -29,30 +28,24 @@ def draft(home: Path) -> Path:
 
 @pytest.fixture
 def target(home: Path) -> Path:
+    return make_tiny_gguf(home / "target.gguf", seed=1)
+
+
+@pytest.fixture
+def folder(home: Path) -> Path:
     return make_tiny_target(home / "target")
 
 
-def test_a_folder_and_a_gguf_draft_that_pair_are_described(
+def test_a_target_and_a_draft_that_pair_are_described(
     target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["models", "check", str(target), str(draft), "--json", "--set", "target.slots=2"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["pairs"], facts["engine"], facts["tokens"], facts["slots"]) == (True, "torch", 64, 2)
+    assert (facts["pairs"], facts["engine"], facts["tokens"], facts["slots"]) == (True, "llamacpp", 64, 2)
     assert (facts["target"]["family"], facts["draft"]["family"]) == ("llama", "llama")
-    assert facts["target"]["slot_mb"] == pytest.approx(2 * 2 * 2 * 8 * 8 * 4096 / 1e6)
+    assert facts["target"]["slot_mb"] == pytest.approx(2 * 2 * 2 * 8 * 2 * 4096 / 1e6)
     assert main(["models", "check", str(target), str(draft)]) == 0
     assert "They pair: one tokenizer of 64 tokens" in capsys.readouterr().out
-
-
-def test_a_pair_of_two_tokenizers_is_refused_as_at_the_start(
-    target: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = make_tiny_gguf(home / "other.gguf", vocab=80)
-    assert main(["models", "check", str(target), str(other)]) == TokenizerMismatch.exit_code
-    assert "its tokenizer has 80 tokens instead of 64" in capsys.readouterr().err
-    assert main(["models", "check", str(target), str(other), "--json"]) == TokenizerMismatch.exit_code
-    refused = json.loads(capsys.readouterr().out)
-    assert refused["pairs"] is False and "80 tokens" in refused["reason"]
 
 
 def test_two_gguf_files_of_two_tokenizers_are_translated(
@@ -64,22 +57,14 @@ def test_two_gguf_files_of_two_tokenizers_are_translated(
     assert json.loads(capsys.readouterr().out)["method"].startswith("translated, as a worker's draft")
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--set", "target.engine=llamacpp"], "is a folder: name a GGUF file"),
-        (["--set", "target.device=cuda:9"], "there is (no CUDA device|only . CUDA devices?) here"),
-    ],
-)
-def test_what_a_gateway_would_refuse_is_refused(
-    options: list[str], sentence: str, target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["models", "check", str(target), str(draft), *options, "--json"]) == ModelError.exit_code
-    assert re.search(sentence, json.loads(capsys.readouterr().out)["reason"])
+def test_what_a_gateway_would_refuse_is_refused(folder: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "target.engine=llamacpp", "--json"]
+    assert main(["models", "check", str(folder), str(draft), *options]) == ModelError.exit_code
+    assert "is a folder: name a GGUF file" in json.loads(capsys.readouterr().out)["reason"]
 
 
-def test_a_folder_as_draft_is_refused(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "check", str(target), str(target)]) == ModelError.exit_code
+def test_a_folder_as_draft_is_refused(target: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "check", str(target), str(folder)]) == ModelError.exit_code
     assert "Drafts run in llama.cpp, which reads GGUF files" in capsys.readouterr().err
 
 

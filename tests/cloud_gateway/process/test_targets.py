@@ -6,33 +6,30 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import shutil
 from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models import headers
-from cloud_gateway.models.headers import FAMILIES, Need
-from cloud_gateway.models.target_model import linear
+from cloud_gateway.models.headers import Need, llamacpp_need
+from cloud_gateway.part import GatewayPart
 from cloud_gateway.process import loading, targets
-from cloud_gateway.process.config import GatewaySettings, TargetSection
+from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import Models, engine_settings, load_models
-from cloud_gateway.process.targets import check_models, engine_for, kv_tokens, need_of, translation_of
-from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
+from cloud_gateway.process.targets import LlamaCppEngine, check_models, engine_for, kv_tokens, translation_of
+from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Sampling
+from edgespec.shared.part import Settings
 from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
-from tests.support.families import ARCHITECTURES, SENTENCEPIECE, VOCAB, make, pieces, write_gguf
+from tests.support.families import ARCHITECTURES, make, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_target import make_tiny_target
-from tests.support.tiny_tokenizer import tiny_tokenizer
 
+LLAMA = LlamaCppEngine()
 PROMPT = tuple(1 + i % 50 for i in range(20))
 
 
@@ -47,34 +44,33 @@ def configured(model: Path, draft: Path | str = "", **more: str) -> GatewaySetti
 # --- the choice ------------------------------------------------------------------------------------------------------
 
 
-def test_a_gguf_file_without_a_gpu_runs_on_llama_cpp(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "_cuda", lambda: False)
-    assert engine_for(TargetSection(), model) == "llamacpp"
-    assert engine_for(TargetSection(), model.parent) == "torch", "a folder"
-    assert engine_for(TargetSection(dtype="float32"), model) == "torch"
-    assert engine_for(TargetSection(device="cuda"), model) == "torch"
-    assert engine_for(TargetSection(engine="torch"), model) == "torch"
-    monkeypatch.setattr(targets, "_cuda", lambda: True)
-    assert engine_for(TargetSection(), model) == "torch"
-    assert engine_for(TargetSection(device="cpu"), model) == "llamacpp"
-    monkeypatch.setattr(targets, "_installed", lambda _: False)
-    assert engine_for(TargetSection(device="cpu"), model) == "torch"
+class Folders(LlamaCppEngine):
+    """An engine of a part, for folders only."""
+
+    def suits(self, model: Path, settings: Settings) -> bool:
+        return model.is_dir()
 
 
-def test_the_numbers_are_those_that_this_processor_multiplies_fast(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(targets, "_cuda", lambda: False)
-    for fast, chosen, bytes_each in ((True, "bfloat16", 2), (False, "float32", 4)):
-        monkeypatch.setattr(linear, "can_pack", lambda device, dtype, fast=fast: fast)
-        assert targets.dtype_for(TargetSection()) == chosen
-        folder = make_tiny_target(model.parent / chosen, seed=1)
-        weights = need_of(TargetSection(), "torch", folder).weights
-        assert weights == need_of(TargetSection(dtype=chosen), "torch", folder).weights
-        assert weights == need_of(TargetSection(dtype="bfloat16"), "torch", folder).weights * bytes_each // 2
-    assert targets.dtype_for(TargetSection(dtype="bfloat16")) == "bfloat16"
-    monkeypatch.setattr(targets, "_cuda", lambda: True)
-    assert targets.dtype_for(TargetSection()) == "bfloat16"
+def test_the_first_engine_that_suits_is_taken(model: Path) -> None:
+    part = GatewayPart("another", engines={"folders": Folders()})
+    for settings in (configured(model), overridden(schema([part])(), {"target.model": str(model)})):
+        assert engine_for(settings, model) == "llamacpp"
+    assert engine_for(settings, model.parent) == "folders"
+    chosen = overridden(settings, {"target.engine": "folders"})
+    assert engine_for(chosen, model) == "folders"
+
+
+def test_a_folder_without_an_engine_for_it_is_refused(model: Path) -> None:
+    with pytest.raises(ModelError, match="no engine here computes models of transformers: name a GGUF file"):
+        check_models(configured(model.parent))
+
+
+def test_an_engine_that_no_part_brings_is_refused() -> None:
+    part = GatewayPart("another", engines={"folders": Folders()})
+    with pytest.raises(ConfigError, match=r'"auto" or "llamacpp" or "folders" or "vllm" or'):
+        overridden(schema([part])(), {"target.engine": "nonesuch"})
+    for engine in ("vllm", "vllm:/opt/vllm", "vllm+http://127.0.0.1:8000"):
+        assert overridden(GatewaySettings(), {"target.engine": engine}).target.engine == engine
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -83,9 +79,7 @@ def test_the_numbers_are_those_that_this_processor_multiplies_fast(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"engine": "llamacpp", "device": "cuda"}, "set `target.n_gpu_layers`"),
         ({"engine": "llamacpp", "n_gpu_layers": "9"}, "`n_gpu_layers` = 9 asks for a GPU"),
-        ({"engine": "torch", "device": "cuda:7"}, '`target.device` is "cuda:7" and there is (no|only . )'),
         ({"engine": "llamacpp", "local_draft.n_gpu_layers": "9"}, "`n_gpu_layers` = 9 asks for a GPU"),
     ],
 )
@@ -96,13 +90,13 @@ def test_a_gpu_that_is_not_there_is_refused(model: Path, options: dict[str, str]
 
 def test_a_draft_takes_memory_only_where_its_weights_are(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(model, model, engine="llamacpp", context="256")
-    need = need_of(settings.target, "llamacpp", model)
+    need = llamacpp_need(model)
     cells = 256 + 1 + settings.policy.verify_nodes
     monkeypatch.setattr(targets, "available_memory", lambda: need.weights + cells * need.token)
     with pytest.raises(ModelError, match="GB for weights"):
-        kv_tokens(settings, "llamacpp", model, model)
+        kv_tokens(settings, LLAMA, model, model)
     on_gpu = overridden(settings, {"local_draft.n_gpu_layers": "9"})
-    assert kv_tokens(on_gpu, "llamacpp", model, model) == cells
+    assert kv_tokens(on_gpu, LLAMA, model, model) == cells
 
 
 def test_a_folder_is_refused_by_llama_cpp(model: Path) -> None:
@@ -138,7 +132,7 @@ def test_a_recurrent_family_is_refused_as_target_and_as_draft(
     shutil.copy(model, mamba)
     found = {"general.architecture": "mamba", "mamba.ssm.state_size": 16}
     monkeypatch.setattr(headers, "gguf_metadata", lambda path: found if path == mamba else read(path))
-    for settings in (configured(mamba, engine="llamacpp"), configured(model, mamba, engine="torch")):
+    for settings in (configured(mamba), configured(model, mamba)):
         with pytest.raises(ModelError, match="family mamba, which cannot verify trees"):
             check_models(settings)
 
@@ -154,23 +148,22 @@ def test_more_slots_than_llama_cpp_serves_are_refused(slots: str, draft: bool, s
 
 def test_a_draft_needs_memory_for_its_weights_and_its_context(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured(model, model, engine="llamacpp", context="256")
-    need = need_of(settings.target, "llamacpp", model)
+    need = llamacpp_need(model)
     cells = 256 + 1 + settings.policy.verify_nodes
     both = 2 * need.weights + (cells + targets.MIN_DRAFT_CELLS) * need.token
     monkeypatch.setattr(targets, "available_memory", lambda: both)
-    assert kv_tokens(settings, "llamacpp", model, model) == cells
+    assert kv_tokens(settings, LLAMA, model, model) == cells
     monkeypatch.setattr(targets, "available_memory", lambda: both - 1)
     with pytest.raises(ModelError, match="GB for weights and draft"):
-        kv_tokens(settings, "llamacpp", model, model)
+        kv_tokens(settings, LLAMA, model, model)
 
 
-@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
-def test_a_model_larger_than_the_memory_is_refused(engine: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need = need_of(TargetSection(), "torch" if engine == "torch" else "llamacpp", model)
+def test_a_model_larger_than_the_memory_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need = llamacpp_need(model)
     for options, tokens, key in (({}, 256 + 17, "context"), ({"kv_tokens": "500"}, 500, "kv_tokens")):
-        settings = configured(model, engine=engine, context="256", **options)
+        settings = configured(model, context="256", **options)
         monkeypatch.setattr(targets, "available_memory", lambda n=tokens: need.weights + n * need.token)
-        assert check_models(settings).engine == engine
+        assert check_models(settings).engine == "llamacpp"
         monkeypatch.setattr(targets, "available_memory", lambda n=tokens: need.weights + n * need.token - 1)
         with pytest.raises(ModelError, match=rf"for {tokens} tokens of KV cache.*or lower `target.{key}`\.$"):
             check_models(settings)
@@ -189,58 +182,25 @@ def test_a_model_larger_than_the_memory_is_refused(engine: str, model: Path, mon
 def test_the_kv_cache_takes_what_slots_can_use_and_memory_has(
     options: dict[str, str], spare: int, tokens: int, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need = need_of(TargetSection(), "llamacpp", model)
+    need = llamacpp_need(model)
     monkeypatch.setattr(targets, "available_memory", lambda: need.weights + spare * need.token)
-    assert kv_tokens(configured(model, context="256", **options), "llamacpp", model, None) == tokens
+    assert kv_tokens(configured(model, context="256", **options), LLAMA, model, None) == tokens
 
 
-def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path) -> None:
-    weights = 2 * 64 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32) + 5 * 32
+def test_what_a_model_needs_is_read_from_its_headers(model: Path) -> None:
     numbers = 2 * 2 * 2 * 8  # keys and values, layers, heads, dimensions
-    assert need_of(TargetSection(dtype="float32"), "torch", model) == Need(4 * weights, 8 * numbers)
-    assert need_of(TargetSection(), "llamacpp", model) == Need(model.stat().st_size, 2 * numbers)
-    folder = make_tiny_target(tmp_path / "folder")
-    assert need_of(TargetSection(dtype="bfloat16", exact="no"), "torch", folder) == Need(2 * weights, 2 * numbers)
+    assert LLAMA.need(model, configured(model)) == Need(model.stat().st_size, 2 * numbers)
 
 
-def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_tiny_target(tmp_path / "folder")
-    eagle = tmp_path / "eagle"
-    medusa = tmp_path / "medusa"
-    save_file({"qkv": torch.zeros(3, 2, 16, 32), "norm_1": torch.zeros(32)}, eagle)
-    save_file({"down": torch.zeros(3, 32, 8)}, medusa)
-    plain = need_of(TargetSection(), "torch", folder)
-    assert need_of(TargetSection(), "torch", folder, [str(medusa)]) == plain + Need(4 * 3 * 32 * 8, 0)
-    need = need_of(TargetSection(), "torch", folder, [str(eagle)])
-    assert need == plain + Need(4 * (3 * 2 * 16 * 32 + 32), 4 * (2 * 2 * 16 + 32))
-    settings = overridden(configured(folder, context="256", device="cpu"), {"sources.heads": [str(eagle)]})
-    monkeypatch.setattr(targets, "available_memory", lambda: need.weights + 1000 * need.token)
-    assert check_models(settings).kv_tokens == 900
-    eagle.write_bytes(b"cut")
-    with pytest.raises(ModelError, match="eagle is corrupt"):
-        check_models(settings)
-
-
-@pytest.mark.parametrize(
-    ("missing", "engine"), [("torch", "torch"), ("transformers", "llamacpp"), ("llama_cpp", "torch")]
-)
+@pytest.mark.parametrize("missing", ["transformers", "llama_cpp"])
 def test_a_missing_package_is_found_before_a_model_is_read(
-    missing: str, engine: str, model: Path, monkeypatch: pytest.MonkeyPatch
+    missing: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
     with pytest.raises(ModuleNotFoundError) as caught:
-        check_models(configured(model, model, engine=engine))
+        check_models(configured(model, model))
     assert caught.value.name == missing
-
-
-def test_a_folder_and_a_gguf_draft_of_one_tokenizer_pair(model: Path, tmp_path: Path) -> None:
-    folder = make_tiny_target(tmp_path / "folder")
-    check_models(configured(folder, model))
-    with pytest.raises(TokenizerMismatch, match=r"its tokenizer has 80 tokens instead of 64"):
-        check_models(configured(folder, make_tiny_gguf(tmp_path / "other.gguf", vocab=80)))
 
 
 def test_models_that_were_checked_are_not_checked_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +244,8 @@ async def test_drafts_change_no_token_of_requests_that_share_passes(
         assert await answers(loaded, policy, sampling) == plain
 
 
-@pytest.mark.parametrize("engine", ["llamacpp", "torch"])
-async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path, engine: str) -> None:
-    settings = configured(model, engine=engine, dtype="float32", context="256", threads="1")
+async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path) -> None:
+    settings = configured(model, exact="yes", context="256", threads="1")
     models = load_models(settings)
     ends = Sampling(temperature=1.0, seed=5, logit_bias=dict.fromkeys(models.target.eos, 100.0))
     for policy in ("plain", "colocated"):
@@ -305,44 +264,14 @@ def test_the_tokenizer_comes_from_the_gguf_file(loaded: tuple[Models, GatewaySet
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FAMILY and FAMILY.gguf of each."""
+    """FAMILY.gguf of each."""
     root = tmp_path_factory.mktemp("families")
     for family in ARCHITECTURES:
-        model = make(family, plain=True)
-        write_gguf(root / f"{family}.gguf", model)
-        model.save_pretrained(root / family)
-        save_tokenizer(family, root / family)
+        write_gguf(root / f"{family}.gguf", make(family, plain=True))
     return root
 
 
-def save_tokenizer(family: str, folder: Path) -> None:
-    """The tokenizer that `write_gguf` writes, in the files of a folder."""
-    if family not in SENTENCEPIECE:
-        tiny_tokenizer(VOCAB).save(folder)
-        return
-    begin = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}
-    vocabulary = {text: number for number, text in enumerate(pieces(VOCAB))}
-    content = {"model": {"type": "BPE", "vocab": vocabulary, "merges": ["t h"]}, "post_processor": begin}
-    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "add_bos_token": True}))
-
-
-def test_folders_and_drafts_pair_where_their_tokenizer_is_one(made: Path) -> None:
+def test_gguf_targets_and_drafts_all_pair(made: Path) -> None:
     for target, draft in product(ARCHITECTURES, repeat=2):
-        settings = configured(made / target, made / f"{draft}.gguf", engine="torch")
-        if (target in SENTENCEPIECE) == (draft in SENTENCEPIECE):
-            assert check_models(settings).engine == "torch", (target, draft)
-        else:
-            with pytest.raises(TokenizerMismatch, match=f"{draft}.gguf cannot draft for {target}"):
-                check_models(settings)
-
-
-@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
-def test_gguf_targets_and_drafts_all_pair(engine: str, made: Path) -> None:
-    for target, draft in product(ARCHITECTURES, repeat=2):
-        settings = configured(made / f"{target}.gguf", made / f"{draft}.gguf", engine=engine)
-        if engine == "torch" and not FAMILIES[target].torch_reads_gguf:
-            with pytest.raises(ModelError, match='set `target.engine` to "llamacpp"'):
-                check_models(settings)
-        else:
-            assert check_models(settings).engine == engine, (target, draft)
+        settings = configured(made / f"{target}.gguf", made / f"{draft}.gguf")
+        assert check_models(settings).engine == "llamacpp", (target, draft)

@@ -21,6 +21,7 @@ from edgespec.worker.service import load_drafter
 from tests.parts.known_answers.faulty_llama import CRASH, HANG, SLOW, WRONG, WRONG_ROW, plant
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
+from tests.support.torch_targets import torch_settings
 
 
 @pytest.fixture(autouse=True)
@@ -133,15 +134,20 @@ def test_a_worker_does_not_load_what_failed(model: Path, tmp_path: Path, monkeyp
 
 
 @pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
-@pytest.mark.parametrize(("target", "draft"), [("tiny.gguf", ""), ("target", "tiny.gguf")])
-def test_a_gateway_loads_no_target_and_no_draft_that_failed(
-    target: str, draft: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gateway_loads_no_target_that_failed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tmp_path / "planted", CRASH)
-    make_tiny_target(tmp_path / "target")
-    given = {"target.model": str(tmp_path / target), "local_draft.model": str(tmp_path / draft) if draft else ""}
+    given = {"target.model": str(model), "local_draft.model": ""}
     with pytest.raises(LibraryError, match="is killed by SIGILL"):
         load_models(overridden(gateway_config.schema([gateway_part.PART])(), given))
+
+
+@pytest.mark.claim("a-llama-cpp-that-computes-wrongly-is-not-used")
+def test_a_gateway_loads_no_draft_that_failed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, tmp_path / "planted", CRASH)
+    folder = make_tiny_target(tmp_path / "target")
+    settings = torch_settings({"target.model": str(folder), "local_draft.model": str(model)})
+    with pytest.raises(LibraryError, match="is killed by SIGILL"):
+        load_models(settings)
 
 
 def test_a_check_of_a_model_tries_it(

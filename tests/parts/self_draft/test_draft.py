@@ -14,20 +14,19 @@ from numpy.typing import NDArray
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
-from cloud_gateway.models.target_model.torch import TorchTarget
-from cloud_gateway.parts.self_draft import PART
+from cloud_gateway.models.target_model.inside import LayersTarget
 from cloud_gateway.parts.self_draft.draft import SelfDraft
-from cloud_gateway.process.config import GatewaySettings, schema
+from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
 from cloud_gateway.process.targets import check_models
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, TokenPath
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
+from tests.support.torch_targets import torch_settings, torch_target
 
 KEPT = [0, 2, 3]
 PROMPT = [1 + i % 50 for i in range(40)]
@@ -40,12 +39,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(folder: Path) -> TorchTarget:
-    return TorchTarget(load_tiny(folder), slots=2, threads=1)
+def target(folder: Path) -> LayersTarget:
+    found = torch_target(load_tiny(folder), slots=2, threads=1)
+    assert isinstance(found, LayersTarget)
+    return found
 
 
 @pytest.fixture
-def draft(target: TorchTarget) -> SelfDraft:
+def draft(target: LayersTarget) -> SelfDraft:
     return SelfDraft(target, KEPT, requests=2, catch_up_batch=16)
 
 
@@ -126,7 +127,7 @@ def test_requests_share_a_pass(draft: SelfDraft, twin: Answer) -> None:
     assert draft.passes == before + 1 and draft.points[-1][0] == 2
 
 
-def test_too_long_a_path_and_layers_not_there_are_one_sentence(target: TorchTarget) -> None:
+def test_too_long_a_path_and_layers_not_there_are_one_sentence(target: LayersTarget) -> None:
     draft = SelfDraft(target, KEPT, requests=1)
     draft.open("r", [1] * target.context)
     with pytest.raises(ModelError, match="more than the target's context"):
@@ -137,8 +138,8 @@ def test_too_long_a_path_and_layers_not_there_are_one_sentence(target: TorchTarg
 
 
 def configured(model: Path, **more: Any) -> GatewaySettings:
-    values = {"target.model": str(model), "target.engine": "torch", "target.threads": 1, "target.dtype": "float32"}
-    return overridden(schema([PART])(), values | {"local_draft.layers": KEPT, "local_draft.model": "self"} | more)
+    draft = {"local_draft.layers": KEPT, "local_draft.model": "self"}
+    return torch_settings({"target.model": str(model), **draft, **more})
 
 
 POLICIES = ["colocated", "colocated-tree", "adaptive", "wanspec"]

@@ -49,7 +49,7 @@ class VllmGateway(Gateway):
         path = resolve_model(self.settings.target.model)
         if not (path / "config.json").is_file():
             raise ModelError(f"`target.model` has to be the folder that vLLM serves, and {path} is none.")
-        return Plan(path, "torch", 0)
+        return Plan(path, self.settings.target.engine, 0)
 
     def _given_without_effect(self) -> Iterator[str]:
         """Settings, dotted, that need the gateway's own engine, and are not their default."""
@@ -90,7 +90,9 @@ class VllmGateway(Gateway):
         vocab_size = int((text_config if isinstance(text_config, dict) else config)["vocab_size"])
         self._eos = ends(path, config)
         self._tokenizer = tokenizer
-        made_by = fingerprint(folder_digest(path), digest.hex(), settings.target.engine, *choices(settings))
+        made_by = fingerprint(
+            folder_digest(path), digest.hex(), settings.target.engine, dtype_of(settings), *choices(settings)
+        )
         served = ServedModel(path.name, int(path.stat().st_mtime), settings.target.context, vocab_size, made_by)
         grammars = cast(Grammars, SentGrammars(Grammars(tokenizer, vocab_size, self._eos)))
         return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars)
@@ -140,7 +142,7 @@ def arguments(settings: GatewaySettings, command: str, socket: Path, *, drafts: 
     path = str(resolve_model(settings.target.model))
     found = [
         command, "serve", path, "--uds", str(socket), "--max-model-len", str(target.context),
-        "--max-num-seqs", str(target.slots), "--dtype", target.dtype, "--disable-uvicorn-access-log",
+        "--max-num-seqs", str(target.slots), "--dtype", dtype_of(settings), "--disable-uvicorn-access-log",
         "--structured-outputs-config", json.dumps({"backend": "guidance"}),
     ]  # fmt: skip
     if not settings.api.prefix_cache:
@@ -150,6 +152,12 @@ def arguments(settings: GatewaySettings, command: str, socket: Path, *, drafts: 
         how = {"method": "custom_class", "model": "edgespec_vllm.Null", "num_speculative_tokens": count}
         found += ["--scheduler-cls", "edgespec_vllm.Scheduler", "--speculative-config", json.dumps(how)]
     return found
+
+
+def dtype_of(settings: GatewaySettings) -> str:
+    """`target.dtype`, which the gateway's part for torch declares: vLLM's own choice if the part is not there."""
+    dtype: str = getattr(settings.target, "dtype", "auto")
+    return dtype
 
 
 def ends(path: Path, config: Mapping[str, Any]) -> frozenset[int]:

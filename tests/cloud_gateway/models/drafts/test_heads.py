@@ -18,7 +18,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line, beside
 from cloud_gateway.models.drafts.heads import Heads, MedusaHeads
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from cloud_gateway.process.targets import check_models

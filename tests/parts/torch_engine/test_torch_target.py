@@ -16,9 +16,9 @@ from torch import Tensor
 
 from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.models.target_model import Work, slots
-from cloud_gateway.models.target_model import torch as engine
-from cloud_gateway.models.target_model.forward import MIN_ENTRIES, HfForward, Part
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.parts.torch_engine import target as engine
+from cloud_gateway.parts.torch_engine.forward import MIN_ENTRIES, HfForward, Part
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 from edgespec.core.errors import ModelError
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID

@@ -14,18 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.models import headers
-from cloud_gateway.models.headers import FAMILIES, check_torch
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-from cloud_gateway.models.target_model.load import load
-from cloud_gateway.models.target_model.torch import MAX_DEPTH, TorchTarget
+from cloud_gateway.parts.torch_engine import headers
+from cloud_gateway.parts.torch_engine.headers import FAMILIES, check_torch
+from cloud_gateway.parts.torch_engine.load import load
+from cloud_gateway.parts.torch_engine.target import MAX_DEPTH, TorchTarget
 from edgespec.core.errors import ModelError
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_tensors
 from tests.support.families import ARCHITECTURES, MADE, VOCAB, WINDOW, make, write_gguf
 from tests.support.tiny_target import plain_logits
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "models.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "models.md"
 PROMPT = [(7 * i + i * i) % VOCAB for i in range(5 * WINDOW)]
 CHUNK = 7
 TREE = FlatTree(

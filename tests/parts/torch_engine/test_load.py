@@ -16,9 +16,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cloud_gateway.models.target_model import load as loading
-from cloud_gateway.models.target_model.load import folder_digest, load, target_cache
+from cloud_gateway.models.target_model.load import NOTE, folder_digest, target_cache
 from cloud_gateway.models.text import Text
+from cloud_gateway.parts.torch_engine import load as loading
+from cloud_gateway.parts.torch_engine.load import load
 from edgespec.core.errors import ModelError
 from edgespec.models.drafts import make_draft
 from edgespec.shared.hf_vocabulary import hf_vocabulary
@@ -27,7 +28,7 @@ from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target, plain_logits
 from tests.support.tiny_tokenizer import EOS_ID
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +108,8 @@ def test_a_converted_model_computes_what_llama_cpp_computes(gguf: Path) -> None:
 def test_a_half_written_or_older_conversion_is_made_again(gguf: Path) -> None:
     folder = load(gguf, "float32", "cpu").folder
     (folder / "model.safetensors").write_bytes(b"cut short")
-    note = json.loads((folder / loading.NOTE).read_text())
-    (folder / loading.NOTE).write_text(json.dumps(note | {"conversion": 0}))
+    note = json.loads((folder / NOTE).read_text())
+    (folder / NOTE).write_text(json.dumps(note | {"conversion": 0}))
     assert load(gguf, "float32", "cpu").model.dtype == torch.float32
 
 
@@ -177,7 +178,7 @@ def test_a_missing_cuda_device_is_one_sentence(folder: Path) -> None:
 @pytest.mark.live
 def test_loading_says_nothing_on_the_terminal(gguf: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from cloud_gateway.models.target_model.load import load;"
+        "import sys; from pathlib import Path; from cloud_gateway.parts.torch_engine.load import load;"
         "load(Path(sys.argv[1]), 'bfloat16', 'cpu')"
     )
     done = subprocess.run(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cloud_gateway.models.target_model.llama_forward import LlamaForward
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.parts.torch_engine.llama_forward import LlamaForward
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 from edgespec_lab.train.layers import match_rate, search
 from edgespec_lab.train.text import write
 from tests.support.tiny_target import load_tiny, make_tiny_target

@@ -1,7 +1,7 @@
-"""The torch target with random weights: verify times by rows and requests, and whether trees change the text.
+"""`python -m tools.parts.torch_engine.passes`: verify times by rows and requests, and whether trees change the text.
 
-Shapes are those of public models; the weights are drawn on the device, so nothing is loaded. Times say what a pass
-costs, not what a model says. `--device cuda` needs a GPU.
+The target has random weights, drawn on the device, so nothing is loaded; shapes are those of public models. Times say
+what a pass costs, not what a model says. `--device cuda` needs a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 from edgespec_lab import verbs
 
 SHAPES = {
@@ -34,7 +34,7 @@ Cell = dict[str, float]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `python -m tools.bench target`."""
+    """The options of the command."""
     parser.add_argument("--shape", choices=SHAPES, default="135m")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
@@ -208,3 +208,15 @@ def device_name(target: TorchTarget) -> str:
     if target.device.type == "cuda":
         return torch.cuda.get_device_name(target.device)
     return "cpu"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.parts.torch_engine.passes", description=__doc__)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+    return verbs.run(parser, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

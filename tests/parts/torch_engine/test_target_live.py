@@ -12,9 +12,9 @@ import torch
 
 from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.load import Dtype, load
-from cloud_gateway.models.target_model.torch import TorchTarget
 from cloud_gateway.models.text import Text
+from cloud_gateway.parts.torch_engine.load import Dtype, load
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.target_model.forward import LayerShape, Part
-from cloud_gateway.models.target_model.linear import BLOCK_ROWS, STEPS, PackedLinear, PlainLinear, Rows, find_rows
+from cloud_gateway.parts.torch_engine.forward import LayerShape, Part
+from cloud_gateway.parts.torch_engine.linear import BLOCK_ROWS, STEPS, PackedLinear, PlainLinear, Rows, find_rows
 from edgespec.core.errors import ModelError
 
 Kernels = Literal["packed", "plain"]

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, SlotKv
-from cloud_gateway.models.target_model.linear import PackedLinear, PlainLinear, can_pack
-from cloud_gateway.models.target_model.llama_forward import LlamaForward, is_plain_llama
+from cloud_gateway.parts.torch_engine.forward import Forward, HfForward, Part, SlotKv
+from cloud_gateway.parts.torch_engine.linear import PackedLinear, PlainLinear, can_pack
+from cloud_gateway.parts.torch_engine.llama_forward import LlamaForward, is_plain_llama
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tests.support.trees import flat_trees
 

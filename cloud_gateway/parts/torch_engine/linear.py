@@ -106,7 +106,7 @@ KINDS: dict[str, Run] = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the test found."""
+    """Results of the test."""
 
     counts: Sequence[int] = ()
     """Numbers of rows with equal bits, ascending; empty if a row's bits depend on its place or on others' values."""
@@ -164,7 +164,7 @@ class _Probe:
                 bias = torch.zeros(outside, dtype=dtype)
             self._linear = type(linear)(weight, bias)
         self._bits = self._product(torch.arange(BLOCK_ROWS))
-        """Of a block of rows, with the number of threads that torch has now; all others are compared with them."""
+        """For a block of rows, with the number of threads that torch has now; all others are compared with them."""
 
     def passes(self, count: int) -> bool:
         """Whether the last `count` rows alone have these bits; of a whole block, also in other places and company."""

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.settings import DEFAULTS
 from cloud_gateway.models.target_model import Pass, Work
-from cloud_gateway.models.target_model.forward import Forward, HfForward, Part, SlotKv, wait_for
-from cloud_gateway.models.target_model.linear import Rows, can_pack
-from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward, is_plain_llama
+from cloud_gateway.models.target_model.inside import StateReader
 from cloud_gateway.models.target_model.slots import (
     MIN_LOGIT,
     SELF_TEST_LIMIT,
@@ -30,6 +28,11 @@ from cloud_gateway.models.target_model.slots import (
     check_self_test,
     groups,
 )
+from cloud_gateway.parts.torch_engine.forward import Forward, HfForward, Part, SlotKv, wait_for
+from cloud_gateway.parts.torch_engine.kept import KeptLayers
+from cloud_gateway.parts.torch_engine.linear import Rows, can_pack
+from cloud_gateway.parts.torch_engine.llama_forward import Kernels, LlamaForward, is_plain_llama
+from edgespec.core.errors import ModelError
 from edgespec.shared.threads import Threads, thread_counts
 
 log = logging.getLogger(__name__)
@@ -67,30 +70,10 @@ class TorchVerified:
         return found
 
 
-class StateReader(Protocol):
-    """Is given what the output embedding is given for each committed token, slot by slot and in their order.
-
-    What it has of a slot stays when its request ends, as keys and values do: a later one may reuse it. It takes a state
-    in at once and evaluates nothing: it is called within a pass.
-    """
-
-    def open(self, slot: int, donor: int, reused: int) -> object:
-        """A request begins. Its first `reused` tokens are those of slot `donor`, maybe its own.
-
-        Their states are not given again.
-        """
-
-    def add(self, slot: int, states: Tensor) -> object:
-        """The states [n, hidden_size] of the slot's next tokens."""
-
-    def drop(self, slot: int) -> object:
-        """Nothing of the slot is reused any more: nothing of it may stay in memory."""
-
-
 class TorchTarget:
     """A target model with KV slots (the Protocol `cloud_gateway.models.target_model.Target`).
 
-    A round takes one forward pass over all requests' trees, or one for each where transformers' own code computes it.
+    A round takes one forward pass over all requests' trees, or one for each if transformers' own code computes it.
     Keys and values are written once and never copied, except for those of accepted rows with rejected siblings before
     them.
     """
@@ -113,7 +96,7 @@ class TorchTarget:
         `kv_tokens`: entries of all slots together, None for any number; old and new ones exist while a slot's buffers
         grow. `threads`: of the whole process, 0 for as many as are fastest, beside whatever else runs here.
         `kernels` and `exact` choose how the Llama family is computed on a CPU (llama_forward.py); not exactly if a row
-        alone would be computed as more than `max_lone_rows`. Raises ModelError where the model cannot verify trees.
+        alone would be computed as more than `max_lone_rows`. Raises ModelError if the model cannot verify trees.
         """
         cores = len(os.sched_getaffinity(0))
         on_cpu = model.device.type == "cpu"
@@ -192,7 +175,7 @@ class TorchTarget:
 
     @torch.inference_mode()
     def verify(self, batch: Sequence[Work]) -> Sequence[TorchVerified]:
-        """One forward pass over all trees; a few where they have more rows than MAX_PASS_ROWS."""
+        """One forward pass over all trees; a few if they have more rows than MAX_PASS_ROWS."""
         results: list[TorchVerified] = []
         passes: list[Pass] = []
         rows = MAX_PASS_ROWS if self.forward.batched else 1
@@ -228,8 +211,16 @@ class TorchTarget:
         return self._table.held(slot)
 
     def hidden(self, slot: int) -> Tensor | None:
-        """What the output embedding was given for the row that was kept last in this slot, [hidden_size]."""
+        """The input of the output embedding for the row that was kept last in this slot, [hidden_size]."""
         return self._hidden.get(slot)
+
+    def keeping(self, layers: Sequence[int], lines: int) -> KeptLayers:
+        """See `LayersTarget`; only the Llama family can."""
+        if not isinstance(self.forward, LlamaForward):
+            raise ModelError(
+                "This target cannot be its own draft, only one of the Llama family can; name a GGUF draft."
+            )
+        return KeptLayers(self.forward.keeping(layers), self.device, self.context, lines)
 
     def close(self, slot: int) -> None:
         self._pending.pop(slot, None)
@@ -237,7 +228,7 @@ class TorchTarget:
         self._table.release(slot, self._kv[slot].capacity)
 
     def _logits(self, trees: Sequence[tuple[SlotKv, FlatTree]]) -> list[Tensor]:
-        """Of each tree's rows, [n, vocab_size]."""
+        """Logits of each tree's rows, [n, vocab_size]."""
         return self.forward([self._part(kv, tree) for kv, tree in trees])
 
     def _part(self, kv: SlotKv, tree: FlatTree) -> Part:
@@ -332,7 +323,7 @@ def _forward(model: Any, context: int, kernels: Kernels, exact: bool) -> Forward
 
 
 def _longest(config: Any) -> int | None:
-    """Positions that the model was trained for; fewer where it turns all rows of a pass differently beyond some."""
+    """Positions that the model was trained for; fewer if it turns all rows of a pass differently beyond some."""
     longest: int | None = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     if longest and rope.get("rope_type") in LENGTH_ROPES:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.models.target_model.linear import BLOCK_ROWS, PlainLinear
-from cloud_gateway.models.target_model.llama_forward import Kernels, LlamaForward
-from cloud_gateway.models.target_model.torch import TorchTarget
+from cloud_gateway.parts.torch_engine.linear import BLOCK_ROWS, PlainLinear
+from cloud_gateway.parts.torch_engine.llama_forward import Kernels, LlamaForward
+from cloud_gateway.parts.torch_engine.target import TorchTarget
 from tests.support.tiny_target import load_tiny, make_tiny_target
 from tests.support.trees import begin, chain, flat_trees, opened, path_to
 
