@@ -101,6 +101,7 @@ class KeyRing:
 
         if booked:
             self.used[key.id] = int(time.time())
+
         return key
 
     def all(self) -> list[Key]:

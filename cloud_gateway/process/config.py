@@ -7,9 +7,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
-
-from msgspec import Meta
+from typing import ClassVar, Literal
 
 from cloud_gateway.core.limits.quota import ClientBounds
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
