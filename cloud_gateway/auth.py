@@ -133,9 +133,12 @@ class KeyRing:
             allowed = parse_groups(groups)
         except ValueError as error:
             raise KeyStoreError(str(error)) from None
+
         secret = _random(SECRET_LENGTH)
         salt = secrets.token_hex(16)
-        created = int(time.time() if now is None else now)
+        if now is None:
+            now = time.time()
+        created = int(now)
 
         def add(keys: dict[str, Key]) -> Key:
             key_id = _random(ID_LENGTH)
