@@ -50,7 +50,6 @@ def build_parser() -> argparse.ArgumentParser:
     status = _verb(verbs, "status", commands.status, "show what the running gateway is doing")
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml", parts)
-    command.add_service_verbs(_verb, verbs, "gateway", commands.install_service, commands.uninstall)
     _add_models(verbs)
     _add_replay(verbs)
     text = "measure which drafts pay here; the same as `edgespec tune`"

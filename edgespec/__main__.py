@@ -107,7 +107,6 @@ def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     keys = verbs.add_parser("keys", help="rotate this machine's key", description="Rotate this machine's key.")
     actions = keys.add_subparsers(dest="what", required=True, metavar="ACTION")
     _verb(actions, "rotate", _rotate, "make a new key, which gateways accept because the old one signs it")
-    command.add_service_verbs(_verb, verbs, "worker", _install, _uninstall)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     settings = config.given(args)
+
     from edgespec.worker import start
 
     parts: Sequence[WorkerPart] = args.parts
@@ -202,21 +202,6 @@ def _pause(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     return commands.ask(args, "resume", show=report.pause)
-
-
-def _install(args: argparse.Namespace) -> int:
-    from edgespec.shared import unit
-
-    models = [config.given(args).draft.model]
-    unit.WORKER.install(args.config, models, user=args.user, dry_run=args.dry_run)
-    return 0
-
-
-def _uninstall(args: argparse.Namespace) -> int:
-    from edgespec.shared import unit
-
-    unit.WORKER.uninstall(config.given(args).daemon.state_dir, user=args.user, dry_run=args.dry_run)
-    return 0
 
 
 def _version(args: argparse.Namespace) -> int:

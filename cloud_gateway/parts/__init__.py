@@ -18,6 +18,7 @@ from cloud_gateway.parts import (
     rejection,
     responses_api,
     self_draft,
+    system_service,
     torch_engine,
 )
 from edgespec.shared.part import brought
@@ -34,6 +35,7 @@ PARTS: tuple[GatewayPart, ...] = (
     rejection.PART,
     responses_api.PART,
     self_draft.PART,
+    system_service.PART,
     torch_engine.PART,
 )
 

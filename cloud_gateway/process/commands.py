@@ -23,7 +23,7 @@ from cloud_gateway.process.views import CHANGED
 from edgespec import __version__
 from edgespec.core.errors import PairingError
 from edgespec.shared import control_client as control
-from edgespec.shared import folders, logs, unit
+from edgespec.shared import folders, logs
 from edgespec.shared.installed import another
 from edgespec.shared.starting import Starting
 
@@ -56,18 +56,6 @@ def link(args: argparse.Namespace) -> int:
 
 def version(args: argparse.Namespace) -> int:
     return _print(VERSION)
-
-
-def install_service(args: argparse.Namespace) -> int:
-    settings = config.given(args)
-    models = [settings.target.model, settings.local_draft.model]
-    unit.GATEWAY.install(args.config, models, user=args.user, dry_run=args.dry_run)
-    return 0
-
-
-def uninstall(args: argparse.Namespace) -> int:
-    unit.GATEWAY.uninstall(config.given(args).daemon.state_dir, user=args.user, dry_run=args.dry_run)
-    return 0
 
 
 def status(args: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
 log = logging.getLogger("cloud_gateway.process.serve")
 GRACE_S = 30.0
-"""Time for completions to end after SIGTERM; below TimeoutStopSec in systemd/cloud-gateway.service."""
+"""Time for completions to end after SIGTERM; below the TimeoutStopSec of 60 s of its systemd unit."""
 OPEN_API = (
     "`api.host` is %s: API keys and prompts cross the network unencrypted, for everyone on it to read; set it to "
     "127.0.0.1 and put a TLS proxy before it (docs/api.md)"

@@ -5,7 +5,7 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor, known_answers, owner_signs, peer_relay
+from edgespec.parts import doctor, known_answers, owner_signs, peer_relay, system_service
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
@@ -14,6 +14,7 @@ PARTS: tuple[WorkerPart, ...] = (
     known_answers.PART,
     owner_signs.PART,
     peer_relay.PART,
+    system_service.PART,
 )
 
 

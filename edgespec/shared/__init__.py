@@ -34,7 +34,6 @@ Public, by module:
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`
 - `threads`: `thread_counts`, `Threads`
 - `tls`: `client_context`, `peer_spki_hash`, `trusted`
-- `unit`: all
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_vocabulary`,
   `vocabulary_in`
 - `wire`: `FlowLimitedClient`, `PinnedClient`, `WEBSOCKET_OPTIONS`, `Wire`

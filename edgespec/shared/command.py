@@ -92,22 +92,6 @@ class ConfiguredVerb:
         self.arguments(add_verb(self.configuration, verbs, self.name, self.run, self.help))
 
 
-def add_service_verbs(
-    verb: Callable[..., ArgumentParser],
-    verbs: _SubParsersAction[ArgumentParser],
-    what: str,
-    install: Command,
-    uninstall: Command,
-) -> None:
-    """The verbs around a systemd unit; `verb`: `add_verb` with the configuration file; `what`: gateway or worker."""
-    for one in (
-        verb(verbs, "install-service", install, f"run the {what} as a systemd service", json=False, sets=False),
-        verb(verbs, "uninstall", uninstall, "stop and remove the service; keeps the keys", json=False, sets=False),
-    ):
-        one.add_argument("--user", action="store_true", help="a service of this user, not of the system")
-        one.add_argument("--dry-run", action="store_true", help="only show what would be done")
-
-
 def add_missing_verbs(verbs: _SubParsersAction[ArgumentParser], lab: Mapping[str, str]) -> None:
     """Adds the verbs of edgespec-lab that no installed distribution brings; each says how to get it.
 

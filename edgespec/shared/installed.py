@@ -13,7 +13,7 @@ from typing import Any
 from edgespec.core.errors import ConfigError, MissingPackageError
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
-"""Example configurations and systemd units; links into `configs` and `systemd` in a checkout, files in a wheel."""
+"""Example configurations; links into `configs` in a checkout, files in a wheel."""
 _REQUIREMENT = re.compile(r"([\w.-]+).*; *extra *== *[\"'](\w+)")
 _EXTRAS = ("worker", "gateway", "gpu", "shell")
 """In the order in which one is recommended for a package of several; not `dev`, which no program needs."""

@@ -22,7 +22,7 @@ from tools.check.commands import command_faults
 from tools.check.dependencies import dependency_faults
 from tools.check.results_pages import results_faults
 
-FOLDERS = ("cloud_gateway", "configs", "dev", "docs", "edgespec", "systemd", "tests", "tools")
+FOLDERS = ("cloud_gateway", "configs", "dev", "docs", "edgespec", "tests", "tools")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^ *(```|~~~)")

@@ -1,6 +1,6 @@
 """`python -m tools.check.language` holds the language of code and documents to the glossary of docs/architecture.md.
 
-Checked in every tracked Python file, in README.md, docs/, configs/ and systemd/: the words of WORDS, each with what to
+Checked in every tracked Python file, in README.md, docs/ and configs/: the words of WORDS, each with what to
 write instead; names of tests of at most MAX_TEST_NAME characters; README.md's tables of at most MAX_COLUMNS columns
 and lines of at most MAX_LINE characters outside tables; sentences, that is `where` as a conjunction, and docstrings,
 comments, paragraphs, items and cells that begin with a bare word of OPENINGS. A folder of SENTENCES may have so
@@ -23,7 +23,7 @@ MAX_TEST_NAME = 70
 MAX_COLUMNS = 8
 MAX_LINE = 120
 SUFFIXES = (".py", ".md", ".toml", ".service")
-FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "integrations/", "lab/", "systemd/", "tests/", "tools/")
+FOLDERS = ("cloud_gateway/", "configs/", "docs/", "edgespec/", "integrations/", "lab/", "tests/", "tools/")
 EXEMPT = ("tools/check/language.py", "tests/tools/test_language.py")
 """They name the words."""
 GLOSSARY = re.compile(r"^\| not \| but \|\n(\|.*\n)*", re.MULTILINE)

@@ -103,6 +103,6 @@ def test_a_shipped_configuration_is_printed_with_all_its_lines(
         assert line in lines, line
 
 
-def test_all_configurations_and_units_ship() -> None:
+def test_all_configurations_ship() -> None:
     configs = {path.name for path in (ROOT / "configs").glob("*.toml")}
-    assert {path.name for path in SHIPPED.iterdir()} == configs | {path.name for path in (ROOT / "systemd").iterdir()}
+    assert {path.name for path in SHIPPED.iterdir()} == configs

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 CODE = (f"PYTHONPATH={CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1")
 """Environment of a process that runs it."""
 PLACES = (str(CHECKOUT), sys.prefix, sys.base_prefix)

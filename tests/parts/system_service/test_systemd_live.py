@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from edgespec.shared.unit import GATEWAY as GATEWAY_UNIT
-from edgespec.shared.unit import WORKER as WORKER_UNIT
-from edgespec.shared.unit import Unit
-from tests.support.booted import CODE, COMMAND_S, FILES, LOGS, SYSTEMD, Booted, CannotBoot, booted, shown
+from cloud_gateway.parts.system_service import gateway_unit
+from edgespec.parts.system_service.unit import WORKER as WORKER_UNIT
+from edgespec.parts.system_service.unit import Unit
+from tests.parts.system_service.booted import CODE, COMMAND_S, FILES, LOGS, SYSTEMD, Booted, CannotBoot, booted, shown
 from tests.support.tiny_gguf import make_tiny_gguf
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1400)]
@@ -128,7 +128,7 @@ def test_both_services_are_ready_and_draft(campus: Booted) -> None:
     assert json.loads(campus.python("-m", "edgespec", "status", "--json"))["requests"] >= 1
 
 
-@pytest.mark.parametrize("service", [WORKER_UNIT, GATEWAY_UNIT])
+@pytest.mark.parametrize("service", [WORKER_UNIT, gateway_unit()])
 def test_a_model_is_fetched_where_the_service_reads_it(campus: Booted, service: Unit) -> None:
     environment = campus.run(*service.as_service(["env"]))
     (cache,) = re.findall(r"^XDG_CACHE_HOME=(.*)$", environment, re.MULTILINE)

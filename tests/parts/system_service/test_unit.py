@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway import __main__ as gateway
+from cloud_gateway.parts.system_service import gateway_unit
 from edgespec import __main__ as worker
 from edgespec.core.errors import ConfigError
-from edgespec.shared.unit import GATEWAY, WORKER, Unit, quoted
+from edgespec.parts.system_service.unit import WORKER, Unit, quoted
 from tests.support.programs import require
 
+GATEWAY = gateway_unit()
 Main = Callable[[list[str]], int]
 BOTH = pytest.mark.parametrize(("main", "unit"), [(worker.main, WORKER), (gateway.main, GATEWAY)])
 

@@ -1,4 +1,4 @@
-"""The units in systemd/, as far as they can be held without a running systemd."""
+"""The shipped units, as far as they can be held without a running systemd."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.parts.system_service import gateway_unit
 from cloud_gateway.process.serve import EngineFailedError
 from edgespec.core import errors
+from edgespec.parts.system_service.unit import WORKER
 from tests.support.programs import require
 from tests.support.tiny_gguf import make_tiny_gguf
 
-UNITS = Path(__file__).parents[2] / "systemd"
-NAMES = ("edgespec.service", "cloud-gateway.service")
+ROOT = Path(__file__).parents[3]
+UNITS = {unit.name: unit.template for unit in (WORKER, gateway_unit())}
+NAMES = tuple(UNITS)
 EXPOSURE_LIMIT = 15  # tenths; systemd calls 2.0 to 4.9 OK
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1  # linux/prctl.h; what MemoryDenyWriteExecute= asks of the kernel
 
@@ -25,7 +28,7 @@ PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1  # linux/prctl.h; what MemoryDenyW
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A unit with a command that exists here in the place of the installed one."""
     path = tmp_path / str(request.param)
-    text = (UNITS / path.name).read_text()
+    text = UNITS[path.name].read_text()
     path.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
     return path
 
@@ -38,7 +41,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 def settings(name: str) -> dict[str, list[str]]:
     """The unit's settings, each with all its values."""
     found: dict[str, list[str]] = {}
-    for line in (UNITS / name).read_text().splitlines():
+    for line in UNITS[name].read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             key, value = line.split("=", 1)
             found.setdefault(key, []).append(value)
@@ -124,10 +127,10 @@ print(model.n_tokens == 3)
 
 
 def test_the_example_of_a_drop_in_is_understood_and_the_same_in_the_manual(tmp_path: Path) -> None:
-    lines = (UNITS / "cloud-gateway.service").read_text().splitlines()
+    lines = UNITS["cloud-gateway.service"].read_text().splitlines()
     start = lines.index("#   [Service]")
     example = [line.removeprefix("#   ") for line in lines[start : start + 4]]
-    assert "\n".join(example) in (UNITS.parent / "docs" / "gateway.md").read_text()
+    assert "\n".join(example) in (ROOT / "docs" / "service.md").read_text()
     unit = tmp_path / "example.service"
     unit.write_text("\n".join([*example, f"ExecStart={sys.executable}", ""]))
     done = analyze("verify", "--man=no", str(unit))

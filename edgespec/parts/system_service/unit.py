@@ -14,7 +14,6 @@ from pathlib import Path
 from edgespec.core.errors import ConfigError
 from edgespec.shared import folders
 from edgespec.shared.fields import AUTO_MODELS
-from edgespec.shared.installed import shipped_text
 from edgespec.shared.models import hub_place
 
 _SYSTEM_ONLY = re.compile(
@@ -27,7 +26,7 @@ _USER_AND_FOLDERS = "DynamicUser|User|UMask|(?:State|Cache)Directory(?:Mode)?|En
 _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  # noqa: S108  nothing is written there
 """Folders that ProtectHome= and PrivateTmp= hide from the system's service."""
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +34,26 @@ class Unit:
     """A service of this installation."""
 
     role: folders.Role
-    name: str
-    """The file's name; its state in the system's variant is the folder of this name in /var/lib."""
+    template: Path
+    """The shipped unit. Its name is that of the service; the state of the system's variant is in the folder of this
+    name in /var/lib."""
     command: str
     """The program, and its verb."""
+
+    @property
+    def name(self) -> str:
+        return self.template.name
 
     @property
     def program(self) -> Path:
         return Path(sys.executable).with_name(self.command.split()[0])
 
     def text(self, config: Path | None, *, user: bool) -> str:
-        unit = shipped_text(self.name)
-        words = [self.command.split()[1], *(["--config", str(config)] if config else [])]
+        unit = self.template.read_text()
+        words = self.command.split()[1:]
+        if config is not None:
+            words += ["--config", str(config)]
+
         program = quoted(str(self.program)).replace("$$", "$")  # systemd expands variables in its arguments only
         command = " ".join([program, *map(quoted, words)])
         unit = re.sub(r"^ExecStart=.*$", lambda found: f"ExecStart={command}", unit, flags=re.MULTILINE)
@@ -57,21 +64,30 @@ class Unit:
         return "\n".join(lines).replace("WantedBy=multi-user.target", "WantedBy=default.target") + "\n"
 
     def place(self, *, user: bool) -> Path:
-        return (folders.expand("~/.config/systemd/user") if user else Path("/etc/systemd/system")) / self.name
+        """The file that systemd reads."""
+        if user:
+            return folders.expand("~/.config/systemd/user") / self.name
+
+        return Path("/etc/systemd/system") / self.name
 
     def install(self, config: Path | None, models: Sequence[str], *, user: bool, dry_run: bool) -> None:
         """Writes the unit, fetches the models that it lacks, and starts the service; prints each step.
 
         `models`: as configured. Raises ConfigError.
         """
-        config = config.resolve() if config else None
+        # systemd starts the program in the root folder.
+        if config is not None:
+            config = config.resolve()
+
         unit = self.place(user=user)
         content = self.text(config, user=user)
         if not user:
-            for warning in _warnings(
-                [self.program, Path(sys.executable).resolve(), _PACKAGE, *([config] if config else [])]
-            ):
+            paths = [self.program, Path(sys.executable).resolve(), _PACKAGE]
+            if config is not None:
+                paths.append(config)
+            for warning in _warnings(paths):
                 print(f"warning: {warning}", file=sys.stderr)
+
         if dry_run:
             print(content, end="")
         _do(f"write {unit}", lambda: _write(unit, content), dry_run)
@@ -84,7 +100,9 @@ class Unit:
     def _fetch(self, model: str, user: bool, dry_run: bool) -> None:
         """Fetches a model unless it is there: into the cache, and as the user, of the service."""
         command = [str(self.program.with_name("edgespec")), "models", "fetch", model]
-        command = command if user else self.as_service(command)
+        if not user:
+            command = self.as_service(command)
+
         _do(f"run {' '.join(command)}", lambda: _run(command, shown=True), dry_run)
 
     def as_service(self, command: Sequence[str]) -> list[str]:
@@ -135,9 +153,14 @@ def _warnings(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
         if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
             yield f"{path} is hidden from the service by ProtectHome= or PrivateTmp=: install elsewhere, as in /opt."
-    for part in dict.fromkeys(one for path in paths for one in (path, *path.parents)):
-        if _others_may_write(part):
-            yield f"{part} can be changed by others than root, and with it what the service runs: make it root's own."
+
+    places: list[Path] = []
+    for path in paths:
+        places.append(path)
+        places += path.parents
+    for place in dict.fromkeys(places):
+        if _others_may_write(place):
+            yield f"{place} can be changed by others than root, and with it what the service runs: make it root's own."
 
 
 def _others_may_write(path: Path) -> bool:
@@ -145,12 +168,16 @@ def _others_may_write(path: Path) -> bool:
         state = path.stat()
     except OSError:
         return False
-    shared = state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX
-    return state.st_uid != 0 or bool(shared)
+
+    if state.st_uid != 0:
+        return True
+
+    # In a sticky folder others can only add files.
+    for_others = state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return bool(for_others) and not state.st_mode & stat.S_ISVTX
 
 
-WORKER = Unit("worker", "edgespec.service", "edgespec run")
-GATEWAY = Unit("gateway", "cloud-gateway.service", "cloud-gateway serve")
+WORKER = Unit("worker", Path(__file__).with_name("edgespec.service"), "edgespec run")
 
 
 def _systemctl(user: bool, dry_run: bool, *arguments: str) -> None:
