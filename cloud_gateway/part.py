@@ -23,8 +23,10 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
+    from cloud_gateway.core.policies.registry import PolicyMaker
     from cloud_gateway.core.requests.accounting import Stats
     from cloud_gateway.core.requests.request import GenerationRequest
+    from cloud_gateway.core.sources.interface import SourceMakers
     from cloud_gateway.core.trace.format import Trace
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
@@ -143,6 +145,15 @@ class Running:
         """
         return None
 
+    def sources(self, serving: Serving) -> SourceMakers:
+        """Makers of the sources of candidates that the part names (`GatewayPart.sources`), by these names.
+
+        Called once, when the models are loaded, after `recording`. A maker may use what the part keeps for the whole
+        process: it is called for each request, and what a listener of `recording` stored is there by then. Both
+        `SourceStart.scope` and `GenerationRequest.cache_scope` say for which API key.
+        """
+        return {}
+
     def book(self) -> PromptBook | None:
         """Called once by an engine without `Generation`, such as edgespec-vllm's, in the place of `recording`."""
         return None
@@ -252,6 +263,12 @@ class GatewayPart(Part):
     methods: Mapping[str, Callable[[], Method]] = field(default_factory=dict)
     """Further methods of verification: `policy.verification` -> what loads it. `serve` calls each once, before the API
     opens, and gives the results to the engine and the API."""
+    policies: Mapping[str, Callable[[], PolicyMaker]] = field(default_factory=dict)
+    """Further policies: `policy.name` -> what loads its maker. Each is called once, before the API opens; so is it by
+    what plays a trace or simulates."""
+    sources: Sequence[str] = field(default_factory=tuple)
+    """Further sources of candidates, by the names that `policy.sources` and requests give them. `Running.sources` makes
+    them; the names stand here because a configuration is checked before anything runs."""
     parameters: Parameters = no_parameters
     """Parameters of requests which bring sources of candidates."""
     page: TracePage | None = None

@@ -80,7 +80,7 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     """The body of a request for completions. Raises ClientError 400 and 404."""
     check_structure(data, served.model.context)
     parameters = served.limits.parameters
-    received, values = decode_beside(data, kind, parameters)
+    received, values = decode_beside(data, kind, parameters, served.limits.choices)
     brought = {name: parameters[name].read(value) for name, value in values.items()}
 
     _check_items(received, served.model)

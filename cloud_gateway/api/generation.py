@@ -21,10 +21,11 @@ from cloud_gateway.api.parameters import Parameter
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
 from cloud_gateway.core.limits.quota import ClientBounds, KeyLimits
 from cloud_gateway.core.limits.turns import Turns
+from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
 from cloud_gateway.core.sources.interface import RequestSource
 from cloud_gateway.core.verify.interface import Constraint
-from cloud_gateway.core.verify.verification import BUILT_IN, Method
+from cloud_gateway.core.verify.verification import Method
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol.messages import Sampling
 
@@ -58,8 +59,8 @@ class Limits:
     """For the whole request body to arrive."""
     write_timeout_s: float = 20.0
     """After which a client that does not read its stream is disconnected."""
-    methods: Mapping[str, Method] = field(default_factory=lambda: BUILT_IN)
-    """Methods of verification that a request may choose, by name."""
+    choices: Choices = CORE
+    """What a request may choose by name."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """Parameters that parts serve, by name."""
 
@@ -68,12 +69,12 @@ class Limits:
         api: RequestBounds,
         clients: ClientBounds,
         slots: int,
-        methods: Mapping[str, Method] = BUILT_IN,
+        choices: Choices = CORE,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> Limits:
         """The configured limits. One key may hold all slots but one."""
         key_running = max(1, slots - 1)
-        return Limits(api, KeyLimits.of(clients, slots), key_running, methods=methods, parameters=parameters or {})
+        return Limits(api, KeyLimits.of(clients, slots), key_running, choices=choices, parameters=parameters or {})
 
 
 SEED_SPAN = 2**63
@@ -185,7 +186,7 @@ def generations(
 
     seed = secrets.randbits(63) if body.seed is None else body.seed
     extension = body.edgespec or Extension()
-    _check_verification(extension.verification, body.seed, limits.methods)
+    _check_verification(extension.verification, body.seed, limits.choices.methods)
     if may_offload:
         speculation = extension
     else:

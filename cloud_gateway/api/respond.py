@@ -26,7 +26,6 @@ from cloud_gateway.api.sse import FRAME_BYTES, LOGPROBS_FRAMES, EvenStream, Even
 from cloud_gateway.api.tools import Call, CallText, beginning
 from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
 from cloud_gateway.auth import Key
-from cloud_gateway.core.policies.registry import ALONE
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.verify.interface import TokenLogprob
 from edgespec.core.errors import ClientError
@@ -98,15 +97,12 @@ class Answer:
         stream: Stream,
         detokeniser: Detokeniser,
         stops: StopStrings,
-        key_reason: str | None = None,
         *,
         spell: Spell | None = None,
         call_text: CallText | None = None,
         counters: Sequence[Counter] = (),
     ) -> None:
-        """`key_reason`: why this API key is not offloaded, for the usage.
-
-        `spell` where log-probabilities were requested, `call_text` where the model may call tools, `counters`: of the
+        """`spell`: if log-probabilities were requested. `call_text`: if the model may call tools. `counters`: of the
         request's parameters.
         """
         self.finish: Finish | None = None
@@ -121,7 +117,6 @@ class Answer:
         self._events = aiter(stream)
         self._detokeniser = detokeniser
         self._stops = stops
-        self._key_reason = key_reason
         self._tokens = 0
         self._spell = spell
         self._call_text = call_text
@@ -253,13 +248,10 @@ class Answer:
         return tail
 
     def _take_usage(self, usage: Usage) -> None:
-        stopped = self._stops.stopped
-        barred = self._key_reason is not None and usage.policy not in ALONE
-        self.usage = replace(
-            usage,
-            completion_tokens=self._tokens if stopped else usage.completion_tokens,
-            why_off=self._key_reason if barred else usage.why_off,
-        )
+        completion_tokens = usage.completion_tokens
+        if self._stops.stopped:
+            completion_tokens = self._tokens
+        self.usage = replace(usage, completion_tokens=completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)

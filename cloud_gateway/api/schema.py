@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_calls, offered, parsed
-from cloud_gateway.core.policies.registry import NAMES
-from cloud_gateway.core.policies.settings import PHI, SOURCES, K, Prefer
+from cloud_gateway.core.policies.settings import PHI, K, Prefer
+from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.requests.request import Extension
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol import ranges
@@ -37,13 +37,13 @@ RANGES: Mapping[str, Range] = {
 }
 """Ranges by parameter, for error messages."""
 CHOICES = {
-    "edgespec.sources": f"a list of {', '.join(SOURCES)}",
     "edgespec.offload": "auto or never",
     "edgespec.prefer": " or ".join(get_args(Prefer)),
     "edgespec.phi": f"learnt or a number {PHI}",
     "tool_choice": "none, auto, required, or an object that names tools",
 }
-"""Values of parameters that take few, for error messages."""
+"""Values of parameters that take few, for error messages; those of `Choices` are not among them."""
+SOURCES = "edgespec.sources"
 
 Count = Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
 Penalty = Annotated[float, ranges.PENALTY.meta]
@@ -212,26 +212,48 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 
 def decode(data: bytes, kind: type[Body]) -> Body:
     """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
-    return decode_beside(data, kind, ())[0]
+    return decode_beside(data, kind, (), CORE)[0]
 
 
-def decode_beside(data: bytes, kind: type[Body], elsewhere: Collection[str]) -> tuple[Body, Mapping[str, Raw]]:
-    """`decode`, and the values of those parameters in `elsewhere` that it has: parts serve them. Null is left out."""
+def decode_beside(
+    data: bytes, kind: type[Body], elsewhere: Collection[str], choices: Choices
+) -> tuple[Body, Mapping[str, Raw]]:
+    """`decode`, and the values of those parameters in `elsewhere` that it has: parts serve them. Null is left out.
+
+    `choices`: the names that it may choose from.
+    """
     fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
     served = _names(kind)
     for name, value in fields.items():
         if name not in served and name not in IGNORED and name not in elsewhere:
             _check_unserved(name, value, served)
-    body = _decoded(data, kind)
-    policy = body.edgespec.policy if body.edgespec else None
-    if policy is not None and policy not in NAMES:
-        raise refusal("edgespec.policy", f"expected one of {', '.join(NAMES)}")
+    try:
+        body = _decoded(data, kind)
+    except ClientError as error:
+        if error.param is not None and error.param.startswith(SOURCES):
+            raise _no_source(choices) from None
+        raise
+    if body.edgespec is not None:
+        _check_names(body.edgespec, choices)
     if body.stream_options is not None and not body.stream:
         raise refusal("stream_options", "it is only allowed together with 'stream': true")
 
     if isinstance(body, ChatBody):
         check_chat(body)
     return body, {name: fields[name] for name in elsewhere if _present(fields.get(name))}
+
+
+def _check_names(extension: Extension, choices: Choices) -> None:
+    """Raises ClientError 400 for a policy or a source that is not there."""
+    policies = choices.policies
+    if extension.policy is not None and extension.policy not in policies:
+        raise refusal("edgespec.policy", f"expected one of {', '.join(policies)}")
+    if not set(extension.sources or ()) <= set(choices.sources):
+        raise _no_source(choices)
+
+
+def _no_source(choices: Choices) -> ClientError:
+    return refusal(SOURCES, f"expected a list of {', '.join(choices.sources)}")
 
 
 @functools.cache  # reading the annotations takes longer than decoding a body

@@ -285,12 +285,17 @@ class Api:
             brought=tokenised.prepared,
         )
         max_running = self.limits.key_running if self.several_keys() else None
+        barred = KEY_FORBIDS if asked and not workers else ""
+
         requests = [
-            replace(one, id=request[ID], key=key.id, key_name=key.name, groups=workers, max_running=max_running)
-            for one in requests
-        ]
+            replace(
+                completion, id=request[ID], key=key.id, key_name=key.name,
+                groups=workers, barred=barred, max_running=max_running,
+            )
+            for completion in requests
+        ]  # fmt: skip
+
         visit.reserve_tokens(sum(len(one.tokens) + one.max_tokens for one in requests), time.monotonic())
-        reason = KEY_FORBIDS if asked and not workers else None
         text = backend.text
         answers: list[Answer] = []
         try:
@@ -301,7 +306,6 @@ class Api:
                     stream,
                     text.detokeniser(),
                     StopStrings(one.stop),
-                    reason,
                     spell=spell,
                     call_text=CallText(tokenised.tools) if tokenised.tools else None,
                     counters=[prepared.counter() for prepared in tokenised.prepared],

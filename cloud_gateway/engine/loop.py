@@ -21,14 +21,16 @@ import numpy as np
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
 from cloud_gateway.core.policies.policy import Draft, Kind, Learnt, Memory, Policy, Verify, kind_of
+from cloud_gateway.core.policies.registry import POLICIES, Policies
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats, Submission
 from cloud_gateway.core.requests.events import Ended, FrameArrived, Listener, Spent
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest
 from cloud_gateway.core.requests.router import Merit
+from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.asking import make as make_sources
-from cloud_gateway.core.sources.interface import SourceSettings
+from cloud_gateway.core.sources.interface import SourceMakers, SourceSettings
 from cloud_gateway.core.verify.verification import (
     BUILT_IN,
     CompletionStart,
@@ -81,6 +83,9 @@ class EngineSettings:
     prefill_ms: float = PREFILL_MS
     methods: Mapping[str, Method] = field(default_factory=lambda: BUILT_IN)
     """Methods of verification, by the names that the policy table and requests give them."""
+    policies: Policies = field(default_factory=lambda: POLICIES)
+    makers: SourceMakers = field(default_factory=lambda: MAKERS)
+    """Of sources of candidates, likewise."""
 
 
 class _TurnClock:
@@ -226,7 +231,7 @@ class Engine:
     def _make_active(self, request: GenerationRequest) -> Active:
         settings = request.speculation.over(self.settings.policy)
         learnt = self._recall(request, settings)
-        policy = registry.make(settings, learnt)
+        policy = registry.make(settings, learnt, self.settings.policies)
         generation = self._generation(request, settings, policy, learnt)
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream, self.slots.room(generation))
@@ -254,12 +259,9 @@ class Engine:
         self, request: GenerationRequest, settings: PolicySettings, policy: Policy, learnt: Learnt | None
     ) -> Generation:
         """The request's machine."""
-        if request.speculation.offload == "never":
-            why_off: str | None = "the request asked for it"
-        elif not policy.asks_workers:
+        why_off = request.why_off
+        if why_off is None and not policy.asks_workers:
             why_off = f"policy {policy.name}"
-        else:
-            why_off = None
 
         method = method_of(request.sampling, self.settings.methods[settings.verification])
         chosen = method.begin(
@@ -277,7 +279,9 @@ class Engine:
             submission,
             offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
-            sources=make_sources(settings, request.tokens, learnt, request.brought),
+            sources=make_sources(
+                settings, request.tokens, learnt, request.brought, request.cache_scope, self.settings.makers
+            ),
             listen=partial(self._listen, settings=settings),
         )
 

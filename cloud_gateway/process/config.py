@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from cloud_gateway.core.limits.quota import ClientBounds
-from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
+from cloud_gateway.core.policies.settings import DEFAULTS, SOURCES, PolicySettings
 from cloud_gateway.core.requests.request import RequestBounds
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.models.settings import TargetSettings
@@ -137,20 +137,7 @@ class GatewaySettings(Settings, frozen=True):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Keys whose values exclude each other or name nothing, each with what is allowed."""
-        if self.policy.name != DEFAULTS.name:
-            from cloud_gateway.core.policies.registry import NAMES  # numpy, for which no command has to wait
-
-            if self.policy.name not in NAMES:
-                yield "policy.name", " or ".join(f'"{name}"' for name in NAMES)
-        engines = ["auto", LLAMACPP]
-        methods = [DEFAULTS.verification]
-        for part in self.parts:
-            engines += part.engines
-            methods += part.methods
-        if self.target.engine not in engines and not _VLLM.fullmatch(self.target.engine):
-            yield "target.engine", " or ".join(f'"{name}"' for name in (*engines, *_VLLM_VALUES))
-        if self.policy.verification not in methods:
-            yield "policy.verification", " or ".join(f'"{name}"' for name in methods)
+        yield from self._unknown_names()
         if self.api.max_tokens > self.api.max_tokens_limit:
             yield "api.max_tokens", f"at most `api.max_tokens_limit`, which is {self.api.max_tokens_limit}"
         longest = self.target.context + 1 + self.policy.verify_nodes
@@ -174,6 +161,36 @@ class GatewaySettings(Settings, frozen=True):
             if number:
                 taken.add(number)
 
+    def _unknown_names(self) -> Iterator[tuple[str, str]]:
+        """Names that neither the core has nor a part."""
+        engines = ["auto", LLAMACPP]
+        sources = list(SOURCES)
+        methods = [DEFAULTS.verification]
+        for part in self.parts:
+            engines += part.engines
+            sources += part.sources
+            methods += part.methods
+
+        if self.target.engine not in engines and not _VLLM.fullmatch(self.target.engine):
+            yield "target.engine", _alternatives([*engines, *_VLLM_VALUES])
+        if self.policy.name != DEFAULTS.name:
+            policies = self._policies()
+            if self.policy.name not in policies:
+                yield "policy.name", _alternatives(policies)
+        if not set(self.policy.sources) <= set(sources):
+            yield "policy.sources", f"a list, each item {_alternatives(sources)}"
+        if self.policy.verification not in methods:
+            yield "policy.verification", _alternatives(methods)
+
+    def _policies(self) -> Sequence[str]:
+        """Names of all policies."""
+        from cloud_gateway.core.policies.registry import NAMES  # numpy, for which no command has to wait
+
+        names = list(NAMES)
+        for part in self.parts:
+            names += part.policies
+        return names
+
     def _draft_conflicts(self) -> Iterator[tuple[str, str]]:
         draft = self.local_draft
         if draft.mode == "async-local" and not draft.model:
@@ -182,6 +199,10 @@ class GatewaySettings(Settings, frozen=True):
             yield "local_draft.cpu", 'empty where `local_draft.mode` is "in-turn": that draft runs on `daemon.cpu`'
         if shared := sorted(set(draft.cpu) & set(self.daemon.cpu)):
             yield "local_draft.cpu", f"other cores than `daemon.cpu`, which has {shared} too"
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return " or ".join(f'"{name}"' for name in names)
 
 
 def schema(parts: Sequence[GatewayPart]) -> type[GatewaySettings]:

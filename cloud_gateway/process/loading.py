@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.limits.quota import QUEUE_LIMIT
+from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.settings import SOURCES
+from cloud_gateway.core.requests.choices import CORE, Choices
+from cloud_gateway.core.sources.asking import MAKERS
+from cloud_gateway.core.sources.interface import SourceMakers
 from cloud_gateway.core.verify.accept import FlatTree, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.verification import BUILT_IN, Method
+from cloud_gateway.core.verify.verification import BUILT_IN
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models import grammar
 from cloud_gateway.models.grammar import Grammars
@@ -149,13 +154,18 @@ def _load_heads(settings: GatewaySettings, target: Target, digest: bytes) -> Map
     return beside(target, digest, files)
 
 
-def methods_of(parts: Sequence[GatewayPart]) -> Mapping[str, Method]:
-    """All methods of verification, by name: of the core and of these parts."""
+def choices_of(parts: Sequence[GatewayPart]) -> Choices:
+    """What can be chosen by name: of the core and of these parts."""
+    policies = dict(POLICIES)
+    sources = list(SOURCES)
     methods = dict(BUILT_IN)
     for part in parts:
-        for name, load in part.methods.items():
-            methods[name] = load()
-    return methods
+        sources += part.sources
+        for name, load_policy in part.policies.items():
+            policies[name] = load_policy()
+        for name, load_method in part.methods.items():
+            methods[name] = load_method()
+    return Choices(policies, tuple(sources), methods)
 
 
 def parameters_of(parts: Sequence[GatewayPart]) -> Mapping[str, Parameter]:
@@ -166,9 +176,18 @@ def parameters_of(parts: Sequence[GatewayPart]) -> Mapping[str, Parameter]:
     return parameters
 
 
-def engine_settings(settings: GatewaySettings, methods: Mapping[str, Method] = BUILT_IN) -> EngineSettings:
-    """The engine's part of the configuration; `methods`: of verification, by name."""
-    return EngineSettings(settings.policy, QUEUE_LIMIT, settings.sources, methods=methods)
+def engine_settings(
+    settings: GatewaySettings, choices: Choices = CORE, makers: SourceMakers = MAKERS
+) -> EngineSettings:
+    """The engine's part of the configuration. `makers`: of all sources in `choices`."""
+    return EngineSettings(
+        settings.policy,
+        QUEUE_LIMIT,
+        settings.sources,
+        methods=choices.methods,
+        policies=choices.policies,
+        makers=makers,
+    )
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ import msgspec
 from cloud_gateway.api import Api, Backend, Limits, make_app
 from cloud_gateway.api.listener import CONNECTIONS, Listener, OwnPort, Times, api_admission, check_free, listen
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.sources.asking import MAKERS
+from cloud_gateway.core.sources.interface import SourceMakers
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
@@ -27,10 +29,10 @@ from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
 from cloud_gateway.process.loading import (
     Models,
+    choices_of,
     engine_settings,
     load_models,
     measure,
-    methods_of,
     parameters_of,
     spare_rounds,
     sweep,
@@ -88,9 +90,9 @@ class Gateway:
         foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)
         self.running: list[Running] = [part.start(foundation) for part in parts]
         self._ports = [port for running in self.running for port in running.ports()]
-        self._methods = methods_of(parts)
+        self.choices = choices_of(parts)
         parameters = parameters_of(parts)
-        limits = Limits.of(settings.api, settings.limits, settings.target.slots, self._methods, parameters)
+        limits = Limits.of(settings.api, settings.limits, settings.target.slots, self.choices, parameters)
         observers = [observer for running in self.running if (observer := running.observer()) is not None]
         self.api = Api(limits, observers)
         self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
@@ -173,13 +175,15 @@ class Gateway:
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """The engine, which runs until `closing` is left."""
-        recorders = self._recordings(models)
+        serving = Serving(models.served, models.text, self.commands.worker_rows)
+        recorders = self._recordings(serving)
+        makers = self._makers(serving)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = Engine(
             models.target,
             models.local,
-            engine_settings(self.settings, self._methods),
+            engine_settings(self.settings, self.choices, makers),
             links,
             recorders=recorders,
             curve=curve,
@@ -192,9 +196,15 @@ class Gateway:
         closing.push_async_callback(asyncio.to_thread, engine.stop)
         return engine
 
-    def _recordings(self, models: Models) -> list[Recording]:
+    def _makers(self, serving: Serving) -> SourceMakers:
+        """Makers of sources of candidates, of the core and of the parts."""
+        makers = dict(MAKERS)
+        for running in self.running:
+            makers.update(running.sources(serving))
+        return makers
+
+    def _recordings(self, serving: Serving) -> list[Recording]:
         """The parts' listeners."""
-        serving = Serving(models.served, models.text, self.commands.worker_rows)
         recordings = [running.recording(serving) for running in self.running]
         return [recording for recording in recordings if recording is not None]
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cloud_gateway.core.policies.registry import ALONE, make
+from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import Phi, PolicySettings
 from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.replay.look import USES_PHI, Looked
@@ -132,7 +132,7 @@ def _key(row: Row) -> tuple[object, ...]:
 
 def _try(traced: Traced, settings: PolicySettings, rtt_ms: float | None, seed: int) -> Row:
     policy = settings.name
-    alone = policy in ALONE
+    alone = not make(settings).asks_workers
     net = LinkModel(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
     ahead_s = 0.0 if alone else traced.ahead_s
     results: list[Result] = []

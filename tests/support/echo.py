@@ -61,7 +61,7 @@ class EchoEngine:
     async def _generate(self, request: GenerationRequest, stream: Stream, leaving: asyncio.Event) -> None:
         usage = Usage(prompt_tokens=len(request.tokens), policy="wanspec")
         if request.speculation.offload == "never":
-            usage.why_off = "the request asked for it"
+            usage.why_off = request.why_off
         await self.gate.wait()
         source = itertools.cycle(request.tokens) if request.ignore_eos else iter(request.tokens)
         answer = itertools.islice(source, request.max_tokens)

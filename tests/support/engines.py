@@ -69,12 +69,15 @@ def started(engine: Engine) -> Iterator[None]:
         engine.stop()
 
 
+KEPT = ("prefill_chunk", "queue_limit", "methods", "policies", "makers")
+"""Fields of `EngineSettings` that no table has."""
+
+
 def engine_settings(**changes: Any) -> EngineSettings:
-    """The defaults but for `policy` (its name), `prefill_chunk`, `queue_limit`, `methods`, `sources`, and fields of the
-    policy table."""
+    """The defaults but for `policy` (its name), `sources`, what is in KEPT, and fields of the policy table."""
     own = GatewaySettings()
     changes = {"name": changes.pop("policy", own.policy.name), **changes}
-    pace = {name: changes.pop(name) for name in ("prefill_chunk", "queue_limit", "methods") if name in changes}
+    pace = {name: changes.pop(name) for name in KEPT if name in changes}
     sources = changes.pop("sources", own.sources)
     found = settings_of(replace(own, sources=sources, policy=replace(own.policy, **changes)))
     return dataclasses.replace(found, **pace)

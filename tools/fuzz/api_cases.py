@@ -30,14 +30,14 @@ from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
 from tools.doubles.limits import request_limits
 from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
-from tools.fuzz.model import ALONE, METHODS, TableModel, constraint_of, table
+from tools.fuzz.model import ALONE, CHOICES, METHODS, TableModel, constraint_of, table
 
 VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 """Above 1024 only tokens near the best one are looked at (`sampling.shortlist`)."""
 GRAMMAR_VOCABULARY = 64
 TOKENS = 2
 """Most tokens of an answer: later ones meet no other code."""
-LIMITS = request_limits(max_tokens_limit=16, max_choices=8, methods=METHODS)
+LIMITS = request_limits(max_tokens_limit=16, max_choices=8, choices=CHOICES)
 MANY = 3
 """Siblings that the ranking proposes."""
 ROUNDING_NATS = 1e-6

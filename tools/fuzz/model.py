@@ -15,10 +15,11 @@ from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.parts import all_parts
-from cloud_gateway.process.loading import methods_of
+from cloud_gateway.process.loading import choices_of
 from tools.doubles.model import Logits
 
-METHODS = methods_of(all_parts())
+CHOICES = choices_of(all_parts())
+METHODS = CHOICES.methods
 """Methods of verification, by name."""
 ROWS = 256
 LARGEST = float(np.finfo(np.float32).max)

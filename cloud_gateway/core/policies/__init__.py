@@ -6,5 +6,5 @@ Public, by module:
 - `estimators`: `UNKNOWN_STEP_S`, `Ewma`, `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
 - `policy`: all
 - `registry`: all
-- `settings`: `DEFAULTS`, `K`, `MAX_K`, `PHI`, `Phi`, `PolicySettings`, `Prefer`, `SOURCES`, `SourceName`
+- `settings`: `DEFAULTS`, `K`, `MAX_K`, `PHI`, `Phi`, `PolicySettings`, `Prefer`, `SOURCES`
 """

@@ -1,8 +1,11 @@
-"""The policies by name: WANSpec's Algorithm 1, the baselines and the adaptive policy."""
+"""The policies by name: WANSpec's Algorithm 1, the baselines and the adaptive policy.
+
+Parts bring others (`GatewayPart.policies`). Engine, simulator and the player of traces are given all as a value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.baselines import Amusd, Colocated, ColocatedTree, Plain
@@ -10,7 +13,10 @@ from cloud_gateway.core.policies.policy import Learnt, Policy
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import RollingWanSpec, WanSpec
 
-POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
+PolicyMaker = Callable[[PolicySettings], Policy]
+"""Makes the policy of one request. Called when the request is submitted; it does no work."""
+Policies = Mapping[str, PolicyMaker]
+POLICIES: Policies = {
     "plain": Plain,
     "colocated": Colocated,
     "colocated-tree": ColocatedTree,
@@ -19,14 +25,13 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "rolling-k": RollingWanSpec,
     "amusd": Amusd,
 }
+"""Those of the core."""
 NAMES = tuple(POLICIES)
-ALONE = tuple(name for name, made in POLICIES.items() if not made(PolicySettings(name=name)).asks_workers)
-"""Policies that ask no worker."""
 
 
-def make(settings: PolicySettings, learnt: Learnt | None = None) -> Policy:
+def make(settings: PolicySettings, learnt: Learnt | None = None, policies: Policies = POLICIES) -> Policy:
     """A fresh policy as the settings name it, with what earlier completions of its kind taught it."""
-    policy = POLICIES[settings.name](settings)
+    policy = policies[settings.name](settings)
     if learnt is not None:
         policy.resume(learnt)
     return policy

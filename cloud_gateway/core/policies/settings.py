@@ -5,17 +5,15 @@ Ranges and defaults stand here only: the configuration, the chat API and the pol
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_SHARES
 from edgespec.core.protocol.ranges import Range
 
-SourceName = Literal["lookup", "answers", "medusa", "eagle"]
-"""Registers the sources. `lookup` and `answers` are made in core/sources; any other name is that of a module of heads
-in cloud_gateway/models/drafts."""
-SOURCES: tuple[SourceName, ...] = get_args(SourceName)
+SOURCES = ("lookup", "answers", "medusa", "eagle")
+"""The sources of the core, which `sources.asking.MAKERS` makes; parts bring others."""
 Prefer = Literal["latency", "balanced", "offload"]
 
 MAX_K = 16
@@ -32,7 +30,7 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     """[policy]: parameters of the policies; each uses those that it has. configs/gateway.toml explains them."""
 
     name: str = "adaptive"
-    """One of `registry.NAMES`."""
+    """Of the core's policies (registry.py), or of those that a part brings."""
     k: Annotated[int, K.meta] = 2
     """Depth of the candidate tree, in tokens, at which it is verified."""
     phi: Phi = "learnt"
@@ -44,8 +42,8 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     """Maximum levels verified at once; with k it is the printed algorithm's result.length <= k + 1. No key of
     gateway.toml, since `verify_nodes` limits a pass first: the simulator sets it for the paper's figures."""
     prefer: Prefer = "balanced"
-    sources: tuple[SourceName, ...] = ("lookup",)
-    """Sources of candidates without a draft model that policy `adaptive` also uses."""
+    sources: tuple[str, ...] = ("lookup",)
+    """Sources of candidates without a draft model that policy `adaptive` also uses: of the core, or of a part."""
     workers_per_request: Annotated[int, Meta(ge=1, le=MAX_SHARES)] = 1
     """Maximum workers that draft for one request at once, where more are idle than requests need."""
     verification: str = "shared-noise"

@@ -4,6 +4,7 @@ Public, by module:
 
 - `accounting`: `Stats`, `Submission`
 - `assignment`: `Askings`, `patience`, `RemoteAnswer`
+- `choices`: `Choices`, `CORE`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
 - `request`: `added`, `DoneEvent`, `Event`, `Extension`, `Finish`, `GenerationRequest`, `RequestBounds`,

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.policy import LearntLimit
-from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer, SourceName
+from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer
 from cloud_gateway.core.sources.interface import RequestSource
 from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
 from edgespec.core.errors import ClientError
@@ -28,11 +28,11 @@ class Speculation(Struct, frozen=True):
     """How one request is drafted and verified; the API's `edgespec`. None means: as the gateway is configured."""
 
     policy: str | None = None
-    """One of `policies.registry.NAMES`."""
+    """One of `Choices.policies`."""
     k: Annotated[int, K.meta] | None = None
     phi: Phi | None = None
     prefer: Prefer | None = None
-    sources: tuple[SourceName, ...] | None = None
+    sources: tuple[str, ...] | None = None
     offload: Offload | None = None
     verification: str | None = None
 
@@ -69,8 +69,17 @@ class GenerationRequest:
     key_name: str = ""
     groups: frozenset[str] = frozenset(DEFAULT_GROUPS)
     """Groups of workers that may draft for it, where `speculation.offload` allows any."""
+    barred: str = ""
+    """Why its API key may use no worker; empty if it may."""
     max_running: int | None = None
     """Slots that this key may hold at once; None for all."""
+
+    @property
+    def why_off(self) -> str | None:
+        """Why no worker may draft for it, whatever its policy; None if workers may."""
+        if self.speculation.offload != "never":
+            return None
+        return self.barred or "the request asked for it"
 
 
 @dataclass(slots=True)

@@ -3,9 +3,9 @@
 Public, by module:
 
 - `answers`: `Answers`, `Archive`
-- `asking`: `HEADS`, `make`, `put`, `Sources`
+- `asking`: `HEADS`, `make`, `MAKERS`, `put`, `Sources`
 - `heads`: `HeadSource`, `Level`
-- `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceSettings`,
-  `Suggestion`
+- `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceMakers`,
+  `SourceSettings`, `Suggestion`
 - `lookup`: `MIN_SURVIVAL`, `Rates`
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from cloud_gateway.core.sources.interface import Suggestion
+from cloud_gateway.core.sources.interface import DraftSource, Suggestion
 from cloud_gateway.core.sources.lookup import Rates, Suffixes, likeliest
 
 MAX_TOKENS = 8192
@@ -21,7 +21,7 @@ REACH = 16
 NONE = "there is no other answer to this prompt"
 
 
-class Answers:
+class Answers(DraftSource):
     """One request's source: an automaton of all answers, and the place in it of the text as it ends now."""
 
     name = "answers"

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from cloud_gateway.core.policies.policy import Learnt
-from cloud_gateway.core.policies.settings import SOURCES, PolicySettings, SourceName
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.heads import HeadSource
-from cloud_gateway.core.sources.interface import ROOT, DraftSource, RequestSource, Suggestion
+from cloud_gateway.core.sources.interface import (
+    ROOT,
+    DraftSource,
+    RequestSource,
+    SourceMakers,
+    SourceStart,
+    Suggestion,
+)
 from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 
 MAX_TAKEN = 2048
 """Tokens of a long prompt that a source takes at one decision: some milliseconds, while other requests wait."""
-MAKERS: dict[SourceName, Callable[[Sequence[int]], DraftSource]] = {
-    "lookup": lambda prompt: Lookup(len(prompt)),
-    "answers": Answers,
+HEADS = ("medusa", "eagle")
+"""Sources that suggest what heads of this name expect (cloud_gateway/models/drafts/heads.py)."""
+MAKERS: SourceMakers = {
+    "lookup": lambda start: Lookup(len(start.prompt)),
+    "answers": lambda start: Answers(start.prompt),
+    "medusa": lambda start: HeadSource("medusa", start.learnt),
+    "eagle": lambda start: HeadSource("eagle", start.learnt),
 }
-"""Sources by name, from the prompt."""
-HEADS = tuple(name for name in SOURCES if name not in MAKERS)
-"""All others: each is what heads of this name expect (cloud_gateway/models/drafts/heads.py)."""
+"""The sources of the core, by name (`policies.settings.SOURCES`)."""
 
 
 Asked = tuple[str, Sequence[Suggestion], int, str | None]
@@ -45,15 +54,9 @@ class Sources:
         """The sources that are given what heads expect."""
         return [source for source in self._sources if isinstance(source, HeadSource)]
 
-    def resume(self, learnt: Learnt) -> None:
-        """Starts with what earlier completions taught (`state`)."""
-        for heads in self.heads:
-            if heads.name in learnt:
-                heads.resume(learnt[heads.name])
-
     def state(self) -> Learnt:
-        """What heads have learnt, for the next completion of this kind, by their names."""
-        return {heads.name: state for heads in self.heads if (state := heads.state())}
+        """What the sources have learnt, for the next completion of this kind, by their names."""
+        return {source.name: state for source in self._sources if (state := source.state())}
 
     def ask(self, tree: CandidateTree) -> Iterator[Asked]:
         """Asks one source at each step, so that a driver can time it; what it suggests is in the tree then. Nothing
@@ -87,9 +90,11 @@ def make(
     prompt: Sequence[int],
     learnt: Learnt | None = None,
     brought: Sequence[RequestSource] = (),
+    scope: bytes = b"",
+    makers: SourceMakers = MAKERS,
 ) -> Sources | None:
     """The sources for policy `adaptive`: those that the settings name, with what earlier completions of its kind taught
-    them, and those that the request has brought.
+    them, and those that the request has brought. `scope`: as in `SourceStart`.
 
     The other policies are as their papers have them.
     """
@@ -98,10 +103,9 @@ def make(
 
     made: list[DraftSource] = []
     for name in dict.fromkeys(settings.sources):
-        made.append(MAKERS[name](prompt) if name in MAKERS else HeadSource(name))
+        taught = (learnt or {}).get(name, ())
+        made.append(makers[name](SourceStart(prompt, scope, taught)))
     for source in brought:
         made.append(source.begin(prompt))
 
-    sources = Sources(made, settings.verify_nodes)
-    sources.resume(learnt or {})
-    return sources
+    return Sources(made, settings.verify_nodes)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from cloud_gateway.core.sources.interface import ROOT, Suggestion
+from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
 from cloud_gateway.core.sources.lookup import MAX_WEIGHT, MIN_SURVIVAL, PRIOR_WEIGHT
 
 MAX_CHANCE = 0.99
@@ -32,10 +32,11 @@ class Level(Struct, frozen=True):
     """After each token: the index in the list of what is expected then; outside of it, nothing is."""
 
 
-class HeadSource:
+class HeadSource(DraftSource):
     """One request's source. The engine gives it what its heads expect (`seen`) after each pass in which `wanted`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, learnt: Sequence[float] = ()) -> None:
+        """`learnt`: the `state` of an earlier completion of this kind."""
         self.name = name
         self._not_asked = f"no {name} heads are loaded (`sources.heads`), or there was no pass yet"
         self.why: str | None = self._not_asked
@@ -46,9 +47,10 @@ class HeadSource:
         """By depth: tokens that were right, and the sum of the probabilities given to them."""
         self._asked = self._rounds = 0
         self._saved = self._cost = 0.0
+        if learnt:
+            self._resume(learnt)
 
-    def resume(self, learnt: Sequence[float]) -> None:
-        """Starts with what earlier completions taught (`state`); before the first pass."""
+    def _resume(self, learnt: Sequence[float]) -> None:
         asked, rounds, self._saved, self._cost, *sums = learnt
         self._asked = int(asked)
         self._rounds = int(rounds)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
@@ -39,21 +40,50 @@ class Suggestion(Struct, frozen=True, array_like=True):
 
 
 class DraftSource(Protocol):
-    """One request's source. What it suggests depends on the committed tokens alone."""
+    """One request's source. What it suggests changes how fast a completion comes, never its tokens."""
 
-    @property
-    def name(self) -> str:
-        """As in `policies.settings.SourceName`."""
-
-    @property
-    def why(self) -> str | None:
-        """Why it suggested nothing when it was last asked; None where it did."""
+    name: str
+    """By which `usage.edgespec.sources` reports it."""
+    why: str | None
+    """Why it suggested nothing when it was last asked; None if it did."""
 
     def committed(self, tokens: Sequence[int]) -> None:
-        """The prompt, at first, or what follows it: the next committed tokens."""
+        """Takes the next committed tokens: the prompt at first, then those of the completion."""
 
     def propose(self, room: int) -> Sequence[Suggestion]:
-        """At most `room` candidates after the committed tokens, parents first; none where they would not pay."""
+        """At most `room` candidates after the committed tokens, parents first; none if they would not pay."""
+
+    def state(self) -> list[float]:
+        """What the next completion of the same kind starts with (`SourceStart.learnt`); empty if nothing was learnt.
+
+        A class that names this one as its base has this answer.
+        """
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStart:
+    """What a source of one request is made of."""
+
+    prompt: Sequence[int]
+    scope: bytes = b""
+    """What is kept over completions may be used for requests of equal scope only: those of one API key. Empty: none."""
+    learnt: Sequence[float] = ()
+    """The `state` of the latest completion of the same kind that had this source; empty if there is none."""
+
+
+class SourceMaker(Protocol):
+    """Makes a source of one request, if the settings of the request name it."""
+
+    def __call__(self, start: SourceStart) -> DraftSource:
+        """Called on the event loop when the request is submitted. It may not wait, and does no model work.
+
+        The source's methods are called on the engine's thread.
+        """
+
+
+SourceMakers = Mapping[str, SourceMaker]
+"""By the name of the source, as in `policy.sources`."""
 
 
 class RequestSource(Protocol):

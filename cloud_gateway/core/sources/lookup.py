@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from cloud_gateway.core.sources.interface import ROOT, Suggestion
+from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
 
 PRIORS = (0.0, 0.15, 0.3, 0.5, 0.7, 0.85)
 """How often a continuation is right after a match of 0, 1, 2, 4, 8 and 16 or more tokens, before anything is learnt."""
@@ -212,7 +212,7 @@ class Suffixes:
         return part
 
 
-class Lookup:
+class Lookup(DraftSource):
     """One request's source."""
 
     name = "lookup"

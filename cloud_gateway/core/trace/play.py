@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import policy, registry
 from cloud_gateway.core.policies.policy import Policy
+from cloud_gateway.core.policies.registry import POLICIES, Policies
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -119,13 +120,15 @@ class Player:
         controller: Policy | None = None,
         listen: Callable[[Generation], events.Listener | None] | None = None,
         key: str = "",
+        policies: Policies = POLICIES,
     ) -> None:
-        """`controller`: another policy than the recorded one. `listen`: makes a listener of the request, which is one
-        of this API key. Raises TraceError if the header fits no request."""
+        """`controller`: another policy than the recorded one, which is one of `policies`. `listen`: makes a listener of
+        the request, which is one of this API key. Raises TraceError if the header fits no request."""
         self.recorded = recorded
         self._outside = Recorded()
         try:
-            self.generation = machine(recorded.header, self._outside, controller, listen, key)
+            asked = controller or policy_of(recorded.header, policies)
+            self.generation = machine(recorded.header, self._outside, asked, listen, key)
         except UNFIT as error:
             raise TraceError(f"its header describes no request ({error!r}).") from None
         self.tree = self.generation.tree
@@ -236,21 +239,26 @@ class Player:
         return events.Verified(flat, outside)
 
 
+def policy_of(header: Header, policies: Policies) -> Policy:
+    """The recorded policy before its first decision. Raises TraceError if another version recorded it."""
+    name = header.settings.name
+    if name not in policies:
+        raise TraceError(f"its policy {name!r} is not in this version; another version of edgespec made it.")
+
+    try:
+        return registry.make(header.settings, header.policy_state, policies)
+    except ValueError as error:
+        raise TraceError(f"another version of edgespec recorded this trace: {error}. Record it again.") from error
+
+
 def machine(
     header: Header,
     outside: Recorded,
-    controller: Policy | None,
+    policy: Policy,
     listen: Callable[[Generation], events.Listener | None] | None = None,
     key: str = "",
 ) -> Generation:
-    """The request before its first input; its prompt is as long as it was, and of no content.
-
-    Raises TraceError if its policy started with the state of another version.
-    """
-    try:
-        policy = controller or registry.make(header.settings, header.policy_state)
-    except ValueError as error:
-        raise TraceError(f"another version of edgespec recorded this trace: {error}. Record it again.") from error
+    """The request before its first input; its prompt is as long as it was, and of no content."""
     request = GenerationRequest([0] * header.prompt_len, header.max_tokens, constraint=outside, key=key)
     return Generation(
         header.request,
@@ -282,11 +290,11 @@ class Check:
     differences: list[Difference]
 
 
-def check(recorded: Trace, controller: Policy | None = None) -> Check:
+def check(recorded: Trace, controller: Policy | None = None, policies: Policies = POLICIES) -> Check:
     """Asks the policy everything again and compares every decision, bit for bit. Raises TraceError."""
     differences = []
     count = 0
-    for moment in Player(recorded, controller).play():
+    for moment in Player(recorded, controller, policies=policies).play():
         if isinstance(moment.event, trace.Decided):
             count += 1
             if not moment.same:

@@ -78,7 +78,7 @@ class PreparedPrediction:
         return PredictionCounter(self._predicted, self._length)
 
 
-class PredictionSource:
+class PredictionSource(DraftSource):
     """One completion's source: the chain of tokens that the prediction has next."""
 
     name = NAME

@@ -68,7 +68,9 @@ async def test_what_another_groups_worker_taught_is_not_carried_over(
     given = list[Any]()
     engine = make(member(DEFAULT), TableDraft(), policy="adaptive")
     real = registry.make
-    monkeypatch.setattr(registry, "make", lambda settings, learnt=None: given.append(learnt) or real(settings, learnt))
+    monkeypatch.setattr(
+        registry, "make", lambda settings, learnt, policies: given.append(learnt) or real(settings, learnt, policies)
+    )
     for groups in (DEFAULT, DEFAULT, PHYSICS):
         await complete(engine, GenerationRequest(PROMPT, 20, ignore_eos=True, groups=groups))
     assert [learnt is not None for learnt in given] == [False, True, False]

@@ -144,9 +144,9 @@ async def test_a_fault_of_speculation_ends_no_answer(
     elif stage == "verified":
         broken = poisoned(Adaptive.verified, lambda self, *_: self.settings.prefer == "offload")
         monkeypatch.setattr(Adaptive, "verified", broken)
-        monkeypatch.setitem(POLICIES, "amusd", lambda chosen: Adaptive(PolicySettings(prefer="offload")))
-    engine = make(LoopWorker(0.0, 0.8), TableDraft(0.7))
-    speculation = Speculation(policy="amusd" if stage == "verified" else "adaptive")
+    policies = {**POLICIES, "offloading": lambda chosen: Adaptive(PolicySettings(prefer="offload"))}
+    engine = make(LoopWorker(0.0, 0.8), TableDraft(0.7), policies=policies)
+    speculation = Speculation(policy="offloading" if stage == "verified" else "adaptive")
     if stage == "best":
         monkeypatch.setattr(CandidateTree, "best", poisoned(CandidateTree.best, lambda self, *_: of_poison(self)))
         speculation = Speculation(policy="amusd")

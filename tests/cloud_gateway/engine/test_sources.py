@@ -6,7 +6,7 @@ import pytest
 
 from cloud_gateway.api.usage import offload_share
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings, SourceName
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.asking import make
@@ -24,7 +24,7 @@ COUNT = 80
 
 
 async def answer(
-    sources: tuple[SourceName, ...], *, draft: bool = False, worker: bool = False
+    sources: tuple[str, ...], *, draft: bool = False, worker: bool = False
 ) -> tuple[list[int], Usage, Stats]:
     wanted = GenerationRequest(
         PROMPT, COUNT, ignore_eos=True, speculation=Speculation(policy="adaptive", sources=sources)

@@ -10,14 +10,14 @@ from cloud_gateway.core.trace.format import Trace, unseal
 from cloud_gateway.core.verify.interface import Constraint
 from cloud_gateway.parts import all_parts
 from cloud_gateway.parts.flight_recorder.recorder import Recorder
-from cloud_gateway.process.loading import methods_of
+from cloud_gateway.process.loading import choices_of
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.engines import engines
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker
 
-METHODS = methods_of(all_parts())
+METHODS = choices_of(all_parts()).methods
 """Methods of verification, by name."""
 KEY = SigningKey(bytes(range(32)))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from cloud_gateway.core.policies.settings import SourceName
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.parts.predicted_outputs.parameter import Prediction
@@ -96,7 +95,7 @@ class Arm:
     """How the gateway answers."""
 
     name: str
-    sources: tuple[SourceName, ...]
+    sources: tuple[str, ...]
     prediction: Predicted = ""
 
 

@@ -97,8 +97,10 @@ class VllmEngine(Ledger):
         if not self._server.up:
             raise bodies.away()
 
-        never = request.speculation.offload == "never"
-        why_off = "policy plain" if not self._drafts else "the request asked for it" if never else None
+        if self._drafts:
+            why_off = request.why_off
+        else:
+            why_off = "policy plain"
         usage = Usage(len(request.tokens), policy="vllm" if self._drafts else "plain", why_off=why_off)
         usage.verification = "rejection" if self._drafts else "shared-noise"
         one = Completion(request, str(next(self._ids)), usage, FrameLedger(self.stats.frames), time.monotonic())

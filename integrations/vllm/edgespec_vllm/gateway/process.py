@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from cloud_gateway.api import ServedModel
 from cloud_gateway.core.limits.quota import QUEUE_LIMIT
-from cloud_gateway.core.policies.registry import ALONE
+from cloud_gateway.core.policies import registry
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
 from cloud_gateway.models.grammar import Grammars
@@ -67,7 +67,7 @@ class VllmGateway(Gateway):
     @cached_property
     def drafts(self) -> bool:
         """Whether vLLM verifies drafts of workers: unless `policy.name` is one that asks none."""
-        return self.settings.policy.name not in ALONE
+        return registry.make(self.settings.policy, policies=self.choices.policies).asks_workers
 
     @property
     def refuses(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -98,9 +98,7 @@ def completions(source: HeadSource, number: int, rounds: int, tokens: list[int])
                 source.seen(LEVELS, 0.3)
                 asked += 1
             source.committed(tokens)
-        before = source
-        source = HeadSource(source.name)
-        source.resume(before.state())
+        source = HeadSource(source.name, source.state())
     return asked
 
 
@@ -115,18 +113,16 @@ def test_heads_that_paid_nothing_once_are_soon_asked_again() -> None:
     source = HeadSource("medusa")
     for _ in range(50):
         after(source, [9], cost=0.3)
-    later = HeadSource("medusa")
-    later.resume(source.state())
+    later = HeadSource("medusa", source.state())
     assert not paths(later), "suggestions belong to one completion"
     assert completions(later, 1, 6 * AGAIN, [5, 7, 1]) > 3 * AGAIN, "four rounds of another kind of text outweigh it"
 
 
 def test_a_completion_starts_with_how_far_heads_were_right() -> None:
     source = HeadSource("eagle")
-    later = HeadSource("eagle")
     for _ in range(30):
         after(source, [6, 9, 1], TREE)
     known = paths(source)
-    later.resume(source.state())
+    later = HeadSource("eagle", source.state())
     after(later, [6], TREE)
     assert paths(later) == known and known[6, 9] > 0.8

@@ -16,11 +16,10 @@ from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.requests.events import WorkerChanged
 from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, seal, unseal
+from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, unseal
 from cloud_gateway.core.trace.play import Player, check
 from cloud_gateway.replay.look import describe
 from edgespec.core.errors import TraceError
-from edgespec.core.protocol.signing import SigningKey
 
 FOLDER = Path(__file__).parents[3] / "traces"
 SHIPPED = sorted(FOLDER.glob("*.trace"))
@@ -122,4 +121,4 @@ def test_a_policy_that_this_version_lacks_is_one_sentence() -> None:
     settings = msgspec.structs.replace(recorded.header.settings, name="clairvoyant")
     header = msgspec.structs.replace(recorded.header, settings=settings)
     with pytest.raises(TraceError, match="clairvoyant.*another version of edgespec made it"):
-        unseal(seal(Trace(header, recorded.entries), SigningKey(b"k" * 32)))
+        check(Trace(header, recorded.entries))
