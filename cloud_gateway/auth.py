@@ -161,7 +161,9 @@ class KeyRing:
             if text not in keys and len(named) > 1:
                 raise KeyStoreError(f"{len(named)} API keys are named '{text}': {', '.join(named)}; give one's id.")
 
-            key_id = text if text in keys else next(iter(named), "")
+            key_id = text
+            if text not in keys:
+                key_id = next(iter(named), "")
             if not key_id:
                 raise KeyStoreError(f"there is no API key '{text}'; 'cloud-gateway keys list' shows ids and names.")
 
