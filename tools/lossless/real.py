@@ -23,13 +23,24 @@ DRAFT_ERROR = 0.7
 def jobs(model: File | None) -> list[tuple[Case, Scene]]:
     """Cases over the real target: every width once for each method. Raises ModelError where the model is missing."""
     from cloud_gateway.models.text import Text
-    from cloud_gateway.parts.torch_engine.load import load
-    from cloud_gateway.parts.torch_engine.target import TorchTarget
+    from cloud_gateway.parts import all_parts
+    from cloud_gateway.process.config import schema
+    from cloud_gateway.process.targets import check_models, load_target
     from edgespec.shared import models
+    from edgespec.shared.settings import overridden
 
-    loaded = load(model or models.quantised(), "float32", "cpu")
-    target = TorchTarget(loaded.model, slots=2, context=512, threads=1)
-    prompt = Text(loaded.tokenizer).render_chat([{"role": "user", "content": QUESTION}])
+    values: dict[str, object] = {
+        "model": str(model or models.quantised()),
+        "engine": "torch",
+        "dtype": "float32",
+        "device": "cpu",
+    }
+    values |= {"slots": 2, "context": 512, "threads": 1}
+    target_keys = {f"target.{key}": value for key, value in values.items()}
+    settings = overridden(schema(all_parts())(), {**target_keys, "local_draft.model": ""})
+    loaded = load_target(settings, check_models(settings))
+    target = loaded.target
+    prompt = Text(loaded.vocabulary.tokenizer).render_chat([{"role": "user", "content": QUESTION}])
     rules = [name for name in RULES if name.startswith("real")]
     plain = {name: _plain(target, prompt, name) for name in rules}
     found: list[tuple[Case, Scene]] = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line, beside
 from cloud_gateway.models.drafts.heads import Heads, MedusaHeads
 from cloud_gateway.models.target_model import Work
-from cloud_gateway.parts.torch_engine.target import TorchTarget
+from cloud_gateway.models.target_model.inside import StatesTarget
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from cloud_gateway.process.targets import check_models
@@ -31,6 +32,7 @@ from edgespec_lab.train.text import Pairs, lesson, pairs, write
 from tests.support.engines import complete, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
+from tests.support.torch_targets import torch_target
 
 PROMPT = [1 + i % 50 for i in range(12)]
 OTHER = [50 - i % 40 for i in range(9)]
@@ -86,11 +88,11 @@ def saved(request: pytest.FixtureRequest, kind: str) -> Heads | EagleHead:
     return found
 
 
-def target_of(folder: Path, **options: int) -> TorchTarget:
-    return TorchTarget(load_tiny(folder), **{"slots": 2, "threads": 1, **options})
+def target_of(folder: Path, **options: int) -> Any:
+    return torch_target(load_tiny(folder), **{"slots": 2, "threads": 1, **options})
 
 
-def drafts_of(saved: Heads | EagleHead, target: TorchTarget) -> MedusaHeads | EagleDrafts:
+def drafts_of(saved: Heads | EagleHead, target: StatesTarget) -> MedusaHeads | EagleDrafts:
     return MedusaHeads(saved, target) if isinstance(saved, Heads) else EagleDrafts(saved, target)
 
 
@@ -106,7 +108,7 @@ def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
 def test_the_state_is_that_of_the_row_kept_last(architecture: Architecture, tmp_path: Path) -> None:
     path = make_tiny_target(tmp_path, architecture=architecture)
     model = load_tiny(path)
-    target = TorchTarget(load_tiny(path), slots=2, threads=1)
+    target = torch_target(load_tiny(path), slots=2, threads=1)
     slot, _ = target.open(PROMPT)
     target.prefill(slot, PROMPT[:-1])
     assert target.hidden(slot) is None, "a prompt is read without the output embedding"
@@ -210,7 +212,7 @@ def test_drafts_after_a_rejected_branch_are_those_of_a_fresh_head(folder: Path, 
 
 def test_drafts_after_a_reused_beginning_are_those_of_a_fresh_read(folder: Path, head: EagleHead) -> None:
     def opened(
-        target: TorchTarget, drafts: EagleDrafts, prompt: list[int], scope: bytes, reads: bool = True
+        target: StatesTarget, drafts: EagleDrafts, prompt: list[int], scope: bytes, reads: bool = True
     ) -> tuple[int, int]:
         slot, reused = target.open(prompt, scope, room=64)
         if reads:
