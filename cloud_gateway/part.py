@@ -17,6 +17,7 @@ from edgespec.shared.part import Lines, Part, Settings, no_lines
 
 if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api import ServedModel
+    from cloud_gateway.api.grammars import GrammarEngine
     from cloud_gateway.api.listener import OwnPort
     from cloud_gateway.api.observer import Observer
     from cloud_gateway.api.parameters import Parameter
@@ -172,13 +173,13 @@ class StartPart(Protocol):
 class Parameters(Protocol):
     """Loads a part's parameters of requests. `serve` calls it once, before the API opens."""
 
-    def __call__(self) -> Mapping[str, Parameter]:
-        """Parameters by name, of each endpoint that completes."""
+    def __call__(self) -> Sequence[Parameter]:
+        """Parameters of the endpoints that complete."""
 
 
-def no_parameters() -> Mapping[str, Parameter]:
+def no_parameters() -> Sequence[Parameter]:
     """A part that serves no parameter."""
-    return {}
+    return ()
 
 
 def nothing_runs(gateway: Foundation) -> Running:
@@ -270,7 +271,9 @@ class GatewayPart(Part):
     """Further sources of candidates, by the names that `policy.sources` and requests give them. `Running.sources` makes
     them; the names stand here because a configuration is checked before anything runs."""
     parameters: Parameters = no_parameters
-    """Parameters of requests which bring sources of candidates."""
+    """Parameters of requests, and what they change in a completion and its response."""
+    grammars: GrammarEngine | None = None
+    """The compiler of grammars, which give completions a form; that of the first part which has one is used."""
     page: TracePage | None = None
     """A recorded trace as a page for a browser; `replay --html` writes that of the first part which has one."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.api.tools import Name
+from cloud_gateway.api.schema import Name
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("cloud_gateway", "edgespec", "integrations/vllm/edgespec_vllm")

@@ -8,15 +8,16 @@ Public, by module:
 - `completions`: `Closed`, `End`, `Form`, `Piece`
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
+- `grammars`: `Grammar`, `GrammarEngine`, `Grammars`, `LAYOUT`, `Rules`
 - `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `Listener`, `OwnPort`,
   `Times`
 - `observer`: `Observer`
-- `parameters`: `Counter`, `Encode`, `Parameter`
+- `parameters`: `Call`, `Counter`, `Encode`, `Field`, `Option`, `Parameter`, `Reader`
+- `respond`: `beginning`
 - `routes`: `Route`
-- `schema`: `ChatBody`, `ChatMessage`, `check_chat`, `Common`, `JsonSchema`, `Part`, `ResponseFormat`
+- `schema`: `ChatBody`, `ChatMessage`, `Common`, `Name`, `Part`, `TokenizeBody`
 - `service`: `Api`, `KEY`, `Kind`, `Text`
 - `sse`: `EventStream`, `KEEPALIVE_S`
-- `tools`: `AllowedTools`, `Function`, `Name`, `Named`, `Tool`, `ToolChoice`, `ToolNamed`
 - `usage`: `Counts`, `Speculated`, `Timings`
 """
 

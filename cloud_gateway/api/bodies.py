@@ -8,27 +8,30 @@ on any thread. The event loop streams all completions: it decodes small bodies o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cloud_gateway.api.generation import Limits, ServedModel, check_items, check_size, check_structure
-from cloud_gateway.api.parameters import Prepared
+from cloud_gateway.api.grammars import Grammar
+from cloud_gateway.api.parameters import Option, Prepared, Reader, fields_of, options_of
 from cloud_gateway.api.schema import (
     ChatBody,
     Common,
     CompletionBody,
+    TokenizeBody,
     as_completion,
     chat_messages,
+    converted,
     decode_beside,
-    wanted_of,
 )
-from cloud_gateway.api.tools import Wanted
 from cloud_gateway.core.requests.request import Extension
 from edgespec.core.errors import ClientError, refusal
 
 SMALL_BYTES = 16 * 1024
 """The longest body that is decoded on the event loop, in at most some 3 ms. Most chats are shorter, and a turn of the
 thread would take longer than their decoding."""
+
+ENDS_ITSELF = "a completion that has a form, such as JSON, ends when it is complete; leave it out"
 
 
 class Encoder(Protocol):
@@ -50,10 +53,23 @@ class Asked:
     body: Common
     """The same as a chat or a text completion."""
     completions: int
-    wanted: Wanted | None
-    """What every completion has to satisfy; None: anything."""
-    brought: Mapping[str, Any]
-    """Values of parameters that parts serve, by name, as `Parameter.read` returned them."""
+    options: Sequence[Option]
+    """What the parameters of parts ask for."""
+    grammar: Grammar | None
+    """The form of every completion; None: any."""
+
+    @property
+    def functions(self) -> list[Mapping[str, Any]]:
+        """Functions that the chat template writes into the prompt."""
+        return [function for option in self.options for function in option.functions()]
+
+    def reader(self) -> Reader | None:
+        """What reads the text of one more completion, if anything does."""
+        for option in self.options:
+            reader = option.reader()
+            if reader is not None:
+                return reader
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +77,8 @@ class Tokenised:
     """The texts of a body as tokens."""
 
     prompts: Sequence[list[int]]
-    tools: Sequence[str]
-    """Names of the tools that the model may call."""
     prepared: Sequence[Prepared]
-    """One for each parameter that a part serves."""
+    """Sources of candidates, of the request's options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,49 +94,71 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     """The body of a request for completions. Raises ClientError 400 and 404."""
     check_structure(data, served.model.context)
     parameters = served.limits.parameters
-    received, values = decode_beside(data, kind, parameters, served.limits.choices)
-    brought = {name: parameters[name].read(value) for name, value in values.items()}
+    received, values = decode_beside(data, kind, fields_of(parameters, kind), served.limits.choices)
 
     _check_items(received, served.model)
     body = received.as_served()
 
+    # A body of another shape has some of these parameters in a form of its own.
+    values.update(converted(received.beside(), fields_of(parameters, type(body))))
+    options = options_of(parameters, type(body), values)
+    grammar = grammar_of(options)
+    if grammar is not None:
+        check_ends(body)
+
     _check_options(body, served.limits)
     check_name(body.model, served.names)
-    completions = check_size(body, served.model, served.limits)
-    return Asked(received, body, completions, wanted_of(body), brought)
+    asked = Asked(received, body, 0, options, grammar)
+    return replace(asked, completions=check_size(body, served.model, served.limits, asked.functions))
 
 
-def to_tokenise(data: bytes, served: Served) -> Common:
+def grammar_of(options: Sequence[Option]) -> Grammar | None:
+    """The form that these options together give a completion. Raises ClientError 400 for two forms of its text."""
+    forms = [form for option in options if (form := option.form()) is not None]
+    if len(forms) > 1:
+        raise refusal(forms[1].param, f"'{forms[0].param}' gives the completion another form; send one of them")
+
+    form = forms[0] if forms else None
+    for option in options:
+        form = option.around(form)
+    return form
+
+
+def check_ends(body: Common) -> None:
+    """Raises ClientError 400 if a completion that has a form may not end when it is complete."""
+    if body.endless:
+        raise refusal("edgespec.ignore_eos", ENDS_ITSELF)
+    if body.min_tokens:
+        raise refusal("min_tokens", ENDS_ITSELF)
+
+
+def to_tokenise(data: bytes, served: Served) -> Asked:
     """The body of `/tokenize` as the completion whose prompt it names. Raises ClientError 400."""
     check_structure(data, served.model.context)
-    body = as_completion(data, served.model.id)
+    parameters = served.limits.parameters
+    body, values = as_completion(data, served.model.id, fields_of(parameters, TokenizeBody))
+    options = options_of(parameters, TokenizeBody, values)
     _check_items(body, served.model)
-    check_size(body, served.model, served.limits)
-    return body
+    asked = Asked(body, body, 1, options, None)
+    check_size(body, served.model, served.limits, asked.functions)
+    return asked
 
 
 def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
     """The prompts as tokens, and what the parameters of parts prepare. Raises ClientError 400."""
-    parameters = served.limits.parameters
-    prepared = [
-        parameters[name].prepare(value, text.continuation, served.model.context)
-        for name, value in asked.brought.items()
-    ]
-    prompts = prompts_of(asked.body, text, served.model.vocab_size)
-    if isinstance(asked.body, ChatBody):
-        tools = [function.name for function in asked.body.offer.callable]
-    else:
-        tools = []
-    return Tokenised(prompts, tools, prepared)
+    sources = [option.prepare(text.continuation, served.model.context) for option in asked.options]
+    prepared = [source for source in sources if source is not None]
+    return Tokenised(prompts_of(asked, text, served.model.vocab_size), prepared)
 
 
-def prompts_of(body: Common, text: Encoder, vocab_size: int) -> list[list[int]]:
+def prompts_of(asked: Asked, text: Encoder, vocab_size: int) -> list[list[int]]:
     """The prompts as tokens. Raises ClientError 400."""
+    body = asked.body
     if isinstance(body, CompletionBody):
         return _prompts(body, text, vocab_size)
 
     assert isinstance(body, ChatBody)
-    return [text.render_chat(chat_messages(body.messages), body.offer.rendered)]
+    return [text.render_chat(chat_messages(body.messages), asked.functions or None)]
 
 
 def check_name(model: str, names: Collection[str]) -> None:

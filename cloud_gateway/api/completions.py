@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.api.tools import Call
+from cloud_gateway.api.parameters import Call
 from cloud_gateway.api.usage import Counts, Timings
 from edgespec.core.errors import ClientError
 

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,8 +61,8 @@ class Limits:
     """After which a client that does not read its stream is disconnected."""
     choices: Choices = CORE
     """What a request may choose by name."""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """Parameters that parts serve, by name."""
+    parameters: Sequence[Parameter] = ()
+    """Parameters that parts serve."""
 
     @staticmethod
     def of(
@@ -70,11 +70,11 @@ class Limits:
         clients: ClientBounds,
         slots: int,
         choices: Choices = CORE,
-        parameters: Mapping[str, Parameter] | None = None,
+        parameters: Sequence[Parameter] = (),
     ) -> Limits:
         """The configured limits. One key may hold all slots but one."""
         key_running = max(1, slots - 1)
-        return Limits(api, KeyLimits.of(clients, slots), key_running, choices=choices, parameters=parameters or {})
+        return Limits(api, KeyLimits.of(clients, slots), key_running, choices=choices, parameters=parameters)
 
 
 SEED_SPAN = 2**63
@@ -103,8 +103,11 @@ def check_items(items: int, model: ServedModel, param: str) -> None:
         raise too_long(f"{items} items of at least one token each", model, param)
 
 
-def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
-    """The number of completions that the body requests. Raises ClientError 400."""
+def check_size(body: Common, model: ServedModel, limits: Limits, functions: Sequence[Mapping[str, Any]] = ()) -> int:
+    """The number of completions that the body requests. Raises ClientError 400.
+
+    `functions`: those that the chat template writes into the prompt.
+    """
     prompts: Sequence[Any] = body.prompts if isinstance(body, CompletionBody) else [None]
     answers = (body.n or 1) * len(prompts)
     if answers > limits.max_choices:
@@ -113,8 +116,8 @@ def check_size(body: Common, model: ServedModel, limits: Limits) -> int:
 
     if isinstance(body, ChatBody):
         size = sum(map(_message_bytes, body.messages))
-        if body.tools:
-            size += len(msgspec.json.encode(body.tools))
+        if functions:
+            size += len(msgspec.json.encode(functions))
         _check_bytes(size, model, "messages")
     for prompt in prompts:
         if isinstance(prompt, str):

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -21,9 +21,8 @@ from msgspec import UNSET, Struct, UnsetType
 from cloud_gateway.api.completions import End, Entry, Finish, Form, Piece, Spell
 from cloud_gateway.api.errors import COMPLETED, ID, internal, lines, named, requests_log, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits
-from cloud_gateway.api.parameters import Counter
+from cloud_gateway.api.parameters import Call, Counter, Reader
 from cloud_gateway.api.sse import FRAME_BYTES, LOGPROBS_FRAMES, EvenStream, EventStream, event, merged
-from cloud_gateway.api.tools import Call, CallText, beginning
 from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
 from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
@@ -52,6 +51,18 @@ class Detokeniser(Protocol):
 
     def feed(self, token: int) -> str: ...
     def flush(self) -> str: ...
+
+
+def beginning(text: str, strings: Iterable[str]) -> int:
+    """Length of the longest end of the text that begins one of these strings, and is not all of it."""
+    longest = 0
+    for string in strings if text else ():
+        for n in range(min(len(string) - 1, len(text)), longest, -1):
+            if string[n - 1] == text[-1] and text.endswith(string[:n]):
+                longest = n
+                break
+
+    return longest
 
 
 class StopStrings:
@@ -99,12 +110,10 @@ class Answer:
         stops: StopStrings,
         *,
         spell: Spell | None = None,
-        call_text: CallText | None = None,
+        reader: Reader | None = None,
         counters: Sequence[Counter] = (),
     ) -> None:
-        """`spell`: if log-probabilities were requested. `call_text`: if the model may call tools. `counters`: of the
-        request's parameters.
-        """
+        """`spell`: only if log-probabilities were requested. `reader` and `counters`: of the request's parameters."""
         self.finish: Finish | None = None
         self.calls: Sequence[Call] = ()
         self.failed = False
@@ -119,7 +128,7 @@ class Answer:
         self._stops = stops
         self._tokens = 0
         self._spell = spell
-        self._call_text = call_text
+        self._reader = reader
         self._counters = counters
         self._waiting: deque[Entry] = deque()
         """Tokens whose text has not been returned yet."""
@@ -215,14 +224,20 @@ class Answer:
             entries = None
         else:
             entries = self._entries(whole=ended and not self._stops.stopped)
-        if self._call_text is not None:
-            text = self._call_text.feed(text)
-            if ended:
-                rest, self.calls = self._call_text.end(cut=self.finish == "length")
-                text += rest
-                if self.calls and self.finish == "stop":
-                    self.finish = "tool_calls"
+        if self._reader is not None:
+            text = self._read(text, self._reader, ended=ended)
         return Piece(text, entries)
+
+    def _read(self, text: str, reader: Reader, *, ended: bool) -> str:
+        """The text that is no call; at the end the calls, too."""
+        text = reader.feed(text)
+        if not ended:
+            return text
+
+        rest, self.calls = reader.end(cut=self.finish == "length")
+        if self.calls and self.finish == "stop":
+            self.finish = "tool_calls"
+        return text + rest
 
     def _entries(self, *, whole: bool) -> list[Entry]:
         entries = []

@@ -40,6 +40,7 @@ from cloud_gateway.api.errors import (
     unavailable,
 )
 from cloud_gateway.api.listener import Connection
+from cloud_gateway.api.parameters import Parameter, fields_of
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, TokenizeBody
 from cloud_gateway.api.service import KEY, Api
 from cloud_gateway.api.sse import ClientGoneError
@@ -74,7 +75,10 @@ class Route:
 
 async def openapi(api: Api, request: web.Request) -> web.StreamResponse:
     """`GET /openapi.json`: every route, with the types of its body and response."""
-    return web.Response(body=document(request.app[DOCUMENTED], *api.described), content_type="application/json")
+    return web.Response(
+        body=document(request.app[DOCUMENTED], *api.described, tuple(api.limits.parameters)),
+        content_type="application/json",
+    )
 
 
 ROUTES = (
@@ -237,17 +241,31 @@ SCHEMAS = "#/components/schemas/"
 
 
 @functools.lru_cache(maxsize=1)
-def document(routes: Sequence[Route], models: Sequence[str] = (), refuses: Sequence[tuple[str, str]] = ()) -> bytes:
+def document(
+    routes: Sequence[Route],
+    models: Sequence[str] = (),
+    refuses: Sequence[tuple[str, str]] = (),
+    parameters: Sequence[Parameter] = (),
+) -> bytes:
     """The document of these routes as JSON.
 
     Args:
         routes: Each with a summary.
         models: The names of the model that is served; none while it is loaded.
         refuses: Parameters that the engine cannot serve, each with the reason.
+        parameters: Those of parts.
     """
     named: dict[str, Any] = {"type": "string", "enum": [*models]} if models else {"type": "string"}
     kinds = [kind for one in routes for kind in (one.body, one.response, one.event) if kind]
-    schemas, components = msgspec.json.schema_components([*kinds, Error], ref_template=f"{SCHEMAS}{{name}}")
+    fields = [
+        (body.__name__, name, field.type)
+        for body in dict.fromkeys(one.body for one in routes if one.body is not None)
+        for name, field in fields_of(parameters, body).items()
+    ]
+    optional = [kind | None for _, _, kind in fields]
+    schemas, components = msgspec.json.schema_components([*kinds, *optional, Error], ref_template=f"{SCHEMAS}{{name}}")
+    for (body_name, name, _), shape in zip(fields, schemas[len(kinds) :]):
+        components[body_name]["properties"].setdefault(name, {**shape, "default": None})
     for completion in (one.body for one in routes if one.body is not None and issubclass(one.body, Common)):
         properties = components[completion.__name__]["properties"]
         properties["model"] = named

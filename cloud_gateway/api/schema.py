@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args
@@ -15,11 +16,11 @@ from typing import Annotated, Any, TypeVar, get_args
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from cloud_gateway.api.tools import Choice, Name, Offer, Tool, Wanted, former_calls, offered, parsed
+from cloud_gateway.api.parameters import Field
 from cloud_gateway.core.policies.settings import PHI, K, Prefer
 from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.requests.request import Extension
-from edgespec.core.errors import ClientError, refusal
+from edgespec.core.errors import UNDECODABLE, ClientError, refusal
 from edgespec.core.protocol import ranges
 from edgespec.core.protocol.ranges import Range
 
@@ -40,7 +41,6 @@ CHOICES = {
     "edgespec.offload": "auto or never",
     "edgespec.prefer": " or ".join(get_args(Prefer)),
     "edgespec.phi": f"learnt or a number {PHI}",
-    "tool_choice": "none, auto, required, or an object that names tools",
 }
 """Values of parameters that take few, for error messages; those of `Choices` are not among them."""
 SOURCES = "edgespec.sources"
@@ -51,6 +51,9 @@ StopString = Annotated[str, Meta(min_length=1, max_length=500)]
 TokenId = Annotated[int, Meta(ge=0, le=ranges.MAX_ID)]
 Biases = Annotated[dict[TokenId, Annotated[float, ranges.BIAS.meta]], Meta(max_length=ranges.MAX_BIASES)]
 TokenPrompt = Annotated[list[TokenId], Meta(min_length=1)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]
+"""The name of a schema or a function, in a notation that Python and JSON Schema (ECMA-262) share: in Python `$` alone
+passes a newline at the end."""
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -92,6 +95,10 @@ class Common(Struct, kw_only=True):
         """The parameter that lists messages, and how many it has; none if the endpoint has no such list."""
         return "", 0
 
+    def beside(self) -> Mapping[str, Any]:
+        """Values of parts' parameters that the body has in a form of its own: by name, as a chat has them in JSON."""
+        return {}
+
     def as_served(self) -> Common:
         """The same as a chat or a text completion, which are served. Raises ClientError 400."""
         return self
@@ -115,41 +122,16 @@ class ChatMessage(Struct):
     tool_call_id: str | None = None
 
 
-class JsonSchema(Struct):
-    """`response_format.json_schema`. The schema is always enforced completely, for any value of `strict`."""
-
-    name: Name
-    schema: dict[str, Any]
-    description: str | None = None
-    strict: bool | None = None
-
-
-class ResponseFormat(Struct):
-    """`response_format`; `json_object` is any JSON object."""
-
-    type: str
-    json_schema: JsonSchema | None = None
-
-
 class ChatBody(Common, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
-    response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, CHAT_LOGPROBS.meta] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: Choice | None = None
-    parallel_tool_calls: bool | None = None
 
     def items(self) -> tuple[str, int]:
         return "messages", len(self.messages)
-
-    @property
-    def offer(self) -> Offer:
-        """The tools. Raises ClientError 400."""
-        return offered(self.tools, self.tool_choice, several=self.parallel_tool_calls)
 
 
 class CompletionBody(Common, kw_only=True):
@@ -212,20 +194,21 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 
 def decode(data: bytes, kind: type[Body]) -> Body:
     """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
-    return decode_beside(data, kind, (), CORE)[0]
+    return decode_beside(data, kind, {}, CORE)[0]
 
 
 def decode_beside(
-    data: bytes, kind: type[Body], elsewhere: Collection[str], choices: Choices
-) -> tuple[Body, Mapping[str, Raw]]:
-    """`decode`, and the values of those parameters in `elsewhere` that it has: parts serve them. Null is left out.
+    data: bytes, kind: type[Body], fields: Mapping[str, Field], choices: Choices
+) -> tuple[Body, dict[str, Any]]:
+    """`decode`, and those values of `fields`, the parameters of parts, that it has. Null is left out.
 
     `choices`: the names that it may choose from.
     """
-    fields: dict[str, Raw] = _decoded(data, dict[str, Raw])
-    served = _names(kind)
-    for name, value in fields.items():
-        if name not in served and name not in IGNORED and name not in elsewhere:
+    raw: dict[str, Raw] = _decoded(data, dict[str, Raw])
+    core = _names(kind)
+    served = core | fields.keys()
+    for name, value in raw.items():
+        if name not in served and name not in IGNORED:
             _check_unserved(name, value, served)
     try:
         body = _decoded(data, kind)
@@ -233,6 +216,8 @@ def decode_beside(
         if error.param is not None and error.param.startswith(SOURCES):
             raise _no_source(choices) from None
         raise
+    values = _values({name: value for name, value in raw.items() if name not in core}, fields)
+
     if body.edgespec is not None:
         _check_names(body.edgespec, choices)
     if body.stream_options is not None and not body.stream:
@@ -240,7 +225,30 @@ def decode_beside(
 
     if isinstance(body, ChatBody):
         check_chat(body)
-    return body, {name: fields[name] for name in elsewhere if _present(fields.get(name))}
+    return body, values
+
+
+def converted(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Values that a body had in another form, as parameters of parts. Raises ClientError 400 if one is not served."""
+    raw = {name: Raw(msgspec.json.encode(value)) for name, value in values.items() if value is not None}
+    for name, value in raw.items():
+        if name not in fields:
+            _check_unserved(name, value, fields)
+    return _values(raw, fields)
+
+
+def _values(raw: Mapping[str, Raw], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Decoded values of parts' parameters. Raises ClientError 400."""
+    return {name: _value(name, raw[name], field) for name, field in fields.items() if _present(raw.get(name))}
+
+
+def _value(name: str, raw: Raw, field: Field) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=field.type)
+    except msgspec.ValidationError as error:
+        raise _validation(str(error), name, field.expected) from None
+    except UNDECODABLE:
+        raise _no_json(name) from None
 
 
 def _check_names(extension: Extension, choices: Choices) -> None:
@@ -267,35 +275,6 @@ def check_chat(body: ChatBody) -> None:
     if body.top_logprobs is not None and not body.logprobs:
         raise refusal("top_logprobs", "it is only allowed together with 'logprobs': true")
 
-    wanted = body.response_format
-    if wanted is not None and wanted.type != "text":
-        _check_format(wanted)
-    if wanted_of(body) is not None and (body.endless or body.min_tokens):
-        name = "edgespec.ignore_eos" if body.endless else "min_tokens"
-        raise refusal(name, "JSON ends where it is complete; leave it out")
-
-
-def _check_format(wanted: ResponseFormat) -> None:
-    if wanted.type not in ("json_object", "json_schema"):
-        raise refusal("response_format.type", "expected one of text, json_object, json_schema")
-    if (wanted.json_schema is None) == (wanted.type == "json_schema"):
-        raise refusal("response_format.json_schema", "it goes with the type 'json_schema', and only with it")
-
-
-def wanted_of(body: Common) -> Wanted | None:
-    """The schema or grammar that the completion must satisfy, or None. Raises ClientError 400."""
-    if not isinstance(body, ChatBody):
-        return None
-
-    wanted = body.response_format
-    schema = None
-    if wanted is not None and wanted.type != "text":
-        if wanted.json_schema is None:
-            schema = {"type": "object"}
-        else:
-            schema = wanted.json_schema.schema
-    return body.offer.grammar(schema)
-
 
 def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
     if name not in HARMLESS:
@@ -304,7 +283,7 @@ def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         raise ClientError(f"Unknown parameter: '{shown}'{hint}.", param=shown, code="unknown_parameter")
 
-    plain = msgspec.json.encode(parsed(value, name))
+    plain = msgspec.json.encode(_parsed(value, name))
     if plain == b"null" or plain in HARMLESS[name]:
         return
     if name in WHY_UNSERVED:
@@ -314,26 +293,71 @@ def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
     raise ClientError(sentence, param=name, code="unsupported_parameter")
 
 
+def _parsed(value: Raw, param: str) -> Any:
+    """A value that was left as it came, and so unchecked. Raises ClientError 400."""
+    try:
+        return msgspec.json.decode(value)
+    except UNDECODABLE:
+        raise _no_json(param) from None
+
+
+def _no_json(param: str) -> ClientError:
+    return refusal(param, "it is no valid JSON", "invalid_json")
+
+
 class TokenizeBody(Struct):
     """`POST /tokenize`: a text, in vLLM's or llama.cpp's parameter, or a chat. Other parameters are ignored."""
 
     prompt: str | None = None
     content: str | None = None
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
 
 
-def as_completion(data: bytes, model: str) -> Common:
-    """The completion whose prompt is to be tokenised. Raises ClientError 400."""
+def as_completion(data: bytes, model: str, fields: Mapping[str, Field]) -> tuple[Common, dict[str, Any]]:
+    """The completion whose prompt is to be tokenised, and its values of `fields`. Raises ClientError 400."""
+    raw: dict[str, Raw] = _decoded(data, dict[str, Raw])
     body = _decoded(data, TokenizeBody)
+    values = _values(raw, fields)
     if body.messages is not None:
-        return ChatBody(model=model, messages=body.messages, tools=body.tools)
+        return ChatBody(model=model, messages=body.messages), values
     if body.prompt is None and body.content is None:
         raise refusal("prompt", "send 'prompt' or 'messages'", "missing_required_parameter")
-    return CompletionBody(model=model, prompt=body.prompt or body.content or "")
+    return CompletionBody(model=model, prompt=body.prompt or body.content or ""), values
 
 
 T = TypeVar("T")
+
+
+class CalledFunction(Struct):
+    """A call in an earlier message; `arguments` is JSON in a string."""
+
+    name: str
+    arguments: str
+
+
+class Called(Struct):
+    """One entry of an assistant message's `tool_calls`."""
+
+    function: CalledFunction
+    id: str = ""
+    type: str = "function"
+
+
+def former_calls(calls: list[Raw], at: str) -> list[dict[str, Any]]:
+    """An assistant message's `tool_calls` for the template: arguments as an object. Raises ClientError 400."""
+    rendered = []
+    for index, raw in enumerate(calls):
+        try:
+            called = msgspec.json.decode(raw, type=Called)
+            arguments = json.loads(called.function.arguments or "{}")
+        except (*UNDECODABLE, ValueError):
+            why = "it is no call of a function with JSON arguments"
+            raise refusal(f"{at}[{index}]", why, "unsupported_parameter") from None
+
+        function = {"name": called.function.name, "arguments": arguments}
+        rendered.append({"id": called.id, "type": "function", "function": function})
+
+    return rendered
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
@@ -351,11 +375,18 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         raise ClientError("The request body is nested too deeply.", code="invalid_json") from None
 
 
-def _validation(text: str) -> ClientError:
-    """A ClientError from msgspec's text, such as "Expected `int`, got `str` - at `$.messages[0].role`"."""
+def _validation(text: str, name: str = "", expected: str = "") -> ClientError:
+    """A ClientError from msgspec's text, such as "Expected `int`, got `str` - at `$.messages[0].role`".
+
+    `name`: of the parameter that was decoded alone, if one was; `expected`: its `Field.expected`.
+    """
     where = _WHERE.search(text)
     path = where["path"] if where else ""
     what = text[: where.start()] if where else text
+    if expected:
+        return refusal(name, f"expected {expected}")
+    if name:
+        path = f"{name}{path}" if path.startswith("[") else f"{name}.{path}".rstrip(".")
     missing = _MISSING.match(what)
     if missing is not None:
         param = f"{path}.{missing['name']}".lstrip(".")

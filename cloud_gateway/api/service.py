@@ -15,22 +15,20 @@ import msgspec
 from aiohttp import web
 
 from cloud_gateway.api import bodies
-from cloud_gateway.api.bodies import SMALL_BYTES, Encoder, Served, Tokenised
+from cloud_gateway.api.bodies import SMALL_BYTES, Asked, Encoder, Served, Tokenised
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
+from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, StreamOptions
-from cloud_gateway.api.tools import CallText, Wanted
 from cloud_gateway.auth import CacheScopes, Key
 from cloud_gateway.core.limits.quota import Quotas, Visit
 from cloud_gateway.core.requests.request import Extension
-from cloud_gateway.core.verify.interface import Constraint
 from edgespec import __version__
 from edgespec.core.errors import ClientError, refusal
 
-Constraints = Callable[[], Constraint]
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
@@ -48,17 +46,6 @@ class Text(Encoder, Protocol):
     def detokeniser(self) -> Detokeniser: ...
 
 
-class Grammars(Protocol):
-    """Compiles JSON schemas (cloud_gateway/models/grammar.py)."""
-
-    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> Constraints:
-        """Makes a constraint for each completion. What is kept belongs to a cache scope. Raises ClientError 400 naming
-        `param`."""
-
-    def close(self) -> None:
-        """Ends compilations at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What an endpoint that completes takes, and how its response is written."""
@@ -74,7 +61,7 @@ TEXT = Kind(CompletionBody, TextForm)
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The loaded models behind the endpoints. Without `grammars` there is no `response_format`."""
+    """The loaded models behind the endpoints. Without `grammars` every form of a completion is refused."""
 
     engine: Engine
     text: Text
@@ -205,12 +192,12 @@ class Api:
 
             backend = self._ready()
             body = asked.body
-            constraints = await self._constraints(key, asked.wanted, backend)
+            constraints = await self._constraints(key, asked.grammar, backend)
             work = partial(bodies.tokenised, asked, backend.text, self._served(backend))
             tokenised = await self._encoding.run(key.id, work)
             visit.release_bytes()
 
-            answers += self._submit(body, backend, tokenised, constraints, request, visit)
+            answers += self._submit(asked, backend, tokenised, constraints, request, visit)
             form = kind.form(backend.model, asked.received)
             return await self._respond(request, body, form, sum(map(len, tokenised.prompts)), answers)
         finally:
@@ -223,16 +210,15 @@ class Api:
             return work()
         return await self._encoding.run(key.id, work)
 
-    async def _constraints(self, key: Key, wanted: Wanted | None, backend: Backend) -> Constraints | None:
+    async def _constraints(self, key: Key, grammar: Grammar | None, backend: Backend) -> Constraints | None:
         """The grammar that the completion must satisfy, compiled. Raises ClientError 400."""
         grammars = backend.grammars
-        if wanted is None:
+        if grammar is None:
             return None
         if grammars is None:
-            raise refusal(wanted.param, "this gateway has no grammars", "unsupported_parameter")
+            raise refusal(grammar.param, "this gateway has no grammars", "unsupported_parameter")
 
-        scope, (schema, param, lark) = self._scopes.of(key), (wanted.schema, wanted.param, wanted.lark)
-        return await self._schemas.run(key.id, lambda: grammars.compile(schema, scope, param, lark))
+        return await self._schemas.run(key.id, partial(grammars.compile, grammar, self._scopes.of(key)))
 
     async def _respond(
         self, request: web.Request, body: Common, form: Form, prompt_tokens: int, answers: Sequence[Answer]
@@ -262,7 +248,7 @@ class Api:
 
     def _submit(
         self,
-        body: Common,
+        asked: Asked,
         backend: Backend,
         tokenised: Tokenised,
         constraints: Constraints | None,
@@ -271,9 +257,10 @@ class Api:
     ) -> list[Answer]:
         """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
         key = request[KEY]
+        body = asked.body
         workers = frozenset(key.groups if key.offload else ()) | backend.own_groups
-        asked = body.edgespec is None or body.edgespec.offload != "never"
-        check_served(body, backend.refuses, drafted=asked and bool(workers))
+        may_offload = body.edgespec is None or body.edgespec.offload != "never"
+        check_served(body, backend.refuses, drafted=may_offload and bool(workers))
         requests = generations(
             body,
             tokenised.prompts,
@@ -285,7 +272,7 @@ class Api:
             brought=tokenised.prepared,
         )
         max_running = self.limits.key_running if self.several_keys() else None
-        barred = KEY_FORBIDS if asked and not workers else ""
+        barred = KEY_FORBIDS if may_offload and not workers else ""
 
         requests = [
             replace(
@@ -307,7 +294,7 @@ class Api:
                     text.detokeniser(),
                     StopStrings(one.stop),
                     spell=spell,
-                    call_text=CallText(tokenised.tools) if tokenised.tools else None,
+                    reader=asked.reader(),
                     counters=[prepared.counter() for prepared in tokenised.prepared],
                 )
                 answer.prompt_tokens = len(one.tokens)

@@ -10,6 +10,7 @@ from cloud_gateway.parts import (
     audit,
     conduct,
     flight_recorder,
+    function_calling,
     known_answers,
     live_picture,
     opentelemetry,
@@ -18,6 +19,7 @@ from cloud_gateway.parts import (
     rejection,
     responses_api,
     self_draft,
+    structured_output,
     system_service,
     torch_engine,
 )
@@ -27,6 +29,7 @@ PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
     conduct.PART,
     flight_recorder.PART,
+    function_calling.PART,
     known_answers.PART,
     live_picture.PART,
     opentelemetry.PART,
@@ -35,6 +38,7 @@ PARTS: tuple[GatewayPart, ...] = (
     rejection.PART,
     responses_api.PART,
     self_draft.PART,
+    structured_output.PART,
     system_service.PART,
     torch_engine.PART,
 )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.limits.quota import QUEUE_LIMIT
@@ -26,8 +26,6 @@ from cloud_gateway.core.verify.accept import FlatTree, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.verification import BUILT_IN
 from cloud_gateway.engine.loop import EngineSettings
-from cloud_gateway.models import grammar
-from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.models.target_model import LoadedTarget, Target, Work
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.process.config import GatewaySettings
@@ -40,6 +38,7 @@ from edgespec.shared.part import require_trials
 from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
+    from cloud_gateway.api.grammars import GrammarEngine, Grammars
     from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.models.drafts import HeadsModel, IdlingDraft
     from cloud_gateway.models.drafts.gguf import LocalDraft
@@ -58,7 +57,8 @@ class Models:
     local: IdlingDraft | None
     tokenizer_digest: bytes
     served: ServedModel
-    grammars: Grammars
+    grammars: Grammars | None
+    """None if no part compiles any."""
     tokenizer_file: bytes = b""
     """The target's, for workers to fetch; empty for a folder."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     local = _load_draft(settings, plan, target)
     doing("loading the tokenizer and grammars")
     heads = _load_heads(settings, target, vocabulary.model_digest)
-    grammars = Grammars(vocabulary.tokenizer, target.vocab_size, target.eos)
+    grammars = make_grammars(settings, vocabulary.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
 
     text = Text(vocabulary.tokenizer)
@@ -168,12 +168,28 @@ def choices_of(parts: Sequence[GatewayPart]) -> Choices:
     return Choices(policies, tuple(sources), methods)
 
 
-def parameters_of(parts: Sequence[GatewayPart]) -> Mapping[str, Parameter]:
-    """All parameters of requests that these parts serve, by name."""
-    parameters: dict[str, Parameter] = {}
+def parameters_of(parts: Sequence[GatewayPart]) -> Sequence[Parameter]:
+    """All parameters of requests that these parts serve."""
+    parameters: list[Parameter] = []
     for part in parts:
-        parameters.update(part.parameters())
+        parameters += part.parameters()
     return parameters
+
+
+def grammar_engine(settings: GatewaySettings) -> GrammarEngine | None:
+    """That of the first part which has one."""
+    for part in settings.parts:
+        if isinstance(part, GatewayPart) and part.grammars is not None:
+            return part.grammars
+    return None
+
+
+def make_grammars(settings: GatewaySettings, tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> Grammars | None:
+    """The compiler of grammars for this tokenizer, or None if no part brings one."""
+    engine = grammar_engine(settings)
+    if engine is None:
+        return None
+    return engine.make(tokenizer, vocab_size, eos)
 
 
 def engine_settings(
@@ -191,8 +207,10 @@ def engine_settings(
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:
-    """The settings in `fingerprint`: those that could change the text of a seed."""
-    return settings.target.exact, settings.policy.verification
+    """What was chosen of all that is in `fingerprint`: what could change the text of a seed."""
+    engine = grammar_engine(settings)
+    versions = () if engine is None else (engine.version(),)
+    return settings.target.exact, settings.policy.verification, *versions
 
 
 def fingerprint(model_digest: bytes, *chosen: str) -> str:
@@ -200,7 +218,7 @@ def fingerprint(model_digest: bytes, *chosen: str) -> str:
     import numpy as np
     import transformers
 
-    versions = (transformers.__version__, np.__version__, grammar.version(), __version__)
+    versions = (transformers.__version__, np.__version__, __version__)
     facts = "\0".join((model_digest.hex(), *chosen, *versions))
     return f"es_{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
 

@@ -17,10 +17,11 @@ from typing import Any
 from cloud_gateway.api.bodies import Served
 from edgespec.core.errors import ClientError
 from tests.support.echo import MODEL, Echo, post
+from tests.support.served import PARAMETERS
 from tools.doubles.limits import request_limits
 
 CONTEXT = 32_768
-SERVED = Served(replace(MODEL, context=CONTEXT), (MODEL.id,), request_limits())
+SERVED = Served(replace(MODEL, context=CONTEXT), (MODEL.id,), request_limits(parameters=PARAMETERS))
 MAX_HELD_S = 0.05
 """The longest step that cannot be divided takes 0.02 s: msgspec decodes 49,000 properties."""
 HELLO = [{"role": "user", "content": "x"}]

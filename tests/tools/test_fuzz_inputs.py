@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway.api import tools as api_tools
+from cloud_gateway.api import schema as api_schema
 from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
 from tools.fuzz import corpus, decoders, run
@@ -50,7 +50,7 @@ def toml_as_python_reads_it(patch: pytest.MonkeyPatch) -> None:
     [
         (narrow(messages), "handshake", 60),
         (narrow(messages), "pairing message", 60),
-        (narrow(api_tools), "chat body", 400),
+        (narrow(api_schema), "chat body", 400),
         (narrow(keystore), "rotations.json", 20),
         (toml_as_python_reads_it, "--set", 20),
     ],

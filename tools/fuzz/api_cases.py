@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 import numpy as np
 
+from cloud_gateway.api.bodies import check_ends, grammar_of
 from cloud_gateway.api.generation import ServedModel, generations
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode, wanted_of
+from cloud_gateway.api.grammars import Constraints
+from cloud_gateway.api.parameters import fields_of, options_of
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode_beside
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.accept import MIN_LOGPROB, FlatTree, token_logprob, walk
-from cloud_gateway.core.verify.interface import Constraint, ConstraintError
+from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.verification import CompletionStart, Verification, method_of, worker_sampling_of
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst
@@ -30,14 +33,14 @@ from edgespec.core.protocol.messages import MAX_COST, Open, check_tree_shape
 from tools.doubles.limits import request_limits
 from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
-from tools.fuzz.model import ALONE, CHOICES, METHODS, TableModel, constraint_of, table
+from tools.fuzz.model import ALONE, CHOICES, METHODS, PARAMETERS, TableModel, constraint_of, table
 
 VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 """Above 1024 only tokens near the best one are looked at (`sampling.shortlist`)."""
 GRAMMAR_VOCABULARY = 64
 TOKENS = 2
 """Most tokens of an answer: later ones meet no other code."""
-LIMITS = request_limits(max_tokens_limit=16, max_choices=8, choices=CHOICES)
+LIMITS = request_limits(max_tokens_limit=16, max_choices=8, choices=CHOICES, parameters=PARAMETERS)
 MANY = 3
 """Siblings that the ranking proposes."""
 ROUNDING_NATS = 1e-6
@@ -97,10 +100,13 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
     """What the engine is asked; None for a body that is refused with 400."""
     served = ServedModel("fuzz", created=0, context=512, vocab_size=vocab_size, fingerprint="f")
     try:
-        decoded = decode(data, kind)
+        decoded, values = decode_beside(data, kind, fields_of(PARAMETERS, kind), CHOICES)
         prompts = _prompts(decoded, vocab_size)
-        wanted = wanted_of(decoded)
-        constraint: Callable[[], Constraint] | None = constraint_of(wanted) if wanted else None
+        grammar = grammar_of(options_of(PARAMETERS, kind, values))
+        constraint: Constraints | None = None
+        if grammar is not None:
+            check_ends(decoded)
+            constraint = constraint_of(grammar)
         requests = generations(decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint)
     except ClientError as error:
         assert error.status == 400, f"{error.status} for a body"

@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from cloud_gateway.api.tools import Wanted
+from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.core.verify.accept import FlatTree
-from cloud_gateway.core.verify.interface import Constraint
-from cloud_gateway.models.grammar import Grammars, Schema
 from cloud_gateway.parts import all_parts
-from cloud_gateway.process.loading import choices_of
+from cloud_gateway.process.config import schema
+from cloud_gateway.process.loading import choices_of, make_grammars, parameters_of
 from tools.doubles.model import Logits
 
 CHOICES = choices_of(all_parts())
 METHODS = CHOICES.methods
 """Methods of verification, by name."""
+PARAMETERS = tuple(parameters_of(all_parts()))
+"""Parameters of requests that parts serve."""
 ROWS = 256
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -91,20 +92,18 @@ CHARACTERS = '\x00 {}[]":,-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 """Id 0 ends the answer."""
 
 
-def constraint_of(wanted: Wanted) -> Callable[[], Constraint]:
+def constraint_of(grammar: Grammar) -> Constraints:
     """Makes a fresh constraint for each answer; raises ClientError 400 as the gateway does."""
-    return _compiled(json.dumps(wanted.schema), wanted.param, wanted.lark)
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(schema: str, param: str, lark: str) -> Schema:
-    return grammars().compile(json.loads(schema), b"", param, lark)
+    compiler = grammars()
+    assert compiler is not None, "a part that asks for grammars needs one that compiles them"
+    return compiler.compile(grammar, b"")
 
 
 @functools.cache
-def grammars() -> Grammars:
-    """The gateway's compiler over this tokenizer."""
-    return Grammars(_Tokenizer(), len(CHARACTERS), frozenset({0}))
+def grammars() -> Grammars | None:
+    """The gateway's compiler over this tokenizer, if a part brings one."""
+    settings = schema(all_parts())()
+    return make_grammars(settings, _Tokenizer(), len(CHARACTERS), frozenset({0}))
 
 
 class _Tokenizer:

@@ -34,7 +34,7 @@ from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.limits import TIMES, api_limits, request_limits
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.frames import RandomLink
-from tools.fuzz.model import CHARACTERS, grammars, table
+from tools.fuzz.model import CHARACTERS, PARAMETERS, grammars, table
 
 VOCABULARY = len(CHARACTERS)
 TOKENS = 8
@@ -98,7 +98,7 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
     draft = TableDraft(leaves=4, model=table(VOCABULARY, 100, extreme=True))
     engine = workers.engine = Engine(target, draft, engine_settings(GatewaySettings()), workers)
     engine.start()
-    api = Api(request_limits(max_tokens_limit=TOKENS, client_options=OPTIONS))
+    api = Api(request_limits(max_tokens_limit=TOKENS, client_options=OPTIONS, parameters=PARAMETERS))
     model = ServedModel("fuzz", created=0, context=target.context, vocab_size=VOCABULARY, fingerprint="f")
     api.serve(Backend(engine, Characters(), model, grammars()))
     with tempfile.TemporaryDirectory() as folder:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
-
 from cloud_gateway.api.bodies import Served, asked
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages
-from cloud_gateway.api.tools import CallText
 from cloud_gateway.core.requests.request import OPTIONS
-from cloud_gateway.models.grammar import check_size as check_schema
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.loading import parameters_of
 from edgespec.core.errors import ClientError, LocalProtocolError
@@ -32,8 +28,6 @@ def table() -> dict[str, Decoder]:
     return {
         "chat body": Decoder(partial(_body, kind=ChatBody), _CHATS, ClientError, JSON, cost=2),
         "completion body": Decoder(partial(_body, kind=CompletionBody), _COMPLETIONS, ClientError, JSON, cost=2),
-        "JSON schema": Decoder(_schema, _SCHEMAS, msgspec.DecodeError, JSON),
-        "tool calls of a model": Decoder(_calls, _CALLS),
         "stream of an endpoint": Decoder(_stream, _STREAMS, NotAStreamError),
         "control request": Decoder(_decode_request, [b'{"method":"pair","params":{"groups":["lab"]}}\n'],
                                    LocalProtocolError, JSON),
@@ -44,39 +38,15 @@ def _body(data: bytes, kind: type[Common]) -> object:
     """All that is done with a body up to its prompt."""
     try:
         found = asked(data, kind, Served(MODEL, (MODEL.id,), LIMITS))
-        if found.wanted is not None:
-            check_schema(found.wanted.schema)
         if isinstance(found.body, ChatBody):
             chat_messages(found.body.messages)
-        for name, value in found.brought.items():
-            LIMITS.parameters[name].prepare(value, lambda text: list(text.encode()), MODEL.context)
+        for option in found.options:
+            option.prepare(lambda text: list(text.encode()), MODEL.context)
     except ClientError as error:
         assert error.status == (404 if error.code == "model_not_found" else 400), f"{error.status} for a body"
         raise
 
     return found.body
-
-
-def _schema(data: bytes) -> object:
-    try:
-        schema = msgspec.json.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # as the API refuses the body
-        raise msgspec.DecodeError from error
-    if isinstance(schema, dict):
-        check_schema(schema)
-    return schema
-
-
-def _calls(data: bytes) -> object:
-    text = data.decode(errors="replace")
-    calls = CallText(["f1"])
-    passed = "".join(calls.feed(text[at : at + PIECE]) for at in range(0, len(text), PIECE))
-    rest, found = calls.end()
-    assert text.startswith(passed + rest) and (found or passed + rest == text), "text was lost"
-    if found:
-        return found[0]
-
-    return None
 
 
 def _stream(data: bytes) -> object:
@@ -93,35 +63,14 @@ _CHATS = [
         b'"edgespec":{"policy":"adaptive","k":2,"offload":"never"}}'
     ),
     (
-        b'{"model":"fuzz","messages":[{"role":"system","content":[{"type":"text","text":"a"}]},{"role":"assistant",'
-        b'"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f1",'
-        b'"arguments":"{\\"a\\": 1}"}}]},'
-        b'{"role":"tool","tool_call_id":"c","content":"2"}],"tools":[{"type":"function","function":{"name":"f1",'
-        b'"parameters":{"type":"object","properties":{}}}}],"tool_choice":"auto"}'
-    ),
-    (
         b'{"model":"fuzz","messages":[{"role":"user","content":"hi","audio":null}],"n":2,"logprobs":true,"top_logprobs":2,'
-        b'"modalities":["text"],"user":"u","suffix":"","response_format":{"type":"json_schema","json_schema":{"name":"s",'
-        b'"schema":{"$defs":{"x":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/x"}]}},"$ref":"#/$defs/x/anyOf/1"}}}}'
+        b'"modalities":["text"],"user":"u","suffix":""}'
     ),
     *PARAMETERS,
 ]
 _COMPLETIONS = [
     b'{"model":"fuzz","prompt":"once","max_tokens":3,"top_p":0.5,"top_k":-1,"logprobs":2,"echo":false,"best_of":1}',
     b'{"model":"fuzz","prompt":[[1,2,3],[4]],"n":2,"presence_penalty":-2,"frequency_penalty":2,"min_p":0}',
-]
-_SCHEMAS = [
-    (
-        b'{"type":"object","properties":{"a":{"$ref":"#/$defs/n~1/1"},"b":{"type":"array","minItems":2,"prefixItems":[{}],'
-        b'"items":{"$ref":"#"}}},"required":["a","b"],"$defs":{"n/":[{},{"oneOf":[{"enum":[1]},{"allOf":[{}]}]}]}}'
-    ),
-    b'{"anyOf":[{"$ref":"#/anyOf/1"},{"type":["string","null"]}]}',
-]
-_CALLS = [
-    (
-        b'I call. <tool_call>{"name": "f1", "arguments": {"a": [1, 2.5, null]}}</tool_call>\n'
-        b'<tool_call>\n{"name": "f1"}\n</tool_call>'
-    ),
 ]
 _STREAMS = [
     (

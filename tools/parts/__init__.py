@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from tools.fuzz.decoder import Decoder, Stored
 from tools.lossless.cases import Method
-from tools.parts import audit, peer_relay, predicted_outputs, rejection
+from tools.parts import audit, function_calling, peer_relay, predicted_outputs, rejection, structured_output
 
 METHODS: tuple[Method, ...] = (rejection.METHOD,)
 """Methods of verification that parts bring, for `python -m tools.lossless`."""
 STORED: tuple[Mapping[str, Stored], ...] = (audit.STORED, peer_relay.STORED)
 """Files that parts read, for `python -m tools.fuzz`."""
-DECODERS: tuple[Mapping[str, Decoder], ...] = (peer_relay.DECODERS,)
-"""Decoders of what other machines send to parts, for the same."""
-PARAMETERS: Sequence[bytes] = (predicted_outputs.CHAT,)
+DECODERS: tuple[Mapping[str, Decoder], ...] = (
+    function_calling.DECODERS,
+    peer_relay.DECODERS,
+    structured_output.DECODERS,
+)
+"""Decoders of what other machines, clients and models send to parts, for the same."""
+PARAMETERS: Sequence[bytes] = (function_calling.CHAT, predicted_outputs.CHAT, structured_output.CHAT)
 """Chats with parameters that parts serve, for the same."""

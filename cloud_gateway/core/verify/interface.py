@@ -18,7 +18,15 @@ class ConstraintError(EdgespecError):
 
 
 class Constraint(Protocol):
-    """What one answer may say, token by token (a grammar's place). Its own object for each answer."""
+    """The seam of what may follow: one completion's place in its form, token by token.
+
+    The API makes one for each completion, of the grammar that the request asks for (cloud_gateway/api/grammars.py), and
+    stores it in the `GenerationRequest`. From then on the engine alone calls it, on its thread: `ready` before a pass,
+    `allowed` and `forced` for the candidates of one, the mask for each row of the target that is chosen from, and
+    `committed` after it. It must not hold that thread for longer than its own allowance, so what takes long runs on a
+    thread of its own, and `ready` says when it is done. It may leave out tokens, and so change a text; `allowed` and
+    `forced` only help to draft, and never do.
+    """
 
     def __call__(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
         """A mask over the vocabulary of what may follow the committed tokens and then `path`; None allows all.

@@ -7,7 +7,7 @@ costs next to nothing if it is wrong (docs/predicted-outputs.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cloud_gateway.part import GatewayPart
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cloud_gateway.api.parameters import Parameter
 
 
-def _parameters() -> Mapping[str, Parameter]:
+def _parameters() -> Sequence[Parameter]:
     from cloud_gateway.parts.predicted_outputs.parameter import Prediction
 
-    return {"prediction": Prediction()}
+    return (Prediction(),)
 
 
 PART = GatewayPart("predicted_outputs", parameters=_parameters)

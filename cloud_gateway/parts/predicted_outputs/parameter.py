@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from cloud_gateway.api.parameters import Counter, Encode
+from cloud_gateway.api.parameters import Counter, Encode, Field, Option
+from cloud_gateway.api.schema import Common
 from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
 from cloud_gateway.core.sources.lookup import MIN_SURVIVAL, Rates
 from cloud_gateway.parts.predicted_outputs.follower import Follower, Predicted
-from edgespec.core.errors import refusal
 
 NAME = "prediction"
 """The name of the parameter, and of the source in `usage.edgespec.sources`."""
@@ -45,19 +44,29 @@ class Content(Struct, forbid_unknown_fields=True):
         return "".join(part.text for part in self.content)
 
 
+FIELD = Field(Content, '{"type": "content", "content": TEXT}, the text also as a list of parts of type text')
+
+
 class Prediction:
     """The `Parameter`."""
 
-    def read(self, value: Raw) -> str:
-        try:
-            return msgspec.json.decode(value, type=Content).text
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise refusal(
-                NAME, 'expected {"type": "content", "content": TEXT}, the text also as a list of parts of type text'
-            ) from None
+    def fields(self, body: type[Struct]) -> Mapping[str, Field]:
+        if issubclass(body, Common):
+            return {NAME: FIELD}
+        return {}
 
-    def prepare(self, value: str, encode: Encode, context: int) -> PreparedPrediction:
-        tokens = encode(value[:MAX_CHARACTERS])
+    def read(self, values: Mapping[str, Any]) -> PredictedText:
+        return PredictedText(values[NAME].text)
+
+
+class PredictedText(Option):
+    """The `Option` of one request."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def prepare(self, encode: Encode, context: int) -> PreparedPrediction:
+        tokens = encode(self._text[:MAX_CHARACTERS])
         return PreparedPrediction(Predicted(tokens[: min(MAX_TOKENS, context)]), len(tokens))
 
 

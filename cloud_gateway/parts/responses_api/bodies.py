@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from cloud_gateway.api.completions import Closed
-from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, JsonSchema, Part, ResponseFormat, check_chat
-from cloud_gateway.api.tools import AllowedTools, Function, Name, Named, Tool, ToolChoice, ToolNamed
+from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, Name, Part
 from cloud_gateway.api.usage import Speculated, Timings
 from edgespec.core.errors import refusal
 
@@ -111,16 +110,18 @@ class ResponsesBody(Common, kw_only=True):
 
         common = {name: getattr(self, name) for name in Common.__struct_fields__}
         common["max_tokens"] = self.max_output_tokens or self.max_tokens
-        body = ChatBody(
-            **common,
-            messages=self._messages(),
-            tools=[_tool(tool, index) for index, tool in enumerate(self.tools)] if self.tools else None,
-            tool_choice=_choice(self.tool_choice) if isinstance(self.tool_choice, NamedChoice) else self.tool_choice,
-            parallel_tool_calls=self.parallel_tool_calls,
-            response_format=_format(self.text.format) if self.text and self.text.format else None,
-        )
-        check_chat(body)
-        return body
+        return ChatBody(**common, messages=self._messages())
+
+    def beside(self) -> Mapping[str, Any]:
+        choice: Any = self.tool_choice
+        if isinstance(choice, NamedChoice):
+            choice = _choice(choice)
+        values: dict[str, Any] = {"tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+        if self.tools:
+            values["tools"] = [_tool(tool, index) for index, tool in enumerate(self.tools)]
+        if self.text and self.text.format:
+            values["response_format"] = _format(self.text.format)
+        return values
 
     def _messages(self) -> list[ChatMessage]:
         """The items as messages of a chat; calls that follow each other belong to one message of the assistant."""
@@ -166,25 +167,33 @@ def _content(content: str | list[Part] | None) -> str | list[Part] | None:
     return [Part("text" if part.type in ("input_text", "output_text") else part.type, part.text) for part in content]
 
 
-def _tool(tool: FunctionTool, index: int) -> Tool:
+def _tool(tool: FunctionTool, index: int) -> dict[str, Any]:
+    """An entry of a chat's `tools`."""
     if tool.type != "function" or tool.name is None:
         raise refusal(f"tools[{index}].type", "only functions with a name are supported", "unsupported_parameter")
-    return Tool("function", Function(tool.name, tool.description, tool.parameters, tool.strict))
+
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": {**function, "strict": tool.strict}}
 
 
-def _choice(choice: NamedChoice) -> ToolChoice:
+def _choice(choice: NamedChoice) -> dict[str, Any]:
+    """A chat's `tool_choice`."""
     if choice.type == "function":
-        return ToolChoice("function", Named(choice.name) if choice.name else None)
-    allowed = [ToolNamed("function", Named(tool.name)) for tool in choice.tools]
-    return ToolChoice("allowed_tools", allowed_tools=AllowedTools(choice.mode, allowed) if allowed else None)
+        named = {"name": choice.name} if choice.name else None
+        return {"type": "function", "function": named}
+
+    tools = [{"type": "function", "function": {"name": tool.name}} for tool in choice.tools]
+    allowed = {"mode": choice.mode, "tools": tools} if tools else None
+    return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
-def _format(wanted: TextFormat) -> ResponseFormat:
+def _format(wanted: TextFormat) -> dict[str, Any]:
+    """A chat's `response_format`."""
     if wanted.schema is None:
-        schema = None
-    else:
-        schema = JsonSchema(wanted.name, wanted.schema, strict=wanted.strict)
-    return ResponseFormat(wanted.type, schema)
+        return {"type": wanted.type}
+
+    schema = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}
+    return {"type": wanted.type, "json_schema": schema}
 
 
 class OutputText(Closed, kw_only=True):
@@ -209,7 +218,7 @@ class OutputCall(Closed, kw_only=True, tag_field="type", tag="function_call"):
     """A call of a function."""
 
     id: str
-    status: Literal["in_progress", "completed"] = "completed"
+    status: Literal["in_progress", "completed", "incomplete"] = "completed"
     call_id: str
     name: str
     arguments: str

@@ -120,7 +120,9 @@ class ResponseForm(Form):
         if self._text or not self._end.calls:
             output.append(self._message("incomplete" if self._end.finish == "length" else "completed"))
         for call in self._end.calls:
-            output.append(OutputCall(id=f"fc_{call.id[5:]}", call_id=call.id, name=call.name, arguments=call.arguments))
+            status: Literal["completed", "incomplete"] = "completed" if call.whole else "incomplete"
+            ids = {"id": f"fc_{call.id[5:]}", "call_id": call.id}
+            output.append(OutputCall(**ids, status=status, name=call.name, arguments=call.arguments))
         return output
 
     def _ended(self, usage: Counts, timings: Timings) -> Response:

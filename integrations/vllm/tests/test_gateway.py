@@ -18,9 +18,10 @@ from typing import Any
 import aiohttp
 import pytest
 from edgespec_vllm.gateway import VllmGateway
-from edgespec_vllm.gateway.bodies import UpstreamError, choice_of, event_of, finish_of, grammar_text
+from edgespec_vllm.gateway.bodies import UpstreamError, choice_of, event_of, finish_of
 from llguidance import LLMatcher
 
+from cloud_gateway.api.grammars import Grammar
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import schema
 from cloud_gateway.process.serve import gateway_class
@@ -331,9 +332,16 @@ async def test_settings_that_have_no_effect_stop_the_start(serve: Make, options:
         await serve(**options)
 
 
-@pytest.mark.parametrize("lark", ["", 'start: "<" @a0 ">" | @json'])
+TEXT = 'start: "yes" | NO\nNO: /no+/'
+
+
+@pytest.mark.parametrize("lark", ["", 'start: "<" @a0 ">" | @json | @text'])
 def test_the_grammar_for_vllm_is_one_that_its_library_takes(lark: str) -> None:
-    text = grammar_text({"a0": SCHEMA, "json": SCHEMA} if lark else SCHEMA, lark)
+    if lark:
+        grammar = Grammar(lark, "tools", {"a0": SCHEMA, "json": SCHEMA, "text": TEXT})
+    else:
+        grammar = Grammar(SCHEMA, "response_format")
+    text = grammar.inlined()
     assert LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(text)) == ""
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, asked, prompts_of, to_tokenise
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody
+from cloud_gateway.api.bodies import SMALL_BYTES, Asked, asked, prompts_of, to_tokenise
+from cloud_gateway.api.schema import ChatBody, CompletionBody
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
 from tests.support.body_cost import (
@@ -31,30 +31,14 @@ KINDS = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
 CHAT, TEXT = KINDS
 TOKENIZE = "/tokenize"
 FORMER = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def chat(**more: Any) -> dict[str, Any]:
     return {"messages": HELLO, **more}
 
 
-def strict(parameters: dict[str, Any]) -> dict[str, Any]:
-    """A chat with a tool whose arguments have to satisfy this schema."""
-    return chat(tools=[{"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}])
-
-
-def formatted(schema: dict[str, Any]) -> dict[str, Any]:
-    return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
-
-
 def said(content: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}]}
-
-
-def allowed(n: int) -> dict[str, Any]:
-    """A chat that allows one tool again and again."""
-    names = {"mode": "auto", "tools": [TOOL] * n}
-    return chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": names})
 
 
 LISTS: dict[str, tuple[str, Body]] = {
@@ -62,14 +46,6 @@ LISTS: dict[str, tuple[str, Body]] = {
     "parts of a message": (CHAT, lambda n: said([{"type": "text", "text": "x"}] * n)),
     "calls of a message": (CHAT, lambda n: {"messages": [*HELLO, {"role": "assistant", "tool_calls": [FORMER] * n}]}),
     "results": (CHAT, lambda n: {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}] * n}),
-    "tools": (CHAT, lambda n: chat(tools=[{"type": "function", "function": {"name": name}} for name in names(n)])),
-    "properties": (CHAT, lambda n: strict({"properties": {name: {"type": "string"} for name in names(n)}})),
-    "required": (CHAT, lambda n: strict({"properties": dict.fromkeys(names(n), 1), "required": names(n)})),
-    "enum": (CHAT, lambda n: strict({"enum": names(n)})),
-    "anyOf": (CHAT, lambda n: strict({"anyOf": [{"type": "null"}] * n})),
-    "definitions": (CHAT, lambda n: strict({"$defs": {name: {"type": "null"} for name in names(n)}})),
-    "allowed tools": (CHAT, allowed),
-    "enum of a schema": (CHAT, lambda n: formatted({"enum": names(n)})),
     "logit_bias": (CHAT, lambda n: chat(logit_bias=dict.fromkeys(map(str, range(n)), 1))),
     "logit_bias of keys with equal hashes": (CHAT, lambda n: chat(logit_bias={str(i << 14): 1 for i in range(n)})),
     "stop": (CHAT, lambda n: chat(stop=["x"] * n)),
@@ -88,7 +64,6 @@ LISTS: dict[str, tuple[str, Body]] = {
 """Every list or mapping of every body, by the number of its items."""
 
 BOUNDED = {
-    "tools",
     "stop",
     "sources",
     "a refused list",
@@ -100,9 +75,9 @@ BOUNDED = {
 """Those of which 400 items are refused."""
 
 
-def checked(path: str, data: bytes) -> Common:
-    """The body as the endpoint checks it. Raises ClientError 400."""
-    return to_tokenise(data, SERVED) if path == TOKENIZE else asked(data, KINDS[path], SERVED).body
+def checked(path: str, data: bytes) -> Asked:
+    """A request as the endpoint checks it. Raises ClientError 400."""
+    return to_tokenise(data, SERVED) if path == TOKENIZE else asked(data, KINDS[path], SERVED)
 
 
 @pytest.mark.claim("a-body-costs-time-in-proportion-to-its-length")
@@ -130,8 +105,6 @@ def test_four_times_the_items_are_tokenised_in_about_four_times_the_time(name: s
 
 LARGEST: dict[str, tuple[str, dict[str, Any]]] = {
     "text": (CHAT, said("a word, " * 20_000)),
-    "properties": (CHAT, strict({"properties": {name: {"type": "string"} for name in names(8_000)}})),
-    "too many properties": (CHAT, strict({"properties": {name: {"type": "string"} for name in names(49_000)}})),
     "parts": (CHAT, said([{"type": "text", "text": "x"}] * 49_000)),
     "tokens": (TEXT, {"prompt": [1] * 32_000}),
     "text to tokenise": (TOKENIZE, {"prompt": "a word, " * 20_000}),

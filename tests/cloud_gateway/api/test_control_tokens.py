@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
+from cloud_gateway.api.parameters import fields_of
+from cloud_gateway.api.schema import ChatBody
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.models.text import Text
 from tests.support.chat_templates import FAMILIES, family_tokenizer
 from tests.support.echo import MODEL, Echo, EchoEngine, echo_gateway, post
+from tests.support.served import PARAMETERS
+from tools.doubles.limits import request_limits
 
 ROOMY = dataclasses.replace(MODEL, context=100_000, vocab_size=1000)
 
@@ -33,7 +37,7 @@ class Notes(EchoEngine):
 
 @pytest.fixture
 async def echo(tmp_path: Path) -> AsyncIterator[Echo]:
-    async with echo_gateway(tmp_path, engine=Notes()) as echo:
+    async with echo_gateway(tmp_path, request_limits(parameters=PARAMETERS), Notes()) as echo:
         yield echo
 
 
@@ -68,7 +72,10 @@ def chat(text: str) -> dict[str, Any]:
     properties = {text: {"type": "string", "description": text, "enum": [text]}}
     parameters = {"type": "object", "properties": properties, "required": [text], "title": text}
     function = {"name": "look", "description": text, "parameters": parameters}
-    return {"messages": messages, "tools": [{"type": "function", "function": function}]}
+    body: dict[str, Any] = {"messages": messages}
+    if "tools" in fields_of(PARAMETERS, ChatBody):
+        body["tools"] = [{"type": "function", "function": function}]
+    return body
 
 
 @pytest.mark.claim("no-field-of-a-chat-makes-a-control-token")

@@ -57,14 +57,6 @@ OVERSIZE: list[tuple[str, dict[str, Any], str]] = [
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 1000}] * 5}]},
         "messages",
     ),
-    (
-        "/v1/chat/completions",
-        {
-            "messages": [{"role": "user", "content": "x"}],
-            "tools": [{"type": "function", "function": {"name": "f", "description": TOO_LONG}}],
-        },
-        "messages",
-    ),
     (TEXT, {"prompt": TOO_LONG}, "prompt"),
     (TEXT, {"prompt": ["x", TOO_LONG]}, "prompt"),
     (TEXT, {"prompt": [1] * MODEL.context}, "prompt"),

@@ -55,7 +55,7 @@ async def test_a_route_added_behind_the_tables_back_stays_closed(echo: Echo) -> 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 200), ("GET", "/v1/chat", 404), ("POST", "/v1/embeddings", 404), ("GET", "/metrics", 404),
+    [("GET", "/", 200), ("GET", "/v1/chat", 404), ("POST", "/v1/embeddings", 400), ("GET", "/metrics", 404),
      ("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models/echo", 405), ("HEAD", "/healthz", 405),
      ("GET", "/v1//models", 404), ("GET", "/v1/models/", 404), ("GET", "/v1/../healthz", 200)],
 )  # fmt: skip

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.policies.tree_model import TreeModel
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.models import grammar
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 from cloud_gateway.process import loading
@@ -35,13 +34,11 @@ def test_the_fingerprint_changes_with_model_choices_and_versions(monkeypatch: py
     for changed in (["x", "float32", "cpu", "packed"], ["tokenizer", "bfloat16", "cpu", "packed"],
                     ["tokenizer", "float32", "cuda", "packed"], ["tokenizer", "float32", "cpu", "plain"]):  # fmt: skip
         seen.add(loading.fingerprint(b"model", *changed))
-    monkeypatch.setattr(grammar, "version", lambda: "another")
-    seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
     monkeypatch.setattr(loading, "__version__", "another")
     seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
     monkeypatch.setattr(sys.modules["transformers"], "__version__", "another")
     seen.add(loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed"))
-    assert len(seen) == 9 and all(one.startswith("es_") for one in seen)
+    assert len(seen) == 8 and all(one.startswith("es_") for one in seen)
     monkeypatch.undo()
     assert loading.fingerprint(b"model", "tokenizer", "float32", "cpu", "packed") == plain
 

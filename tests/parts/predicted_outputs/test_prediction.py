@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
 from cloud_gateway.api.parameters import Prepared
+from cloud_gateway.api.schema import ChatBody, decode_beside
+from cloud_gateway.core.requests.choices import CORE
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.interface import ROOT
 from cloud_gateway.core.sources.lookup import MIN_SURVIVAL
 from cloud_gateway.parts.predicted_outputs import PART
 from cloud_gateway.parts.predicted_outputs.follower import Predicted
-from cloud_gateway.parts.predicted_outputs.parameter import MAX_TOKENS, Prediction, PredictionSource
+from cloud_gateway.parts.predicted_outputs.parameter import MAX_TOKENS, PredictedText, Prediction, PredictionSource
 from tests.support.body_cost import assert_in_proportion
 from tests.support.echo import CHAT, ECHOED, echo_gateway, post
 from tests.support.engines import complete, engines
@@ -108,8 +109,15 @@ async def test_null_and_its_name_in_a_text_are_no_prediction(tmp_path: Path) -> 
 def test_checking_a_long_one_takes_time_in_proportion_to_its_length() -> None:
     """A text, and parts without any."""
     for content in ("x" * 50_000, [{"type": "text", "text": ""}] * 2_000):
-        short, long = (Raw(json.dumps({"type": "content", "content": content * n}).encode()) for n in (1, 4))
-        assert_in_proportion(lambda short=short: Prediction().read(short), lambda long=long: Prediction().read(long))
+        short, long = (json.dumps(predicting(content * n)).encode() for n in (1, 4))
+        assert_in_proportion(lambda short=short: read(short), lambda long=long: read(long))
+
+
+def read(data: bytes) -> object:
+    """The prediction of a chat's body."""
+    parameter = Prediction()
+    _, values = decode_beside(data, ChatBody, parameter.fields(ChatBody), CORE)
+    return parameter.read(values)
 
 
 # --- the source -------------------------------------------------------------------------------------------------------
@@ -167,7 +175,7 @@ def test_a_long_one_is_cut_to_what_is_of_use() -> None:
         read.append(len(text))
         return [7] * len(text)
 
-    prepared = Prediction().prepare("x" * 10_000_000, encode, context=300)
+    prepared = PredictedText("x" * 10_000_000).prepare(encode, context=300)
     assert read[0] <= 8 * MAX_TOKENS
     source = prepared.begin(PROMPT)
     source.committed([*PROMPT, *[7] * 300])
@@ -178,7 +186,7 @@ def test_a_long_one_is_cut_to_what_is_of_use() -> None:
 
 
 def prepared(tokens: list[int]) -> Prepared:
-    return Prediction().prepare("", lambda _: tokens, context=4096)
+    return PredictedText("").prepare(lambda _: tokens, context=4096)
 
 
 async def answer(

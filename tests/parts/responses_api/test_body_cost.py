@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, asked, prompts_of
+from cloud_gateway.api.bodies import SMALL_BYTES, Asked, asked, prompts_of
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.responses_api.bodies import ResponsesBody
 from cloud_gateway.parts.responses_api.endpoint import ROUTE
@@ -53,9 +53,9 @@ BOUNDED = {"functions"}
 """Those of which 400 items are refused."""
 
 
-def checked(body: dict[str, Any]) -> Any:
+def checked(body: dict[str, Any]) -> Asked:
     """The body as a chat. Raises ClientError 400."""
-    return asked(data_of(body), ResponsesBody, SERVED).body
+    return asked(data_of(body), ResponsesBody, SERVED)
 
 
 @pytest.fixture(scope="module")

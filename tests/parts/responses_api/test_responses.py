@@ -12,9 +12,11 @@ import openai
 import pytest
 
 from cloud_gateway.api import Backend
+from cloud_gateway.api.parameters import fields_of
 from cloud_gateway.parts.responses_api.bodies import ResponsesBody
 from cloud_gateway.parts.responses_api.endpoint import ROUTE
 from tests.support.echo import HELLO, MODEL, ByteText, Echo, EchoEngine, echo_gateway, post
+from tests.support.served import PARAMETERS, needs
 from tools.doubles.limits import request_limits
 
 PAGE = "https://chat.example"
@@ -24,7 +26,7 @@ TOOLS: list[Any] = [{"type": "function", "name": "weather", "parameters": {"type
 
 @pytest.fixture(params=["as-made", "even"])
 async def echo(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
-    limits = request_limits(stream=request.param, model_alias=("gpt-4o-mini",), cors=(PAGE,))
+    limits = request_limits(stream=request.param, model_alias=("gpt-4o-mini",), cors=(PAGE,), parameters=PARAMETERS)
     async with echo_gateway(tmp_path, limits, more=lambda keys: [ROUTE]) as running:
         yield running
 
@@ -55,6 +57,7 @@ async def test_a_stream_that_fails_ends_with_an_error_event(tmp_path: Path) -> N
     assert last.type == "error" and last.code == "internal_error" and "reference" in last.message
 
 
+@needs("tools")
 async def test_calls_are_items_and_come_back_as_such(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": "look. " + CALL}
     text, call = (await client.responses.create(**asked)).output
@@ -132,6 +135,33 @@ async def test_calls_that_follow_each_other_are_one_message_with_their_ids(echo:
     assert text.messages[4]["content"] == "I look."
 
 
+@needs("tools")
+async def test_a_call_that_was_cut_is_an_incomplete_item(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": CALL}
+    asked["max_output_tokens"] = len("user: " + CALL) - 9
+    whole = await client.responses.create(**asked)
+    async with client.responses.stream(**asked) as stream:
+        events = [event async for event in stream]
+    assert events[-1].type == "response.incomplete"
+    for response in (whole, events[-1].response):
+        _, call = response.output
+        assert call.type == "function_call" and (response.status, call.status) == ("incomplete", "incomplete")
+        assert (call.name, call.arguments) == ("weather", '{"city": "Oslo"}')
+
+
+async def test_what_no_part_serves_is_refused_as_for_a_chat(tmp_path: Path) -> None:
+    """Without the part that calls functions the endpoint serves all else, and values that ask for nothing pass."""
+    async with echo_gateway(tmp_path, more=lambda keys: [ROUTE]) as echo:
+        refused = {"tools": TOOLS, "tool_choice": "required", "text": {"format": {"type": "json_object"}}}
+        for name, value in refused.items():
+            status, body, _ = await post(echo, {"model": "echo", "input": "x", name: value}, "/v1/responses")
+            assert (status, body["error"]["code"]) == (400, "unsupported_parameter"), name
+        harmless = {"tools": [], "tool_choice": "auto", "text": {"format": {"type": "text"}}}
+        status, body, _ = await post(echo, {"model": "echo", "input": "x", **harmless}, "/v1/responses")
+        assert (status, body["status"]) == (200, "completed")
+
+
+@needs("tools")
 async def test_each_call_of_a_response_has_an_id_that_its_result_can_name(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "echo", "tools": TOOLS, "input": "look. " + CALL + "\n" + CALL}
     whole = (await client.responses.create(**asked)).output
@@ -187,6 +217,7 @@ async def test_it_needs_a_key_and_is_in_the_document(echo: Echo) -> None:
             document = await response.json()
     assert "post" in document["paths"]["/v1/responses"]
     properties = document["components"]["schemas"]["ResponsesBody"]["properties"]
-    assert properties.keys() == {field.encode_name for field in msgspec.structs.fields(ResponsesBody)}
+    names = {field.encode_name for field in msgspec.structs.fields(ResponsesBody)}
+    assert properties.keys() == names | fields_of(PARAMETERS, ResponsesBody).keys()
     assert properties["model"]["enum"] == ["echo", "gpt-4o-mini"]
     assert echo.engine.requests == []

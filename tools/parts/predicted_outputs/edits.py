@@ -29,7 +29,7 @@ from typing import Literal
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.parts.predicted_outputs.parameter import Prediction
+from cloud_gateway.parts.predicted_outputs.parameter import PredictedText
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models, measure
 from edgespec.core.protocol.messages import Sampling
@@ -158,7 +158,7 @@ async def answered(
         speculation=Speculation(policy="adaptive", sources=arm.sources),
     )
     if arm.prediction:
-        prepared = Prediction().prepare(predictions[arm.prediction], models.text.continuation, models.target.context)
+        prepared = PredictedText(predictions[arm.prediction]).prepare(models.text.continuation, models.target.context)
         request = replace(request, brought=[prepared])
     tokens, done = await engine.submit(request).whole()
     return Run(arm.name, number, tokens, done.usage)

@@ -6,10 +6,8 @@ Prompts go as token ids, and tokens come back as ids: no text of a client passes
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,15 +15,14 @@ import msgspec
 from msgspec import Struct
 
 from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent
 from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
-from cloud_gateway.models.grammar import LAYOUT, Grammars
 from edgespec.core.errors import ClientError, refusal
 from edgespec_vllm.hook import CONSENT, TAG
 
 RETRY_S = 5.0
 """After which a client may try again, if vLLM names no time."""
-_RULE = re.compile(r"@(\w+)")
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
 REFUSES: Mapping[str, str] = {
     "min_p": "vLLM has no 'min_p' while drafts are verified",
@@ -62,26 +59,19 @@ class SentGrammar:
 
 
 class SentGrammars:
-    """Checks schemas as the gateway's own engine does, and writes them as one grammar in Lark's notation."""
+    """Checks grammars as the gateway's own engine does, and writes each as one text in Lark's notation."""
 
     def __init__(self, own: Grammars) -> None:
         self._own = own
 
-    def compile(self, schema: Mapping[str, Any], scope: bytes, param: str, lark: str) -> Callable[[], Constraint]:
-        """The engine sends the text, and calls nothing of the constraint. Raises ClientError 400 naming `param`."""
-        self._own.compile(schema, scope, param, lark)
-        return lambda: cast(Constraint, SentGrammar(grammar_text(schema, lark)))
+    def compile(self, grammar: Grammar, scope: bytes) -> Constraints:
+        """The engine sends the text, and calls nothing of the constraint. Raises ClientError 400."""
+        self._own.compile(grammar, scope)
+        return lambda: cast(Constraint, SentGrammar(grammar.inlined()))
 
     def close(self) -> None:
         """Ends compilations at once."""
         self._own.close()
-
-
-def grammar_text(schema: Mapping[str, Any], lark: str = "") -> str:
-    """With `lark`, that grammar, whose `@key` is the schema that `schema` has under the key."""
-    schemas, rules = (schema, _RULE.sub(r"json_\1", lark)) if lark else ({"json": schema}, "start: json_json")
-    inlined = [f"json_{name}: %json {json.dumps({**one, 'x-guidance': LAYOUT})}" for name, one in schemas.items()]
-    return "\n".join([rules, *inlined])
 
 
 def check(request: GenerationRequest) -> None:

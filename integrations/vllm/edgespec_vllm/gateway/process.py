@@ -16,10 +16,9 @@ from cloud_gateway.core.limits.quota import QUEUE_LIMIT
 from cloud_gateway.core.policies import registry
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
-from cloud_gateway.models.grammar import Grammars
 from cloud_gateway.models.target_model.load import folder_digest, load_tokenizer
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import Models, choices, fingerprint
+from cloud_gateway.process.loading import Models, choices, fingerprint, make_grammars
 from cloud_gateway.process.serve import Gateway
 from cloud_gateway.process.targets import Plan
 from edgespec.core.errors import ConfigError, ModelError
@@ -94,7 +93,8 @@ class VllmGateway(Gateway):
             folder_digest(path), digest.hex(), settings.target.engine, dtype_of(settings), *choices(settings)
         )
         served = ServedModel(path.name, int(path.stat().st_mtime), settings.target.context, vocab_size, made_by)
-        grammars = cast(Grammars, SentGrammars(Grammars(tokenizer, vocab_size, self._eos)))
+        own = make_grammars(settings, tokenizer, vocab_size, self._eos)
+        grammars = None if own is None else SentGrammars(own)
         return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars)
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:

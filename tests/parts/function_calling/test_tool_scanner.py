@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.api.tools import MAX_CALLS, CallText, Function, Tool, offered, read_calls
+from cloud_gateway.parts.function_calling.calls import MAX_CALLS, OPENING, CallReader, read_calls
+from cloud_gateway.parts.function_calling.tools import Function, Tool, offered
 
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 EMPTY = "<tool_call>{}</tool_call>"
@@ -30,10 +31,10 @@ def seconds(text: str) -> float:
     found = []
     for _ in range(3):
         began = time.thread_time()
-        reader = CallText({"f"})
+        reader = CallReader({"f"})
         reader.feed(text)
         reader.end()
-        reader = CallText({"f"})
+        reader = CallReader({"f"})
         for character in text:
             reader.feed(character)
         reader.end()
@@ -51,7 +52,7 @@ def test_eight_times_the_text_takes_about_eight_times_as_long(name: str) -> None
 @pytest.mark.parametrize("name", HOSTILE)
 def test_ten_thousand_of_a_hostile_pattern_stay_text(name: str) -> None:
     text = HOSTILE[name] * 10_000 + "x"
-    reader = CallText({"f"})
+    reader = CallReader({"f"})
     passed = reader.feed(text)
     rest, calls = reader.end()
     assert (passed + rest, calls) == (text, [])
@@ -64,11 +65,58 @@ def test_as_many_calls_as_tools_are_read_and_one_more_is_text() -> None:
 
 
 def test_a_cut_completion_keeps_the_calls_that_are_whole() -> None:
-    for text, whole in ((CALL + "\n" + CALL[:30], 1), (CALL[:30], 0)):
-        reader = CallText({"f"})
+    for text in (CALL + "\n" + CALL[:30], CALL + "\n" + CALL[:5], CALL + "\n"):
+        reader = CallReader({"f"})
         passed = reader.feed(text)
         rest, calls = reader.end(cut=True)
-        assert (len(calls), passed + rest) == (whole, "" if whole else text)
+        assert [(call.name, call.arguments, call.whole) for call in calls] == [("f", '{"a": 1}', True)]
+        assert passed + rest == ""
+
+
+BEGUN = {
+    '<tool_call>\n{"name": "f"': "",
+    '<tool_call>\n{"name": "f", "argu': "",
+    '<tool_call>\n{"name": "f", "arguments": ': "",
+    '<tool_call>\n{"name": "f", "arguments": {"a": "Lon': '{"a": "Lon',
+    '<tool_call>\n{"name": "f", "arguments": {"a": {"b": 1}': '{"a": {"b": 1}',
+    '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}': '{"a": "</tool_call>"}',
+    '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</': '{"a": 1}',
+}
+"""Texts of completions that were cut in a call, each with the call's arguments."""
+
+
+@pytest.mark.parametrize("text", BEGUN)
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_call_that_was_cut_has_its_arguments_as_far_as_they_go(text: str, forced: bool) -> None:
+    reader = CallReader({"f", "g"}, forced=forced)
+    passed = reader.feed(text)
+    rest, calls = reader.end(cut=True)
+    assert [(call.name, call.arguments, call.whole) for call in calls] == [("f", BEGUN[text], False)]
+    assert passed + rest == ""
+
+    whole = CallReader({"f", "g"}, forced=forced)
+    assert whole.feed(text) + whole.end()[0] == text, "a completion that ended there has no call"
+
+
+@pytest.mark.parametrize("text", ["<tool", "<tool_call>", '<tool_call>\n{"na', '<tool_call>\n{"name": "'])
+def test_what_was_forced_never_becomes_text_before_its_name_is_there(text: str) -> None:
+    for names, called in ((["f"], ["f"]), (["f", "g"], [])):
+        reader = CallReader(names, forced=True)
+        passed = reader.feed(text)
+        rest, calls = reader.end(cut=True)
+        assert (passed + rest, [call.name for call in calls]) == ("", called)
+
+    reader = CallReader(["f"])
+    passed = reader.feed(text)
+    assert passed + reader.end(cut=True)[0] == text, "the model's own text may begin like a call"
+
+
+@pytest.mark.parametrize("rest", ['{"name": "h", "arguments": {"a', '{"name": "f", "arguments": 5', "[", "and more"])
+def test_what_was_cut_and_begins_no_call_stays_text(rest: str) -> None:
+    reader = CallReader({"f"})
+    passed = reader.feed(OPENING + rest)
+    text, calls = reader.end(cut=True)
+    assert (passed + text, calls) == (OPENING + rest, [])
 
 
 def test_arguments_may_hold_the_tags_themselves() -> None:
@@ -123,6 +171,8 @@ def test_forced_arguments_have_the_named_properties_only() -> None:
 def forced(parameters: dict[str, Any]) -> dict[str, Any]:
     """The schema of a call's arguments in the grammar."""
     tool = Tool("function", Function("f", parameters=parameters))
-    wanted = offered([tool], "required").grammar(None)
+    wanted = offered([tool], "required").around(None)
     assert wanted is not None
-    return wanted.schema["a0"]
+    schema = wanted.named["a0"]
+    assert isinstance(schema, dict)
+    return schema

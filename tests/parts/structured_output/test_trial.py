@@ -14,10 +14,19 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.models import grammar as module
-from cloud_gateway.models.grammar import MAX_DEPTH, MAX_NODES, TOO_COMPLEX, Trial, TrialError, _grammar, check_size
-from cloud_gateway.models.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
+from cloud_gateway.parts.structured_output import grammar as module
+from cloud_gateway.parts.structured_output.grammar import (
+    MAX_DEPTH,
+    MAX_NODES,
+    TOO_COMPLEX,
+    Trial,
+    TrialError,
+    check_size,
+    written,
+)
+from cloud_gateway.parts.structured_output.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
 from edgespec.core.errors import ClientError
+from tests.support.constrained import json_form
 from tests.support.schemas import MAKERS, NESTED, largest, nested
 
 ENDLESS = MAKERS["allOf of patterns"](32)
@@ -35,7 +44,7 @@ def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
 
 
 def fault(trial: Trial, schema: Any) -> str | None:
-    return trial.fault(_grammar({"json": schema}))
+    return trial.fault(written(json_form(schema)))
 
 
 def pid(trial: Trial) -> int:

@@ -1,12 +1,12 @@
-"""JSON schemas as masks of allowed tokens (docs/api.md, "JSON"), with llguidance underneath.
+"""Grammars as masks of allowed tokens (docs/api.md, "JSON"), with llguidance underneath.
 
-    schema = grammars.compile({"type": "object", ...}, scope)   once per request; refuses what is not supported
-    schema = grammars.compile({"a": {...}, ...}, scope, "tools", "start: @a | ...")   a grammar with schemas in it
+    schema = grammars.compile(Grammar({"type": "object", ...}, param), scope)   once per request; refuses what is not
+                                                                                supported
     constraint = schema()                           once per completion, for `GenerationRequest.constraint` (masks.py)
     constraint = schema.constraint()                its slow twin, which computes each mask when it is asked for
 
-The layout is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small models
-indent without end, and each choice of white space would need a candidate.
+The layout of JSON is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small
+models indent without end, and each choice of white space would need a candidate.
 
 A schema is checked twice before it is compiled here: `check_size` counts its nodes and depth in linear time, and
 `Trial` compiles it in a process that may be killed, since the time of a compilation has no bound. A grammar cannot be
@@ -34,8 +34,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.api.grammars import LAYOUT, Grammar, Rules
 from cloud_gateway.core.verify.interface import Constraint, ConstraintError
-from cloud_gateway.models.masks import Lane, MasksBeside
+from cloud_gateway.parts.structured_output.masks import Lane, MasksBeside
 from edgespec.core.errors import ClientError, EdgespecError, refusal
 from edgespec.core.numbers import common_prefix
 from edgespec.shared.log_text import Throttle
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 
-log = logging.getLogger("cloud_gateway.models.grammar")
+log = logging.getLogger("cloud_gateway.parts.structured_output")
 
 PROGRAM = Path(__file__).with_name("trial_process.py")
 MAX_WAIT_S = 30.0
@@ -181,14 +182,6 @@ MAX_KEPT_BYTES = 8 * MAX_SCHEMA_BYTES
 """Of all cached schemas together: their compilations take some 100 times as much, so 50 MB."""
 MAX_SHARE = 4
 """One scope holds at most the fourth part of both, so that no key displaces all schemas of others."""
-LAYOUT = {
-    "whitespace_flexible": False,
-    "whitespace_pattern": None,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "lenient": False,  # unsupported keywords are refused, also where the schema's own x-guidance would allow them
-    "coerce_one_of": False,
-}
 COMPLEX_ANSWER = (
     "The JSON schema cannot be followed any further: its grammar has become too complex; simplify its patterns."
 )
@@ -219,33 +212,28 @@ class Grammars:
         self._lanes: WeakValueDictionary[bytes, Lane] = WeakValueDictionary()
         """By scope, as long as a schema of it is kept or used."""
 
-    def compile(
-        self, schema: Mapping[str, Any], scope: bytes = b"", param: str = "response_format", lark: str = ""
-    ) -> Schema:
-        """With `lark`, that grammar: it names as `@key` the schema that `schema` has under each key.
+    def compile(self, grammar: Grammar, scope: bytes = b"") -> Schema:
+        """Compiles the grammar, or finds it.
 
-        Raises ClientError 400 naming `param` where no value satisfies the schema, a keyword is not supported, or the
-        schema is too large or too complex; 503 where the machine is too busy to find out.
+        Raises ClientError 400 naming its parameter if no text satisfies it, a keyword is not supported, or it is too
+        large or too complex; 503 if the machine is too busy to find out.
 
         What was compiled or refused before is found within the same `scope` only: the time would show it to others.
         """
-        large = check_size(schema)
+        large = oversize(grammar)
         if large is not None:
-            raise refusal(param, large)
-        if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
-            raise refusal(param, f"the schema has more than {MAX_SCHEMA_BYTES} bytes")
+            raise refusal(grammar.param, large)
 
-        schemas = schema if lark else {"json": schema}
-        text = _grammar(schemas, lark)
+        text = written(grammar)
         name = scope, hashlib.sha256(text.encode()).digest()
         if name not in self._judged:
-            self._judged[name] = (len(text), self._compiled(text, scope, param))
+            self._judged[name] = (len(text), self._compiled(text, scope, grammar.param))
             self._make_room([one for one in self._judged if one[0] == scope], MAX_SHARE)
             self._make_room(list(self._judged), 1)
         self._judged[name] = self._judged.pop(name)  # moves it to the end: the first ones are dropped first
         _, compiled = self._judged[name]
         if isinstance(compiled, str):
-            raise refusal(param, compiled)
+            raise refusal(grammar.param, compiled)
 
         return compiled
 
@@ -286,11 +274,34 @@ class Grammars:
         return Schema(matcher, make, lane, self._vocab_size, self._eos)
 
 
-def _grammar(schemas: Mapping[str, Any], lark: str = "") -> str:
-    """In llguidance's notation; the first of the grammars is what a completion follows."""
-    parts: list[dict[str, Any]] = [{"name": "start", "lark_grammar": lark}] if lark else []
-    parts += [{"name": name, "json_schema": {**schema, "x-guidance": LAYOUT}} for name, schema in schemas.items()]
-    return json.dumps({"grammars": parts})
+def oversize(grammar: Grammar) -> str | None:
+    """The bound that a grammar exceeds, as the end of a sentence; None if it exceeds none."""
+    if isinstance(grammar.root, str):
+        schemas: Any = [rules for rules in grammar.named.values() if not isinstance(rules, str)]
+    else:
+        schemas = grammar.root
+    large = check_size(schemas)
+    if large is not None:
+        return large
+
+    if len(json.dumps(schemas)) > MAX_SCHEMA_BYTES:
+        return f"the schema has more than {MAX_SCHEMA_BYTES} bytes"
+    return None
+
+
+def written(grammar: Grammar) -> str:
+    """The grammar in llguidance's notation; the first of the list is what a completion follows."""
+    name = "start" if isinstance(grammar.root, str) else "json"
+    listed = [_listed(name, grammar.root)]
+    for name, rules in grammar.named.items():
+        listed.append(_listed(name, rules))
+    return json.dumps({"grammars": listed})
+
+
+def _listed(name: str, rules: Rules) -> dict[str, Any]:
+    if isinstance(rules, str):
+        return {"name": name, "lark_grammar": rules}
+    return {"name": name, "json_schema": {**rules, "x-guidance": LAYOUT}}
 
 
 def _ll_tokenizer(tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> LLTokenizer | None:

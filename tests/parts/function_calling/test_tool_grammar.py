@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_gateway.api.tools import CallText, Choice, Tool, offered, read_calls
-from cloud_gateway.models.grammar import Grammars
+from cloud_gateway.api.grammars import Grammars
+from cloud_gateway.parts.function_calling.calls import CallReader, read_calls
+from cloud_gateway.parts.function_calling.tools import Choice, Tool, offered
 from tests.support.tiny_tokenizer import EOS_ID
 
 FLAG = {"properties": {"on": {"type": "boolean"}}, "required": ["on"]}
@@ -37,9 +38,9 @@ def call(name: str, arguments: Any) -> str:
 
 def may_write(grammars: Grammars, tokenizer: Any, tools: list[Tool], chosen: Choice, text: str, **more: Any) -> bool:
     """Whether a completion may be exactly this text, token by token, by the grammar of what is offered."""
-    wanted = offered(tools, chosen, **more).grammar(None)
+    wanted = offered(tools, chosen, **more).around(None)
     assert wanted is not None, "its text is free"
-    constraint = grammars.compile(wanted.schema, b"", wanted.param, wanted.lark)()
+    constraint = grammars.compile(wanted, b"")()
     for token in [*tokenizer.encode(text, add_special_tokens=False), EOS_ID]:
         mask = constraint([])
         if mask is None or not mask[token]:
@@ -56,11 +57,12 @@ def test_strict_arguments_satisfy_the_schema(grammars: Grammars, tokenizer: Any,
 
 
 def test_arguments_that_are_not_strict_are_the_models_own() -> None:
-    assert offered(lamps(strict=False), "auto").grammar(None) is None
+    assert offered(lamps(strict=False), "auto").around(None) is None
     one = [*lamps(strict=False)[:1], *lamps(strict=True)[1:]]
-    wanted = offered(one, "auto").grammar(None)
-    assert wanted is not None and wanted.schema["a0"] == {"type": "object"}
-    assert wanted.schema["a1"]["required"] == ["on"]
+    wanted = offered(one, "auto").around(None)
+    assert wanted is not None and wanted.named["a0"] == {"type": "object"}
+    strict = wanted.named["a1"]
+    assert isinstance(strict, dict) and strict["required"] == ["on"]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
@@ -69,7 +71,7 @@ def test_only_an_allowed_tool_can_be_called(grammars: Grammars, tokenizer: Any, 
     tools = lamps(strict=False)
     offer = offered(tools, chosen)
     assert [function.name for function in offer.callable] == ["red"] and offer.must is (mode == "required")
-    assert len(offer.rendered or ()) == 2, "the prompt stays the same, so that its prefix is found in the cache"
+    assert len(offer.functions()) == 2, "the prompt stays the same, so that its prefix is found in the cache"
     for name, right in (("red", True), ("blue", False), ("green", False)):
         assert may_write(grammars, tokenizer, tools, chosen, call(name, {"on": True})) is right, name
     assert may_write(grammars, tokenizer, tools, chosen, "no call") is (mode == "auto")
@@ -87,7 +89,7 @@ def test_without_parallel_calls_one_is_the_most(grammars: Grammars, tokenizer: A
 def test_a_call_of_a_tool_that_was_not_offered_stays_text(name: str) -> None:
     for text in (call(name, {}), call("red", {}) + "\n" + call(name, {})):
         assert read_calls(text, {"red"}) is None
-        reader = CallText({"red"})
+        reader = CallReader({"red"})
         passed = reader.feed("Look. " + text)
         rest, calls = reader.end()
         assert (passed + rest, calls) == ("Look. " + text, [])

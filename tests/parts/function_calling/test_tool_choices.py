@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cloud_gateway.api.errors import ClientError
-from cloud_gateway.api.tools import AllowedTools, CallText, Function, Named, Tool, ToolChoice, ToolNamed, offered
+from cloud_gateway.parts.function_calling.calls import CallReader
+from cloud_gateway.parts.function_calling.tools import (
+    AllowedTools,
+    Function,
+    Named,
+    Tool,
+    ToolChoice,
+    ToolNamed,
+    offered,
+)
 
 WEATHER = Tool("function", Function("weather"))
 CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
@@ -29,16 +38,17 @@ def test_objects_within_a_list_of_forced_arguments_are_closed_too() -> None:
     place = {"type": "object", "properties": {"city": {"type": "string"}}}
     parameters = {"type": "object", "properties": {"places": {"type": "array", "items": place}}}
     tool = Tool("function", Function("weather", parameters=parameters))
-    wanted = offered([tool], "required").grammar(None)
+    wanted = offered([tool], "required").around(None)
     assert wanted is not None
 
-    (forced,) = wanted.schema.values()
+    (forced,) = wanted.named.values()
+    assert isinstance(forced, dict)
     places = forced["properties"]["places"]
     assert places["items"] == {**place, "additionalProperties": False}
 
 
 def test_a_completion_that_was_cut_behind_its_last_call_keeps_that_call() -> None:
-    reader = CallText({"weather"})
+    reader = CallReader({"weather"})
     passed = reader.feed(CALL + "\n" + CALL)
     rest, calls = reader.end(cut=True)
     assert passed + rest == ""

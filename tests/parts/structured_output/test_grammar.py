@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from cloud_gateway.api.tools import CLOSING, OPENING, Tool, ToolChoice, offered, read_calls
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
+from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.shared_noise import path_to
-from cloud_gateway.models.grammar import MAX_KEPT, MAX_KEPT_BYTES, MAX_NODES, GrammarConstraint, Grammars
-from cloud_gateway.models.text import Text
+from cloud_gateway.parts.structured_output.grammar import (
+    MAX_KEPT,
+    MAX_KEPT_BYTES,
+    MAX_NODES,
+    GrammarConstraint,
+    Grammars,
+)
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
-from tests.support.engines import engines
+from tests.support.constrained import PROMPT, Letters, answer, draft, json_form, text_of
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_tokenizer import EOS_ID, PADDED_VOCAB
-from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.model import HashModel, Logits
+from tools.doubles.engines import TableTarget
 from tools.doubles.workers import LoopWorker
 
-PROMPT = [30, 31, 40]
 pytestmark = pytest.mark.driven
-
-
-class Letters(HashModel):
-    """Over the whole byte vocabulary, fond of the letters and digits that come first in it."""
-
-    def __init__(self, right: float = 1.0) -> None:
-        super().__init__(PADDED_VOCAB, right)
-
-    def row(self, tokens: Sequence[int]) -> Logits:
-        logits = super().row(tokens)
-        logits[5:41] += 4
-        return logits
-
-
-def text_of(tokenizer: Any, tokens: list[int]) -> str:
-    return Text(tokenizer).decode(tokens)
 
 
 def walk(constraint: GrammarConstraint, rng: random.Random, most: int = 300) -> list[int]:
@@ -57,7 +40,7 @@ def walk(constraint: GrammarConstraint, rng: random.Random, most: int = 300) -> 
 
 
 def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: Grammars, tokenizer: Any) -> None:
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     for seed in range(30):
         tokens = walk(schema.constraint(), random.Random(seed))
         assert tokens[-1] == EOS_ID
@@ -66,7 +49,7 @@ def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: Gra
 
 def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars) -> None:
     rng = random.Random(5)
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     jumping = schema.constraint()
     answer = walk(schema.constraint(), rng)[:-1]
     committed = 0
@@ -85,7 +68,7 @@ def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars)
 def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
     """The slow twin computes one mask after the other; the end of the completion never counts."""
     rng = random.Random(3)
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     full = walk(schema.constraint(), rng)
     for _ in range(100):
         start = rng.randrange(len(full) - 1)
@@ -99,7 +82,7 @@ def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
 
 
 def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tokenizer: Any) -> None:
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     found = 0
     for seed in range(8):
         full = walk(schema.constraint(), random.Random(seed))[:-1]
@@ -117,7 +100,7 @@ def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tok
 async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     verified: list[list[int]] = []
     verify = TableTarget.verify
 
@@ -146,7 +129,7 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
 async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
     grammars: Grammars, tokenizer: Any, temperature: float
 ) -> None:
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     for seed in range(2):
         sampling = Sampling(temperature=temperature, seed=seed, top_p=0.95)
         answers = []
@@ -169,40 +152,40 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
 
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
     grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
-    first = grammars.compile(LIST)
+    first = grammars.compile(json_form(LIST))
     for n in range(MAX_KEPT + 1):
-        grammars.compile({"const": n})
+        grammars.compile(json_form({"const": n}))
         assert len(grammars._judged) <= MAX_KEPT
-        assert grammars.compile(LIST) is first, "the one used last is dropped last"
+        assert grammars.compile(json_form(LIST)) is first, "the one used last is dropped last"
     for n in range(MAX_KEPT_BYTES // 60_000 + 1):
-        schema = grammars.compile({"const": n, "description": "x" * 60_000})
+        schema = grammars.compile(json_form({"const": n, "description": "x" * 60_000}))
         assert sum(size for size, _ in grammars._judged.values()) <= MAX_KEPT_BYTES
-        assert grammars.compile({"const": n, "description": "x" * 60_000}) is schema
-    assert grammars.compile(LIST) is not first
+        assert grammars.compile(json_form({"const": n, "description": "x" * 60_000})) is schema
+    assert grammars.compile(json_form(LIST)) is not first
     grammars.close()
 
 
 @pytest.mark.claim("a-schema-is-compiled-again-for-another-key")
 def test_one_keys_schemas_displace_none_of_another_key(tokenizer: Any) -> None:
     grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
-    mine = grammars.compile(LIST, b"mine")
+    mine = grammars.compile(json_form(LIST), b"mine")
     for n in range(MAX_KEPT):
-        grammars.compile({"const": n}, b"theirs")
+        grammars.compile(json_form({"const": n}), b"theirs")
     for n in range(MAX_KEPT_BYTES // 60_000 + 1):
-        grammars.compile({"const": n, "description": "x" * 60_000}, b"theirs")
-    assert grammars.compile(LIST, b"mine") is mine
+        grammars.compile(json_form({"const": n, "description": "x" * 60_000}), b"theirs")
+    assert grammars.compile(json_form(LIST), b"mine") is mine
     grammars.close()
 
 
 def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     monkeypatch.delattr("llguidance.LLTokenizer")
-    assert grammars.compile(NESTED).constraint()(()).any()
+    assert grammars.compile(json_form(NESTED)).constraint()(()).any()
     grammars.close()
 
 
 def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
-    schema = grammars.compile(NESTED)
+    schema = grammars.compile(json_form(NESTED))
     rng = random.Random(2)
     full = walk(schema.constraint(), rng)[:-1]
     beside = schema()
@@ -226,7 +209,7 @@ def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
 
 def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: Grammars, tokenizer: Any) -> None:
     """In the library a fault of one matcher is that of all its copies."""
-    schema = grammars.compile({"type": "string", "pattern": "^(xA(a?){600}a{600}|x[a-z]*)$"})
+    schema = grammars.compile(json_form({"type": "string", "pattern": "^(xA(a?){600}a{600}|x[a-z]*)$"}))
     begun, complex_, more = (tokenizer.encode(text, add_special_tokens=False) for text in ('"x', "A", "a"))
     explored = schema.constraint()
     beside = schema.constraint()
@@ -243,28 +226,6 @@ def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: Grammars
         for _ in range(50):
             explored(())
             explored.committed(more)
-
-
-async def answer(
-    request: GenerationRequest, worker: LoopWorker | None, local: TableDraft | None
-) -> tuple[list[int], DoneEvent, list[Any]]:
-    target = TableTarget(model=Letters(), eos=frozenset({EOS_ID}))
-    with engines() as start:
-        stream = start(worker, local, target).submit(request)
-        tokens: list[int] = []
-        logprobs: list[Any] = []
-
-        async for event in stream:
-            if isinstance(event, DoneEvent):
-                return tokens, event, logprobs
-            tokens += event.tokens
-            logprobs += event.logprobs or []
-            await asyncio.sleep(0)
-    raise AssertionError("the stream ended without a DoneEvent")
-
-
-def draft(right: float = 0.7) -> TableDraft:
-    return TableDraft(model=Letters(right))
 
 
 LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
@@ -293,48 +254,11 @@ LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"typ
 )
 def test_a_schema_that_cannot_be_kept_is_refused(grammars: Grammars, schema: dict[str, Any]) -> None:
     with pytest.raises(ClientError) as caught:
-        grammars.compile(schema)
+        grammars.compile(json_form(schema))
     assert (caught.value.status, caught.value.param) == (400, "response_format")
     assert str(caught.value).startswith("Invalid 'response_format': ") and len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("schema", [LIST, {"type": "object"}, {"anyOf": [False, {"type": "null"}]}, {"const": 1}])
 def test_a_schema_that_can_is_taken(grammars: Grammars, schema: dict[str, Any]) -> None:
-    assert grammars.compile(schema).constraint()([]).any()
-
-
-FLAG = {"properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
-TOOLS = msgspec.convert(
-    [{"type": "function", "function": {"name": name, "parameters": FLAG, "strict": True}} for name in "fg"], list[Tool]
-)
-OFFERS = {
-    "required": offered(TOOLS, "required"),
-    "one": offered(TOOLS, msgspec.convert({"type": "function", "function": {"name": "g"}}, ToolChoice)),
-    "auto": offered(TOOLS, "auto"),
-}
-
-
-@pytest.mark.claim("a-completion-with-tools-is-the-same-with-any-draft")
-@pytest.mark.parametrize("name", OFFERS)
-@pytest.mark.parametrize("schema", [None, NESTED], ids=["text", "json"])
-async def test_a_completion_with_tools_is_the_same_with_any_draft(
-    grammars: Grammars, tokenizer: Any, name: str, schema: Any
-) -> None:
-    offer = OFFERS[name]
-    wanted = offer.grammar(schema)
-    assert wanted is not None
-    compiled = grammars.compile(wanted.schema, b"", wanted.param, wanted.lark)
-    found = list[Any]()
-    for seed in range(2):
-        sampling = Sampling(temperature=1.0, seed=seed)
-        answers = []
-        for worker, local in ((None, None), (LoopWorker(model=Letters()), draft())):
-            request = GenerationRequest([*PROMPT, seed], 120, sampling, constraint=compiled())
-            answers.append((await answer(request, worker, local))[0])
-        assert answers[0] == answers[1]
-        found.append((text_of(tokenizer, answers[0]), read_calls(text_of(tokenizer, answers[0]), {"f", "g"})))
-    if offer.must:
-        assert all(calls or text.count(CLOSING) for text, calls in found), found
-        assert name != "one" or {call.name for _, calls in found for call in calls} == {"g"}
-    if schema and not offer.must:
-        assert all(text.startswith(("{", OPENING)) for text, _ in found), found
+    assert grammars.compile(json_form(schema)).constraint()([]).any()

@@ -47,8 +47,14 @@ FAULTS = (
     ("Parser Error", COMPLEX),
     ("NoExtensionBias", "it requires itself without end"),
     ("parser error: Too many items", "it requires itself without end, or is too complex"),
+    ("unknown grammar", "it refers to a grammar that is not there"),
+    ("no start rule", "its rules have no 'start'"),
 )
 OTHER = "it is no JSON schema, or has parts that cannot be followed"
+NO_GRAMMAR = "it is no grammar in llguidance's notation of Lark ('start: ...'), or has parts that cannot be followed"
+NO_PATTERN = "it is no regular expression, or one with look-around or back references"
+PLACE = re.compile(r"(?:at )?\d+\(\d+\): (?P<pattern>invalid regex)?")
+"""The beginning of an error in rules, with their line and column."""
 
 
 def main() -> None:
@@ -94,6 +100,11 @@ def _sentence(error: str) -> str:
         named = sorted(KEYWORDS & set(re.findall(r"\w+", error)))
         listed = ", ".join(f"'{name}'" for name in named)
         return f"it has keywords that cannot be followed{': ' * bool(listed)}{listed}"
+    place = PLACE.match(error)
+    if place is not None:
+        if place["pattern"]:
+            return NO_PATTERN
+        return NO_GRAMMAR
     return next((sentence for start, sentence in FAULTS if error.startswith(start)), OTHER)
 
 
