@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.__main__ import main
 from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.parts.live_picture.view import alone, played
-from edgespec.__main__ import main
 from edgespec_lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
 
