@@ -11,7 +11,7 @@ const LAG = 0.15; // seconds behind the gateway, so that frames are seen on thei
 const EVERY = 200; // milliseconds between drawings of figures, which nobody reads faster
 const page = {
   model: new Model(), gateway: null, player: null, dirty: new Set(), current: null, pinned: null, hovered: null,
-  shown: undefined, offset: null, talk: [], frames: 0, drawn: undefined, stale: true, next: 0,
+  shown: undefined, offset: null, talk: [], frames: 0, drawn: undefined, stale: true, next: 0, stopping: null,
 };
 const runs = new Runs($("runs"), page.model, choose);
 const strip = new Strip($("strip"), choose);
@@ -105,8 +105,19 @@ function drawStrip(run, pass) {
   strip.draw(page.model, run, end, now, pass);
 }
 
+// What the drafts were worth to this completion, in one sentence.
+function headline(run, found) {
+  if (!run || !found?.took) return "";
+  const times = found.plain / found.took;
+  if (!run.candidates && !found.drafts) return `Nothing was drafted for this completion${run.off ? `: ${safe(run.off)}` : ""}.`;
+  if (times >= 1.02) return `Drafts made this completion about ${times.toFixed(2)} times as fast.`;
+  if (times > 0.98) return "Drafts neither gained nor cost time in this completion.";
+  return `Drafts did not pay in this completion: about ${times.toFixed(2)} times as fast as without${run.guard ? `, and the gateway saw it (${safe(run.guard.why)})` : ""}.`;
+}
+
 function drawFigures(run) {
   const found = run && costs(run);
+  $("headline").textContent = headline(run, found);
   if (!found) return $("figures").replaceChildren(...[["–", "tokens a pass"], ["–", "of draft passes taken off the gateway"], ["–", "against no drafts"]].map(([a, b]) => tile(a, b)));
   const off = Math.max(0, 1 - found.drafts / found.expected);
   const most = Math.max(found.took, found.plain);
@@ -116,10 +127,10 @@ function drawFigures(run) {
     line.style.width = `${(100 * seconds) / most}%`;
     two.append(make("span", { textContent: words }), make("span", { className: "track" }, line), make("span", { textContent: `${hue === "target" ? "≈ " : ""}${ms(seconds)}` }));
   }
-  const drafted = run.sources.size > 1 || !run.sources.has("the target itself");
+  const drafted = run.candidates > 0; // without a candidate there was nothing to take off
   $("figures").replaceChildren(
     tile((run.tokens / found.passes).toFixed(2), `tokens a pass: ${run.tokens} in ${found.passes}`),
-    tile(drafted || found.drafts ? `${Math.round(100 * off)} %` : "–", `of draft passes taken off the gateway: it made ${found.drafts}, co-located drafting at k = 2 makes ${found.expected}`),
+    tile(drafted ? `${Math.round(100 * off)} %` : "–", `of draft passes taken off the gateway: it made ${found.drafts}, co-located drafting at k = 2 makes ${found.expected}`),
     tile(found.took ? `${(found.plain / found.took).toFixed(2)}×` : "–", `as fast as without drafts, an estimate: ${run.tokens} passes of ${ms(found.each)} each, as measured`, two),
   );
 }
@@ -137,8 +148,8 @@ function drawWorkers() {
   const rows = page.model.rows?.length ? page.model.rows.map(listed) : [...page.model.machines.values()].map(seen);
   $("workers").replaceChildren(...rows.map((row) => make("tr", {},
     make("th", { scope: "row" }, make("span", { className: `dot ${row.hue}`, "aria-hidden": "true" }), safe(row.name)),
-    ...[row.state, row.rtt, row.accepted, row.runs, row.why].map((text, i) => make("td", { textContent: safe(text ?? "–"), className: i ? "" : `is-${row.kind}` })))));
-  if (!rows.length) $("workers").replaceChildren(make("tr", {}, make("td", { colSpan: 6, textContent: "No worker has drafted for this API key since the page was opened." })));
+    ...[row.does, row.rtt, row.runs].map((text, i) => make("td", { textContent: safe(text ?? "–"), className: i ? "" : `is-${row.kind}` })))));
+  if (!rows.length) $("workers").replaceChildren(make("tr", {}, make("td", { colSpan: 4, textContent: "No worker has drafted for this API key since the page was opened." })));
   const run = page.current;
   const phi = run?.usage?.phi;
   const limit = phi && `${phi.leaves} tokens left open where the worker was: waiting for it paid ${phi.nats === null ? "at every entropy" : `up to ${phi.nats.toFixed(2)} nats of entropy`}, and ${phi.above} were above the limit.`;
@@ -148,7 +159,15 @@ function drawWorkers() {
 
 // A worker as its completions show it.
 function seen(one) {
-  return { name: one.name, hue: page.model.by({ worker: one.name }).hue, kind: one.state === "gone" ? "bad" : "good", state: one.state, rtt: one.rtt ? ms(one.rtt) : "–", accepted: share(one.accepted, one.verified), runs: one.runs.size, why: one.why || "–" };
+  return { name: one.name, hue: page.model.by({ worker: one.name }).hue, kind: one.state === "gone" ? "bad" : "good", does: does(one.state, one, one.why), rtt: one.rtt ? ms(one.rtt) : "–", runs: one.runs.size };
+}
+
+// One sentence: its state, what it wrote of the tokens shown here, and the reason for its state.
+function does(state, known, why) {
+  const written = known?.accepted ?? 0;
+  const tokens = [...page.model.runs.values()].reduce((sum, run) => sum + run.tokens, 0);
+  const wrote = known?.verified ? `wrote ${share(written, tokens)} of the tokens here (${written} of ${known.verified} verified)` : "wrote none of the tokens here";
+  return `${state}; ${wrote}${why ? `; ${why}` : ""}`;
 }
 
 // A worker as the gateway lists it for its operator.
@@ -156,7 +175,7 @@ function listed(row) {
   const known = page.model.machines.get(row.name);
   const state = row.standing !== "paired" ? row.standing : !row.linked ? "away" : row.paused ? "paused" : known?.state || "linked";
   const kind = row.standing !== "paired" ? "bad" : row.linked && !row.paused ? "good" : "off";
-  return { name: row.name, hue: known ? page.model.by({ worker: row.name }).hue : "none", kind, state, rtt: row.rtt_ms === null ? "–" : ms(row.rtt_ms / 1000), accepted: known ? share(known.accepted, known.verified) : "–", runs: row.requests ?? 0, why: row.quarantine ?? row.paused ?? row.why ?? "–" };
+  return { name: row.name, hue: known ? page.model.by({ worker: row.name }).hue : "none", kind, state, rtt: row.rtt_ms === null ? "–" : ms(row.rtt_ms / 1000), does: does(state, known, row.quarantine ?? row.paused ?? row.why ?? ""), runs: row.requests ?? 0 };
 }
 
 // --- the parts of the page ------------------------------------------------------------------------------------------
@@ -172,7 +191,7 @@ function show(part) {
 }
 
 function state(what, why = "") {
-  $("state").textContent = { live: "live", lost: "connection lost, trying again", refused: "signed out" }[what] ?? what;
+  $("state").textContent = { live: `live: ${safe(page.gateway?.model ?? "")}`, lost: "connection lost, trying again", refused: "signed out" }[what] ?? what;
   $("state").className = what;
   if (what !== "refused") return;
   leave();
@@ -180,6 +199,7 @@ function state(what, why = "") {
 }
 
 function leave() {
+  page.stopping?.abort();
   page.gateway?.stopped.abort();
   Object.assign(page, { gateway: null, talk: [] });
   reset();
@@ -215,12 +235,38 @@ $("ask").addEventListener("submit", async (event) => {
   const messages = [...page.talk, { role: "user", content: text }];
   $("prompt").value = $("failed").textContent = "";
   choose(null, "free");
+  runs.ask(text);
+  const talk = page.talk;
+  page.stopping = new AbortController();
+  asking(true);
   try {
-    const content = await page.gateway.chat(messages, (id) => runs.asked.set(id, text));
-    page.talk = [...messages, { role: "assistant", content }];
+    const content = await page.gateway.chat(messages, (id) => runs.begun(id, text), page.stopping.signal);
+    if (page.talk === talk) page.talk = [...messages, { role: "assistant", content }];
   } catch (error) {
-    $("failed").textContent = safe(error.message);
+    if (!page.stopping.signal.aborted) $("failed").textContent = safe(error.message);
+    if (!$("prompt").value) $("prompt").value = text; // nothing that was typed is lost
+  } finally {
+    runs.answered();
+    asking(false);
   }
+});
+
+function asking(on) {
+  $("send").hidden = on;
+  $("stop").hidden = !on;
+}
+
+$("stop").addEventListener("click", () => page.stopping?.abort());
+
+$("new").addEventListener("click", () => {
+  page.talk = [];
+  runs.clear(page.model);
+  $("prompt").focus();
+  say("New chat: the next question is sent without the earlier ones.");
+});
+
+$("whose").addEventListener("change", () => {
+  $("runs").classList.toggle("only-mine", $("whose").value === "mine");
 });
 
 $("prompt").addEventListener("keydown", (event) => {
@@ -248,11 +294,14 @@ function playTrace(trace) {
   $("state").textContent = "a played trace, which holds no text: #1 is a token";
 }
 
+// Back to the live picture of the same key: closing a trace signs nobody out.
 $("close").addEventListener("click", () => {
+  const { key, model } = page.gateway;
   page.player.stop();
-  page.player = null;
-  leave();
-  state("");
+  reset();
+  Object.assign(page, { player: null, gateway: Object.assign(new Gateway(key), { model }) });
+  show("live");
+  page.gateway.events(take, state);
 });
 
 async function opened(file) {

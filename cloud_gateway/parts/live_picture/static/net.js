@@ -46,9 +46,10 @@ export class Gateway {
   }
 
   // One chat; the tokens come as events, so that of the response only the end counts. Raises Error.
-  async chat(messages, begun) {
+  // `signal` stops it: the gateway then ends the completion.
+  async chat(messages, begun, signal) {
     const body = JSON.stringify({ model: this.model, messages, stream: true });
-    const response = await this.call("v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    const response = await this.call("v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
     begun(response.headers.get("x-request-id"));
     let text = "";
     for await (const event of parsed(response.body)) {

@@ -1,5 +1,5 @@
 // The completions as text, each token in the colour of who drafted it. Pointer, touch or arrow keys choose a pass.
-import { many, make, safe } from "./text.js";
+import { make, many, ms, safe } from "./text.js";
 
 export class Runs {
   constructor(place, model, chosen) {
@@ -7,6 +7,7 @@ export class Runs {
     this.cards = new Map();
     this.marked = null;
     this.asked = new Map(); // what was asked, by the id of the request
+    this.waiting = null; // the card of a question whose completion has not begun
     const over = (event) => {
       const span = event.target.closest?.(".t");
       if (span) this.choose(this.pass(span), event.type === "click" ? "pin" : "hover");
@@ -20,8 +21,28 @@ export class Runs {
   clear(model) {
     this.model = model;
     this.cards.clear();
-    this.marked = null;
+    this.marked = this.waiting = null;
     this.place.replaceChildren();
+  }
+
+  // Shows a question before the gateway has answered, and takes it away once its completion is there or it failed.
+  ask(text) {
+    this.waiting = make("article", { className: "run running mine" }, make("p", { className: "asked", textContent: safe(text) }), make("div", { className: "tokens" }), make("p", { className: "foot", textContent: "is sent" }));
+    this.place.append(this.waiting);
+    this.place.scrollTop = this.place.scrollHeight;
+  }
+
+  begun(id, text) {
+    this.asked.set(id, text);
+    this.answered();
+    for (const [number, card] of this.cards) {
+      if (this.model.runs.get(number)?.id === id) this.add(this.model.runs.get(number), card);
+    }
+  }
+
+  answered() {
+    this.waiting?.remove();
+    this.waiting = null;
   }
 
   pass(span) {
@@ -63,9 +84,10 @@ export class Runs {
       article.dataset.run = run.number;
       card = { article, asked, tokens, foot, shown: 0, spans: [] };
       this.cards.set(run.number, card);
-      this.place.append(article);
+      this.place.insertBefore(article, this.waiting);
       while (this.cards.size > 24) this.drop(this.cards.keys().next().value);
     }
+    card.article.classList.toggle("mine", this.asked.has(run.id));
     card.asked.textContent = this.asked.has(run.id) ? safe(this.asked.get(run.id)) : `Completion ${run.number}, a prompt of ${many(run.prompt, "token")}`;
     for (; card.shown < run.passes.length; card.shown++) {
       const pass = run.passes[card.shown];
@@ -95,9 +117,17 @@ export class Runs {
   }
 }
 
+// Time to the first token, and tokens a second while decoding.
+function speed(run) {
+  const [first] = run.passes;
+  const last = run.passes[run.passes.length - 1];
+  const took = last.at - first.from;
+  return [run.began === null ? "" : `first token after ${ms(first.at - run.began)}`, took > 0 ? `${(run.tokens / took).toFixed(1)} tokens/s` : ""].filter(Boolean);
+}
+
 function foot(run) {
   if (!run.passes.length) return run.fault ? safe(run.fault) : run.ended === null ? (run.slot ? "reads the prompt" : "waits for a slot") : `ended: ${run.finish}`;
-  const parts = [many(run.tokens, "token"), many(run.passes.length, "pass", "passes"), `policy ${run.policy}`];
+  const parts = [many(run.tokens, "token"), many(run.passes.length, "pass", "passes"), `policy ${run.policy}`, ...speed(run)];
   if (run.ended !== null) parts.push({ stop: "complete", length: "cut at its limit", cancelled: "cancelled", error: "failed" }[run.finish] ?? run.finish);
   return parts.join(" · ") + (run.fault ? ` · ${safe(run.fault)}` : "");
 }
