@@ -57,6 +57,8 @@ class Welcome(Closed):
     openapi: str = "/openapi.json"
     models: str = "/v1/models"
     health: str = "/health"
+    pages: dict[str, str] = {}
+    """Paths for people, to open in a browser."""
 
 
 class Version(Closed):

@@ -66,6 +66,8 @@ class Route:
     response: Any = None
     body: type[Struct] | None = None
     event: type[Struct] | None = None
+    page: str = ""
+    """A word for it, if people open it in a browser: `GET /`, `serve` and `status` then name it."""
 
     @property
     def shown(self) -> str:
@@ -81,6 +83,12 @@ async def openapi(api: Api, request: web.Request) -> web.StreamResponse:
     )
 
 
+async def welcome(api: Api, request: web.Request) -> web.StreamResponse:
+    """`GET /`: paths to begin with, and pages for people."""
+    body = msgspec.json.encode(Welcome(pages=request.app[PAGES]))
+    return web.Response(body=body, content_type="application/json")
+
+
 ROUTES = (
     Route("GET", "/healthz", "public", Api.healthz, "Whether requests are accepted; 503 if not.", Health),
     Route("GET", "/health", "public", Api.healthz, "Whether requests are accepted; 503 if not.", Health),
@@ -90,13 +98,15 @@ ROUTES = (
     Route("POST", "/v1/chat/completions", "key", Api.chat, "A chat completion.", ChatCompletion, ChatBody, ChatChunk),
     Route("POST", "/tokenize", "key", Api.tokenize, "The tokens of a prompt.", Tokens, TokenizeBody),
     Route("GET", "/version", "key", Api.version, "The gateway's version.", Version),
-    Route("GET", "/", "public", Api.welcome, "Paths to begin with.", Welcome),
+    Route("GET", "/", "public", welcome, "Paths to begin with.", Welcome),
     Route(
         "POST", "/v1/completions", "key", Api.completions, "Text that continues a prompt.",
         TextCompletion, CompletionBody, TextChunk,
     ),
 )  # fmt: skip
 
+PAGES = web.AppKey("pages", dict[str, str])
+"""The paths of an app that people open in a browser, each by a word for it."""
 DOCUMENTED = web.AppKey("documented", tuple[Route, ...])
 """The routes of an app that have a summary: what clients may rely on."""
 
@@ -153,6 +163,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
     app.on_response_prepare.append(partial(_share, api))
     api.several_keys = keys.several
     routes = (*ROUTES, *more)
+    app[PAGES] = {route.page: route.path for route in routes if route.page}
     app[DOCUMENTED] = tuple(route for route in routes if route.summary)
     for route in routes:
         handler = partial(route.endpoint, api)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from cloud_gateway.api import bodies
 from cloud_gateway.api.bodies import SMALL_BYTES, Asked, Encoder, Served, Tokenised
-from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version, Welcome
+from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
 from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
@@ -167,9 +167,6 @@ class Api:
             visit.end(spent)
 
         return _json(Tokens(len(tokens), backend.model.context, tokens))
-
-    async def welcome(self, request: web.Request) -> web.StreamResponse:
-        return _json(Welcome())
 
     async def version(self, request: web.Request) -> web.StreamResponse:
         return _json(Version(__version__))

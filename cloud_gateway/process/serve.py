@@ -99,6 +99,7 @@ class Gateway:
         self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
         self._listeners: dict[str, Listener] = {}
+        self._pages: Mapping[str, str] = {}
         self._shares = connection_shares(self._ports)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -154,6 +155,7 @@ class Gateway:
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
         routes = [route for running in self.running for route in running.routes()]
+        self._pages = {route.page: route.path for route in routes if route.page}
         app = make_app(self.api, self.keys, routes)
         chat = await listen(app, api.host, api.port, "api", admission, times)
         closing.push_async_callback(chat.close)
@@ -269,6 +271,8 @@ class Gateway:
         print(f"workers  {found['link']}", flush=True)
         for port in self._ports:
             print(f"{port.name:8} {found[port.name]}{port.path}", flush=True)
+        for name in self._pages:
+            print(f"{name:8} {found[name]}", flush=True)
         if self._ready_file is not None:
             ports = {name: {"port": listener.port, "url": listener.url} for name, listener in self._listeners.items()}
             link = {"port": self.port.number, "url": found["link"]}
@@ -322,6 +326,8 @@ class Gateway:
         found = {name: listener.url for name, listener in self._listeners.items()}
         if self.port.links is not None:
             found["link"] = self.port.url
+        if "api" in self._listeners:
+            found |= {name: f"{self._listeners['api'].url}{path}" for name, path in self._pages.items()}
         return found
 
     # --- stop ------------------------------------------------------------------------------------------------------

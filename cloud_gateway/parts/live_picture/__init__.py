@@ -7,9 +7,9 @@ else, so a played trace looks like the completion did.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloud_gateway.core.requests.request import RequestBounds
 from cloud_gateway.part import Foundation, GatewayPart, Running
@@ -49,6 +49,12 @@ def page(trace: Trace) -> str:
     return alone(played(trace))
 
 
+def report(status: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """The line of `cloud-gateway status`."""
+    if "page" in status:
+        yield "page", str(status["page"])
+
+
 PART = GatewayPart(
     "live_picture",
     {"api": PageSection},
@@ -57,4 +63,5 @@ PART = GatewayPart(
     start=start_page,
     page=page,
     own_engine_only=("api.ui",),
+    report=report,
 )

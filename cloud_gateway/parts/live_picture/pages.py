@@ -174,7 +174,7 @@ class Pages(Running):
     def routes(self) -> list[Route]:
         """In addition to those of the API."""
         return [
-            Route("GET", "/ui", "public", self._own(self.file)),
+            Route("GET", "/ui", "public", self._own(self.file), page="page"),
             Route("GET", "/ui/events", "key", self._own(self.events)),
             Route("POST", "/ui/trace", "key", self._own(self.trace)),
             Route("GET", "/ui/{file}", "public", self._own(self.file)),
