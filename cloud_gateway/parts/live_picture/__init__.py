@@ -49,7 +49,7 @@ def page(trace: Trace) -> str:
     return alone(played(trace))
 
 
-def report(status: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def page_address(status: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """The line of `cloud-gateway status`."""
     if "page" in status:
         yield "page", str(status["page"])
@@ -63,5 +63,5 @@ PART = GatewayPart(
     start=start_page,
     page=page,
     own_engine_only=("api.ui",),
-    report=report,
+    report=page_address,
 )
