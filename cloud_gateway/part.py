@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
     from cloud_gateway.links.judge import Judge
-    from cloud_gateway.links.link import WorkerInfo
-    from cloud_gateway.models.drafts import IdlingDraft
+    from cloud_gateway.links.link import TokenizerOffer, WorkerInfo
+    from cloud_gateway.models.drafts import IdlingDraft, MakeLocalDraft
     from cloud_gateway.models.headers import Need
     from cloud_gateway.models.target_model import Target
     from cloud_gateway.models.target_model.load import LoadedModel
@@ -241,6 +241,26 @@ class TargetEngine(Protocol):
         """
 
 
+class OtherTokenizers(Protocol):
+    """Lets drafts draft for a target with another tokenizer. `process/` asks that of the first part that has one."""
+
+    def draft_class(
+        self,
+        target: Path,
+        draft: Path,
+    ) -> MakeLocalDraft:
+        """Called before any model is loaded, as a check, and for the load of a local draft; both tokenizers differ.
+
+        Raises ModelError if it cannot be; the text ends a sentence.
+        """
+
+    def describe(self, target: Path, draft: Path) -> str:
+        """Called by `models check` for two GGUF files: how the draft writes the target's tokens. Raises ModelError."""
+
+    def offer(self, target: Path) -> TokenizerOffer:
+        """Called when the target is loaded: the tokenizer that workers may fetch. Raises ModelError."""
+
+
 class TracePage(Protocol):
     """Shows a trace in a browser, without a gateway."""
 
@@ -286,5 +306,6 @@ class GatewayPart(Part):
     """Settings of the ports that it opens (`Running.ports`). `process/config.py` refuses a number that is set twice."""
     report: Callable[[Mapping[str, Any]], Lines] = no_lines
     """The part's lines of `cloud-gateway status`, made of the status of a running gateway."""
+    other_tokenizers: OtherTokenizers | None = None
     own_engine_only: Sequence[str] = ()
     """Settings, dotted, that have no effect if the target is another engine (edgespec-vllm); it refuses them."""

@@ -8,6 +8,7 @@ which is a distribution of its own.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"
 BROAD = frozenset({"Exception", "BaseException"})
 GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", "prometheus_client"})
 LLAMA = ("edgespec/llamacpp/", "cloud_gateway/models/drafts/gguf.py")
-"""The files that may import llama.cpp; importers of these do so when a GGUF model is loaded."""
+"""The files that may import llama.cpp, beside `gguf.py` of a worker's part; importers of these do so when a GGUF model
+is loaded."""
 BELOW_TRACE = ("cloud_gateway/core/requests/", "cloud_gateway/core/policies/", "cloud_gateway/core/verify/")
 """What traces are made of: the recorder listens at the request machine's boundary."""
 LIBRARY = ("edgespec.core", "edgespec.shared", "edgespec.__version__")
@@ -132,7 +134,7 @@ def layer_faults(path: str, source: str) -> Iterator[str]:
                 yield f"imports {name}; a part imports of `edgespec.parts` only the one of its own name"
         if below(name, *PARTS) and not path.startswith(MAY_NAME_PARTS):
             yield f"imports {name}; no file outside a part names one"
-        if below(name, "llama_cpp") and not path.startswith(LLAMA):
+        if below(name, "llama_cpp") and not (path.startswith(LLAMA) or re.match(r"edgespec/parts/\w+/gguf\.py", path)):
             yield f"imports {name}; only {' and '.join(LLAMA)} may"
         if path.startswith("edgespec/") and below(name, *GATEWAY_ONLY):
             yield f"imports {name}; a worker must run without it"

@@ -3,7 +3,7 @@
 Public, by module:
 
 - `judge`: `Judge`
-- `link`: `WorkerInfo`
+- `link`: `Download`, `TokenizerOffer`, `WorkerInfo`
 - `paired`: `PairedWorker`, `PairedWorkers`
 - `server`: `CONNECTIONS`, `link_admission`, `Links`
 """

@@ -1,15 +1,14 @@
 """One link of a worker: what its messages change, and the table of all linked workers that the engine reads.
 
-A worker without the target's tokenizer is linked for that alone: it fetches the file once from its beginning to its
-end, each key seldom.
+A worker that has linked only to fetch the target's tokenizer is not in that table, and its messages go to a `Download`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cloud_gateway.core.policies.estimators import RttEstimator, StepClock
 from cloud_gateway.core.requests.events import FrameArrived
@@ -17,15 +16,12 @@ from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Declined, Inbox, WorkerGone, WorkerReady
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.gateway_session import GatewaySession
-from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.messages import (
-    MAX_PIECE_BYTES,
     Bye,
     Decline,
     Fetch,
     Hello,
     Pause,
-    Piece,
     Resume,
     StepTimes,
     Tree,
@@ -39,10 +35,6 @@ from edgespec.shared.wire import Wire
 
 FIRST_STEP_S = 0.010
 """Draft step time that is assumed until a worker's frames have been measured."""
-FETCH_S = 120.0
-"""For a whole tokenizer: 64 pieces of four megabytes take as many round trips."""
-EVERY_S = 10.0
-"""Between two beginnings of a key: a worker keeps what it has fetched."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,49 +86,46 @@ class WorkerInfo(LinkedWorker):
         return f"worker {self.name} ({self.id})"
 
 
-@dataclass(slots=True)
-class Offer:
-    """The file, and when each paired key last began to fetch it."""
+class Download(Protocol):
+    """Serves one link of a worker that has linked only to fetch the target's tokenizer."""
 
-    file: bytes
-    digest: bytes = field(init=False)
-    _began: dict[str, float] = field(default_factory=dict)
+    def take(self, event: Event) -> None:
+        """Called on the event loop with each message but `Bye`. Raises RemoteProtocolError, which ends the link."""
 
-    def __post_init__(self) -> None:
-        self.digest = hashlib.sha256(self.file).digest()
 
-    def begin(self, worker: str, wire: Wire) -> None:
-        """For this link of a worker, which ends in time. Raises RemoteProtocolError (`busy`) soon after a former."""
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._began.get(worker, -EVERY_S) < EVERY_S:
-            raise RemoteProtocolError("busy", "it has just fetched the tokenizer", close_code=CloseCode.SLOW)
-        self._began[worker] = loop.time()
-        loop.call_later(FETCH_S, wire.end, RemoteProtocolError("slow", f"no tokenizer in {FETCH_S:g} s"))
+class TokenizerOffer(Protocol):
+    """The target's tokenizer, for workers whose draft model has another one. On the event loop; a part brings it."""
 
-    def piece(self, sent: int, event: Event) -> Piece:
-        """What follows the first `sent` bytes. Raises RemoteProtocolError (`unexpected`) unless that is asked for."""
-        data = self.file[sent : sent + MAX_PIECE_BYTES]
-        if not isinstance(event, Fetch) or event.at != sent or not data:
-            raise RemoteProtocolError("unexpected", f"not the piece of the tokenizer from byte {sent}")
-        return Piece(self.digest, len(self.file), data)
+    @property
+    def sends(self) -> bool:
+        """Whether there is something to fetch. The handshake refuses a worker that would fetch nothing."""
+
+    @property
+    def advice(self) -> str:
+        """The end of the sentence with which the handshake refuses another tokenizer: a remedy for the admin."""
+
+    def begin(self, worker: str, wire: Wire) -> Download:
+        """Called once the worker of this key id has proven its key. It may end the link later by `wire`.
+
+        Raises RemoteProtocolError, which ends the link.
+        """
 
 
 class Link:
     """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
     def __init__(
-        self, ws: LimitedConnection, session: GatewaySession, offer: Offer, inbox: Inbox, vocab_size: int,
+        self, ws: LimitedConnection, session: GatewaySession, inbox: Inbox, vocab_size: int,
         linked: Callable[[Link], None], recheck: Callable[[WorkerInfo], None],
     ) -> None:  # fmt: skip
         """`linked` is called once the handshake has succeeded, `recheck` of the worker after each round trip."""
         self.wire: Wire
         self.worker: WorkerInfo | None = None
-        self.fetched: int | None = None
-        """Bytes of the tokenizer that it has fetched, in place of a worker's link."""
+        self.download: Download | None = None
+        """Serves it in the place of a worker's link."""
         self.ws = ws
         self.session = session
         self.first_rtt_s = 0.0
-        self._offer = offer
         self._inbox = inbox
         self._vocab_size = vocab_size
         self._linked = linked
@@ -158,12 +147,10 @@ class Link:
                 self._sample(rtt_s)
             case Linked():
                 self._linked(self)
-            case Fetch() if self.fetched is None:
+            case Fetch() if self.download is None:
                 raise RemoteProtocolError("unexpected", "a worker with a tokenizer fetches none")
-            case _ if self.fetched is not None and not isinstance(event, Bye):
-                piece = self._offer.piece(self.fetched, event)
-                self.fetched += len(piece.data)
-                self.wire.send(piece)
+            case _ if self.download is not None and not isinstance(event, Bye):
+                self.download.take(event)
             case _ if worker is None:
                 assert isinstance(event, Bye), f"{type(event).__name__} before the handshake"
             case Tree():

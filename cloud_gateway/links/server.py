@@ -20,7 +20,7 @@ from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.engine.exchange import Inbox, WorkerGone, WorkerReady
 from cloud_gateway.engine.pool import Workers
 from cloud_gateway.links.judge import Judge
-from cloud_gateway.links.link import Link, Offer, WorkerInfo
+from cloud_gateway.links.link import Link, TokenizerOffer, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
 from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
@@ -98,10 +98,13 @@ class Links(Workers):
         timers: Timers = DEFAULT_TIMERS,
         admission: AdmissionLimits,
         inflow: InflowLimits = WORKER_INFLOW,
+        offer: TokenizerOffer | None = None,
         judges: Sequence[Judge] = (),
         quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
     ) -> None:
         """`vocab_size`: of the target; `refused` is called with each reason; `pair` serves `/pair`, if given.
+
+        `offer`: serves workers without a tokenizer, if `me.sends_tokenizer`.
 
         `quarantined` is called with id, name and reason of each worker that one of the `judges` has quarantined.
         """
@@ -113,7 +116,7 @@ class Links(Workers):
         """Where events go; set before `start`, since the engine is made with these links."""
         self._pair = pair
         self._timers = timers
-        self.offer = Offer(me.tokenizer_file)
+        self._offer = offer
         self.start_s = 0.0
         """How long this gateway took to start, and so how long a restart of it takes."""
         self.rejected = Counter[str]()
@@ -167,7 +170,7 @@ class Links(Workers):
         now = asyncio.get_running_loop().time()
         nonce = os.urandom(NONCE_BYTES)
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
-        link = Link(ws, session, self.offer, self.inbox, self.vocab_size, self._linked, self._recheck)
+        link = Link(ws, session, self.inbox, self.vocab_size, self._linked, self._recheck)
         wire = link.wire = Wire(ws, session, link.take)
         wire.traffic = self.traffic
         code = int(CloseCode.OURS)
@@ -268,8 +271,8 @@ class Links(Workers):
         if not link.ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
         if hello.tokenizer_digest == NO_TOKENIZER:
-            self.offer.begin(key_id(hello.worker_key), link.wire)
-            link.fetched = 0
+            assert self._offer is not None, "the handshake refuses it"
+            link.download = self._offer.begin(key_id(hello.worker_key), link.wire)
             return
 
         if link.ws.request is None:

@@ -21,6 +21,7 @@ from cloud_gateway.parts import (
     self_draft,
     structured_output,
     system_service,
+    text_translation,
     torch_engine,
 )
 from edgespec.shared.part import brought
@@ -40,6 +41,7 @@ PARTS: tuple[GatewayPart, ...] = (
     self_draft.PART,
     structured_output.PART,
     system_service.PART,
+    text_translation.PART,
     torch_engine.PART,
 )
 

@@ -20,9 +20,11 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from cloud_gateway.links.judge import Judge
+from cloud_gateway.links.link import TokenizerOffer
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links, link_admission
 from cloud_gateway.process.config import LinkSection, LocalDraftSection
@@ -64,19 +66,23 @@ class LinkPort:
         vocab_size: int,
         connections: int,
         *,
-        tokenizer_file: bytes = b"",
+        offer: TokenizerOffer | None = None,
         refused: Callable[[str], None] = lambda reason: None,
         judges: Sequence[Judge] = (),
         quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
     ) -> Links:
         """The links for a target with this tokenizer; the rest is as of `Links`."""
+        me = GatewayIdentity(self.key, self.name, self.tls.spki_hash, tokenizer_digest)
+        if offer is not None:
+            me = replace(me, sends_tokenizer=offer.sends, advice=offer.advice)
         return Links(
-            GatewayIdentity(self.key, self.name, self.tls.spki_hash, tokenizer_digest, tokenizer_file=tokenizer_file),
+            me,
             vocab_size,
             self.paired,
             refused,
             pair=self.pairing.handle,
             admission=link_admission(connections),
+            offer=offer,
             judges=judges,
             quarantined=quarantined,
         )

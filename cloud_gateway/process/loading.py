@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
@@ -29,19 +29,17 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models.target_model import LoadedTarget, Target, Work
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.targets import Plan, check_models, draft_cells, draft_maker, load_target, translation_of
+from cloud_gateway.process.targets import Plan, check_models, draft_cells, draft_class, draft_maker, load_target
 from edgespec import __version__
-from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
 from edgespec.shared.part import require_trials
-from edgespec.shared.vocabfiles import gguf_metadata
 
 if TYPE_CHECKING:
     from cloud_gateway.api.grammars import GrammarEngine, Grammars
     from cloud_gateway.api.parameters import Parameter
+    from cloud_gateway.links.link import TokenizerOffer
     from cloud_gateway.models.drafts import HeadsModel, IdlingDraft
-    from cloud_gateway.models.drafts.gguf import LocalDraft
     from cloud_gateway.models.text import Text
 
 
@@ -59,8 +57,8 @@ class Models:
     served: ServedModel
     grammars: Grammars | None
     """None if no part compiles any."""
-    tokenizer_file: bytes = b""
-    """The target's, for workers to fetch; empty for a folder."""
+    offer: TokenizerOffer | None = None
+    """The target's tokenizer, for workers with another one."""
     heads: Mapping[str, HeadsModel] = field(default_factory=dict)
     """By the name of their source."""
 
@@ -102,8 +100,17 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     text = Text(vocabulary.tokenizer)
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
-    file = packed(gguf_metadata(path)) if path.is_file() else b""
-    return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, file, heads)
+    offer = offer_of(settings.parts, path)
+    return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, offer, heads)
+
+
+def offer_of(parts: Sequence[GatewayPart], target: Path) -> TokenizerOffer | None:
+    """The first part's offer of this target's tokenizer to workers."""
+    for part in parts:
+        if part.other_tokenizers is not None:
+            return part.other_tokenizers.offer(target)
+
+    return None
 
 
 def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> IdlingDraft | None:
@@ -121,16 +128,7 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
 
     path = resolve_model(options.model)
     require_trials(settings.parts, path, options.n_gpu_layers)
-    from cloud_gateway.models.drafts.gguf import LocalDraft
-
-    make: Callable[..., LocalDraft] = LocalDraft
-    other = translation_of(plan.path, path)
-    if other is not None:
-        from cloud_gateway.models.drafts.translated import TranslatedDraft
-
-        make = partial(TranslatedDraft, pair=other)
-
-    draft = make(
+    draft = draft_class(settings.parts, plan.path, path)(
         path,
         context=draft_cells(settings),
         requests=requests,
@@ -138,7 +136,7 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
         gpu_layers=options.n_gpu_layers,
         target_vocab_size=target.vocab_size,
     )
-    log.info("local draft %s loaded%s", path.name, "" if other is None else ", which is translated")
+    log.info("local draft %s loaded", path.name)
     return draft
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ from edgespec.shared.procstat import available_memory
 from edgespec.shared.settings import assigned, overridden
 
 if TYPE_CHECKING:
+    from cloud_gateway.part import GatewayPart
     from cloud_gateway.process.config import GatewaySettings
-    from edgespec.core.drafting.translation import Translator
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
@@ -84,19 +84,17 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
     """Facts about both models, as a gateway's start checks them. Raises the errors of that start."""
     from cloud_gateway.models.headers import family_of
     from cloud_gateway.process.targets import check_models, engines_of, need_of
-    from edgespec.llamacpp.tokenizer import translation
     from edgespec.shared.hf_vocabulary import vocabulary
-    from edgespec.shared.vocabfiles import gguf_vocabulary
 
     settings = overridden(settings, {"target.model": target_name, "local_draft.model": draft_name})
     target = models.resolve_model(target_name)
     draft = models.resolve_model(draft_name)
 
-    translator = None
+    method = None
     if target.is_file() and draft.is_file():
-        translator = translation(target, draft, gguf_vocabulary(draft).digest)
-    if translator is not None:
-        # Only a worker drafts with another tokenizer.
+        method = _other_tokenizers(settings.parts, target, draft)
+    if method is not None:
+        # The pair is a worker's: the checks of a local draft do not hold for it.
         settings = overridden(settings, {"local_draft.model": ""})
 
     plan = check_models(settings)
@@ -107,7 +105,7 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
     entries = vocabulary(target)
     need = need_of(settings, engines_of(settings.parts)[plan.engine], target)
     return {
-        "method": _method(translator, len(entries.entries)),
+        "method": method or f"one tokenizer of {len(entries.entries)} tokens",
         "engine": plan.engine,
         "slots": settings.target.slots,
         "tokens": len(entries.entries),
@@ -123,27 +121,15 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
     }
 
 
-def _method(translator: Translator | None, tokens: int) -> str:
-    """How a draft writes for a target of so many tokens."""
-    if translator is None:
-        return f"one tokenizer of {tokens} tokens"
+def _other_tokenizers(parts: Sequence[GatewayPart], target: Path, draft: Path) -> str | None:
+    """How a draft with another tokenizer writes for a target; None if they have one, or if no part pairs them."""
+    from edgespec.shared.vocabfiles import gguf_vocabulary
 
-    written, same = expressed(translator)
-    return (
-        f"translated, as a worker's draft with `draft.target`; the draft writes {written:.1%} of the target's "
-        f"{tokens} tokens, {same:.1%} as one of its own"
-    )
+    if gguf_vocabulary(target).digest == gguf_vocabulary(draft).digest:
+        return None
 
+    for part in parts:
+        if part.other_tokenizers is not None:
+            return part.other_tokenizers.describe(target, draft)
 
-def expressed(pair: Translator) -> tuple[float, float]:
-    """Shares of the target's vocabulary: what the draft can write, and what is one of its tokens."""
-    known = {piece for piece in pair.draft.pieces if piece}
-    entries = [piece for piece in pair.target.pieces if piece]
-    same = sum(piece in known for piece in entries) + len(pair.marks)
-
-    written = same
-    for piece in entries:
-        if piece not in known:
-            written += all(bytes((byte,)) in known for byte in piece)
-
-    return written / len(pair.target.pieces), same / len(pair.target.pieces)
+    return None

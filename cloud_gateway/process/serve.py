@@ -223,7 +223,7 @@ class Gateway:
             models.tokenizer_digest,
             models.served.vocab_size,
             self._shares["link"],
-            tokenizer_file=models.tokenizer_file,
+            offer=models.offer,
             refused=self._note_refused,
             judges=[part.judge(self.settings) for part in self.parts if part.judge is not None],
             quarantined=self._note_quarantine,

@@ -27,8 +27,8 @@ from edgespec.shared.procstat import available_memory
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
 if TYPE_CHECKING:
+    from cloud_gateway.models.drafts import MakeLocalDraft
     from cloud_gateway.models.target_model.load import LoadedModel
-    from edgespec.core.drafting.translation import Translator
 
 log = logging.getLogger("cloud_gateway.process.loading")
 MIN_DRAFT_CELLS = 8192
@@ -165,7 +165,7 @@ def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
             'lower `target.slots`, or set `local_draft.model` to "".'
         )
 
-    translation_of(target, draft)
+    draft_class(settings.parts, target, draft)
     check_llamacpp(draft, settings.local_draft.n_gpu_layers)
 
 
@@ -228,29 +228,41 @@ def _draft_bytes(settings: GatewaySettings, draft: Path) -> int:
     return need.weights + draft_cells(settings) * need.token
 
 
-def translation_of(target: Path, draft: Path) -> Translator | None:
-    """Between the tokenizers of target and local draft; None if they are the same.
+def draft_class(parts: Sequence[GatewayPart], target: Path, draft: Path) -> MakeLocalDraft:
+    """Loads this local draft for this target: `LocalDraft` if their tokenizers are the same, or what a part brings.
 
-    Raises TokenizerMismatch if it cannot be: of a target in a folder, or of a kind of tokenizer that is not translated.
+    Raises ModelError for a folder, and TokenizerMismatch if the tokenizers differ and no part drafts nevertheless.
+    """
+    from cloud_gateway.models.drafts.gguf import LocalDraft
+
+    difference = difference_of(target, draft)
+    if difference is None:
+        return LocalDraft
+
+    cause = f"its tokenizer {difference}"
+    for part in parts:
+        if part.other_tokenizers is not None:
+            try:
+                return part.other_tokenizers.draft_class(target, draft)
+            except ModelError as error:
+                cause = f"{cause}, {error}"
+                break
+
+    raise TokenizerMismatch(
+        f"The local draft {draft.name} cannot draft for {target.name}: {cause}; set `local_draft.model` to a draft of "
+        "the target's family, or to nothing."
+    )
+
+
+def difference_of(target: Path, draft: Path) -> str | None:
+    """The difference between the tokenizers of target and local draft, as a predicate; None if they are the same.
+
+    Raises ModelError if the draft is a folder.
     """
     if draft.is_dir():
         raise ModelError(f"Drafts run in llama.cpp, which reads GGUF files, and {draft} is a folder: name a GGUF file.")
 
-    difference = vocabulary(target).difference(gguf_vocabulary(draft))
-    if difference is None:
-        return None
-
-    try:
-        if target.is_dir():
-            raise ModelError("and translation needs a target in a GGUF file")
-        from cloud_gateway.models.drafts.translated import translator
-
-        return translator(target, draft)
-    except ModelError as error:
-        raise TokenizerMismatch(
-            f"The local draft {draft.name} cannot draft for {target.name}: its tokenizer {difference}, {error}; set "
-            "`local_draft.model` to a draft of the target's family, or to nothing."
-        ) from error
+    return vocabulary(target).difference(gguf_vocabulary(draft))
 
 
 def load_target(settings: GatewaySettings, plan: Plan) -> LoadedModel:

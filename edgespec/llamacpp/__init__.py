@@ -2,10 +2,8 @@
 
 Public, by module:
 
-- `context`: `Context`, `require_gpu`, `Row`
+- `context`: `Context`, `quiet`, `require_gpu`, `Row`
 - `convert`: `count_loaded_layers`, `requantise`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
 - `step_time`: `affordable_leaves`, `step_curve`
-- `tokenizer`: `GgufTokenizer`, `translation`
-- `tokenizer_trial`: all
 """

@@ -5,7 +5,7 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor, known_answers, owner_signs, peer_relay, system_service
+from edgespec.parts import doctor, known_answers, owner_signs, peer_relay, system_service, text_translation
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
@@ -15,6 +15,7 @@ PARTS: tuple[WorkerPart, ...] = (
     owner_signs.PART,
     peer_relay.PART,
     system_service.PART,
+    text_translation.PART,
 )
 
 

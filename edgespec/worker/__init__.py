@@ -6,12 +6,13 @@ Public, by module:
 - `config`: all
 - `dial`: `GatewayAddresses`
 - `discovery`: `Browser`
-- `link`: `Handler`, `Link`, `keep_linked`
-- `models`: `identity`, `load_drafter`, `load_translation`
+- `link`: `Addresses`, `Handler`, `Link`, `keep_linked`
+- `models`: `identity`, `load_drafter`, `target_tokens`
 - `pair`: `pair`
 - `part`: `always`, `MAY_DRAFT`, `PairingOption`, `Permission`, `Presence`, `RunningPart`, `WorkerPart`,
   `WorkerProcess`, `WorkerVerb`
 - `report`: all
 - `service`: `paired_gateway`
 - `start`: all
+- `tokens`: `DraftTokens`, `RefusedTokens`, `TargetTokens`
 """

@@ -18,7 +18,6 @@ from edgespec.shared.fields import (
     MachineName,
     ModelPath,
     NetworkText,
-    OptionalModelPath,
     Threads,
     machine_name,
 )
@@ -28,7 +27,6 @@ from edgespec.shared.settings import Removed, Section
 
 class DraftSection(DraftSettings, frozen=True, kw_only=True):
     model: ModelPath = "auto:quantised"
-    target: OptionalModelPath = ""
     threads: Threads = 0
     n_gpu_layers: GpuLayers = 0
 

@@ -1,4 +1,4 @@
-"""What the worker loads: the draft model, and the tokenizers if the target has another one; and at which priority.
+"""The worker's draft model and its description for the handshake, and the priority of the threads that compute.
 
 Linux has a nice value for each thread. The threads that compute get the lowest, so that drafting yields also if no
 systemd unit sets one; the event loop, which sees the owner's return and stops them, keeps the process's.
@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
-from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
-from edgespec.shared.part import require_trials
+from edgespec.shared.part import Part, require_trials
 from edgespec.worker.config import WorkerSettings, worker_name
-
-if TYPE_CHECKING:
-    from edgespec.core.drafting.translation import Translator
+from edgespec.worker.part import WorkerPart
+from edgespec.worker.tokens import DraftTokens, TargetTokens
 
 
 def load_drafter(settings: WorkerSettings) -> Drafter:
@@ -41,36 +39,33 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
     )
 
 
-def load_translation(settings: WorkerSettings, drafter: Drafter) -> Translator | None:
-    """Between the tokenizers of `draft.target` and `draft.model`; None if they are one, or no target is named.
-
-    Raises ModelError, ConfigError.
-    """
-    draft = settings.draft
-    if not draft.target:
-        return None
-    if draft.order != "best-first":
-        raise ConfigError(f'`draft.target` needs order = "best-first", not "{draft.order}"')
-
-    from edgespec.llamacpp.tokenizer import translation  # most workers translate nothing
-
-    return translation(resolve_model(draft.target), resolve_model(draft.model), drafter.tokenizer_digest)
+def target_tokens(parts: Sequence[Part], settings: WorkerSettings, drafter: Drafter) -> TargetTokens:
+    """The choice of tokens of the first part that brings one, or the core's."""
+    for part in parts:
+        if isinstance(part, WorkerPart) and part.target_tokens is not None:
+            return part.target_tokens(settings, drafter)
+    return TargetTokens(drafter)
 
 
-def translated(me: WorkerIdentity, drafter: Drafter, translation: Translator | None) -> WorkerIdentity:
-    spoken = drafter if translation is None else translation.target
-    return replace(me, tokenizer_digest=spoken.tokenizer_digest, vocab_size=spoken.vocab_size)
+def drafting_in(me: WorkerIdentity, tokens: DraftTokens) -> WorkerIdentity:
+    """The same worker, whose messages have these tokens."""
+    return replace(me, tokenizer_digest=tokens.tokenizer_digest, vocab_size=tokens.vocab_size)
 
 
 def identity(
-    settings: WorkerSettings, store: KeyStore, drafter: Drafter, translation: Translator | None, leaves: int
+    settings: WorkerSettings, store: KeyStore, drafter: Drafter, tokens: DraftTokens, leaves: int
 ) -> WorkerIdentity:
-    """What the worker says of itself: a translated draft model speaks the target's tokens. `leaves`: of a step."""
-    digests = (drafter.tokenizer_digest, drafter.model_digest)
-    name = worker_name(settings)
-    own = store.identity(), name, *digests, drafter.vocab_size, leaves, store.rotations()
-    me = WorkerIdentity(*own, requests=settings.draft.requests)
-    return translated(me, drafter, translation)
+    """A worker's description of itself for the handshake. `leaves`: of a draft step."""
+    return WorkerIdentity(
+        store.identity(),
+        worker_name(settings),
+        tokens.tokenizer_digest,
+        drafter.model_digest,
+        tokens.vocab_size,
+        leaves,
+        store.rotations(),
+        requests=settings.draft.requests,
+    )
 
 
 Result = TypeVar("Result")

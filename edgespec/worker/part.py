@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # commands import this file, and start without WebSockets and
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedGateway
     from edgespec.worker.config import WorkerSettings
+    from edgespec.worker.tokens import MakeTargetTokens
 
 
 class WorkerVerb(ConfiguredVerb):
@@ -145,6 +146,9 @@ class WorkerPart(Part):
     """A part of the worker; each field is empty if the part has nothing of that kind."""
 
     presence: MakePresence = always
+    target_tokens: MakeTargetTokens | None = None
+    """Drafts for targets whose tokenizer is not the draft model's (`edgespec/worker/tokens.py`). The first part that
+    has one is asked."""
     start: StartRunning = nothing_beside
     handlers: Sequence[str] = ()
     """The names of the control socket's handlers that it brings: while the worker starts, each says that it does."""

@@ -27,7 +27,6 @@ from edgespec.llamacpp.step_time import affordable_leaves, step_curve
 from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.keystore import KeyStore
-from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings
@@ -35,16 +34,15 @@ from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
-from edgespec.worker.models import identity, load_drafter, load_translation, translated
+from edgespec.worker.models import drafting_in, identity, load_drafter, target_tokens
 from edgespec.worker.notices import Notices
 from edgespec.worker.part import WorkerPart, WorkerProcess
 from edgespec.worker.presences import Presences
+from edgespec.worker.tokens import RefusedTokens
 
 log = logging.getLogger("edgespec.service")
 
 LOADING = "it loads its draft model"
-AGAIN_S = 90.0
-"""Longest time between two attempts to link with a gateway whose tokenizer was refused, as of the back-off of links."""
 
 
 class Service(Handler):
@@ -74,12 +72,13 @@ class Service(Handler):
         started = partial(self._load_and_time, doing)
         drafter, curve = models.run_lowered(started) if self._lowered else started()
         rule = self._rule = draft_rule(draft, curve)
-        translation = load_translation(settings, drafter)
+        self._tokens = target_tokens(parts, settings, drafter)
+        tokens = self._tokens.at_start()
         log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
-        self.identity = identity(settings, store, drafter, translation, rule.sequences)
+        self.identity = identity(settings, store, drafter, tokens, rule.sequences)
         send, broken, loaded = (partial(self._soon, call) for call in (self._send, self._broken, self._announce))
         self.daemon = Daemon(
-            drafter, Starts(rule, None if translation is None else translation.drafting),
+            drafter, Starts(rule, tokens.make),
             Outlet(send, broken, loaded), draft.requests,
             curve=DraftCurve(curve), load=self._reload,
         )  # fmt: skip
@@ -88,8 +87,6 @@ class Service(Handler):
         """The reason of the pause that daemon and gateway have; None: no pause."""
         self.presences = Presences([part.presence(settings, self._on_presence) for part in parts])
         self._link: Link | None = None
-        self._fetched = b""
-        """SHA-256 of the target's tokenizer as the gateway sent it; empty until then."""
         self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
@@ -161,43 +158,25 @@ class Service(Handler):
             pin = self.gateway.pin
             try:
                 await keep_linked(where.now, me, pin, self, rng=rng, failed=where.failed, noticed=self._notices.add)
-            except TokenizerMismatch as refused:
-                await self._fetch_tokenizer(refused)
+            except TokenizerMismatch as error:
+                await self._change_tokens(error)
 
-    async def _fetch_tokenizer(self, refused: TokenizerMismatch) -> None:
-        """Drafts for a target with another tokenizer from now on, if that can be; else waits for the next attempt.
-        Raises TokenizerMismatch if this worker is not to translate, or the gateway has no tokenizer to send."""
-        from edgespec.worker import fetching  # most workers translate nothing
+    async def _change_tokens(self, error: TokenizerMismatch) -> None:
+        """The gateway has refused the tokens of this worker, which drafts in others from now on if it can.
 
-        draft = self.settings.draft
-        drafter = self.daemon.drafter
-        if draft.target or draft.order != "best-first":
-            raise TokenizerMismatch(f'{refused} Set `draft.order` to "best-first", and no `draft.target`.')
+        Raises TokenizerMismatch if it cannot.
+        """
+        tokens = await self._tokens.after(
+            RefusedTokens(error, self.gateway, self.identity, self._addresses.now, self._reached, self._explain_refusal)
+        )
+        self.identity = drafting_in(self.identity, tokens)
+        self.daemon.starts.make = tokens.make
 
-        log.info("the target has another tokenizer; fetching it")
-        fetch = partial(fetching.fetch_tokenizer, self._addresses.now, self.identity, self.gateway.pin)
-        store = fetching.TokenizerStore(key_id(self.identity.key.public), self.gateway.paired_at)
-        pair = resolve_model(draft.model), drafter.tokenizer_digest
-        try:
-            fetched = await fetching.fetch_translation(partial(fetch, store, self._reached), store, pair, self._fetched)
-        except ModelError as error:
-            await self._go_on(str(error))
-        else:
-            self._fetched, translation = fetched
-            self.identity = translated(self.identity, drafter, translation)
-            if translation is None:
-                self.daemon.starts.translated = None
-            else:
-                self.daemon.starts.translated = translation.drafting
-
-    async def _go_on(self, why: str) -> None:
-        """The worker keeps its own tokenizer, and links again after a while."""
-        cannot = f"The draft model cannot draft for the target of gateway {self.gateway.name}: {why}."
-        text = f"{cannot} Choose a draft of the target's family, or ask the gateway's operator."
-        if text != self._notices.current()["refused"]:
-            log.warning("%s", text)
-        self._notices.add(Notice("tokenizer", text))
-        await asyncio.sleep(random.SystemRandom().uniform(0.5, 1.0) * AGAIN_S)
+    def _explain_refusal(self, why: str) -> None:
+        """Shows why the gateway's target cannot be drafted for; the log has the same sentence once in a row."""
+        if why != self._notices.current()["refused"]:
+            log.warning("%s", why)
+        self._notices.add(Notice("tokenizer", why))
 
     def _follow(self, pin: Pin) -> None:
         """The gateway has rotated its identity, and has proven the new one."""

@@ -16,16 +16,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloud_gateway.models.target_model.load import load_vocabulary
 from edgespec.core.drafting.algorithm2 import Drafting
-from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.core.drafting.best_first import BestFirst, BestFirstRule, MakeDrafting
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.ranking import Ranker, Spread
-from edgespec.core.drafting.translation import TranslatedDrafting, Translator
+from edgespec.core.errors import TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.tokenizer import GgufTokenizer, translation
+from edgespec.parts import all_parts
 from edgespec.shared import models
+from edgespec.shared.settings import overridden
 from edgespec.shared.vocabfiles import gguf_vocabulary
+from edgespec.worker import config
+from edgespec.worker.models import target_tokens
 from edgespec_lab import verbs
 from edgespec_lab.demo.scene import PROMPTS, read_prompts
 from edgespec_lab.options import number
@@ -65,21 +69,50 @@ class Agreement:
         return sum(one[0] for one in self.by_position) / max(sum(one[1] for one in self.by_position), 1)
 
 
-def measure(target: Path, draft: Path, texts: Sequence[str], count: int, translator: Translator | None) -> Agreement:
-    """`agreement` of two GGUF files on prompts in plain text. Raises ModelError, ConfigError, and DraftMemoryError."""
+def measure(target: Path, draft: Path, texts: Sequence[str], count: int) -> Agreement:
+    """`agreement` of two GGUF files on prompts in plain text.
+
+    Raises ModelError, ConfigError, TokenizerMismatch, and DraftMemoryError.
+    """
     begin = gguf_vocabulary(target).bos
-    tokenizer = translator.target if translator else GgufTokenizer(target)
-    prompts = [([] if begin is None else [begin]) + list(tokenizer.encode(text.encode())) for text in texts]
+    vocabulary, _ = load_vocabulary(target)
+    prompts: list[list[int]] = []
+    for text in texts:
+        prompt = list(vocabulary.tokenizer.encode(text, add_special_tokens=False))
+        if begin is not None:
+            prompt.insert(0, begin)
+        prompts.append(prompt)
+
     context = max(map(len, prompts)) * 2 + count + 64 * LEAVES
     whole, small = (Drafter(path, context=context, sequences=LEAVES, requests=1) for path in (target, draft))
-    found = agreement(whole, small, prompts, count, translator)
+    agreed = agreement(whole, small, prompts, count, drafting_for(target, draft, small))
     whole.shutdown()
     small.shutdown()
-    return found
+    return agreed
+
+
+def drafting_for(target: Path, draft: Path, drafter: Drafter) -> MakeDrafting:
+    """A worker's drafting for this target: in the draft model's tokens, or in the target's by a part of the worker.
+
+    Raises ModelError, and TokenizerMismatch if no part drafts for another tokenizer.
+    """
+    digest = gguf_vocabulary(target).digest
+    if digest == drafter.tokenizer_digest:
+        return BestFirst
+
+    parts = all_parts()
+    if all(part.target_tokens is None for part in parts):
+        raise TokenizerMismatch(f"{draft.name} has another tokenizer than {target.name}, and no part translates.")
+
+    named = {"draft.model": str(draft), "draft.target": str(target)}
+    tokens = target_tokens(parts, overridden(config.schema(parts)(), named), drafter).at_start()
+    if tokens.tokenizer_digest != digest:
+        raise TokenizerMismatch(f"{draft.name} has another tokenizer than {target.name}: choose another draft.")
+    return tokens.make
 
 
 def agreement(
-    target: Drafter, draft: Drafter, prompts: Sequence[Sequence[int]], count: int, translator: Translator | None
+    target: Drafter, draft: Drafter, prompts: Sequence[Sequence[int]], count: int, make: MakeDrafting
 ) -> Agreement:
     """Greedy completions of `count` tokens of these prompts, which are in the target's tokens."""
     found = Agreement()
@@ -88,11 +121,7 @@ def agreement(
     for prompt in prompts:
         completion = greedy(target, prompt, count)
         rule = BestFirstRule(sequences=LEAVES)
-        drafting: Drafting
-        if translator is None:
-            drafting = BestFirst(1, 1, len(prompt), rule, calibrator=calibrator)
-        else:
-            drafting = TranslatedDrafting(1, 1, len(prompt), translator, rule, calibrator=calibrator)
+        drafting = make(1, 1, len(prompt), rule, calibrator=calibrator)
         _rounds(found, drafting, draft, spread, prompt, completion)
         draft.close(1, keep=False)
 
@@ -185,8 +214,7 @@ def show(options: argparse.Namespace) -> int:
     """Measures one pair and prints the result. Raises ModelError, ConfigError, TokenizerMismatch."""
     target = models.resolve_model(options.target)
     draft = models.resolve_model(options.draft)
-    translator = translation(target, draft, gguf_vocabulary(draft).digest)
-    agreed = measure(target, draft, read_prompts(PROMPTS, options.prompts, 1), TOKENS, translator)
+    agreed = measure(target, draft, read_prompts(PROMPTS, options.prompts, 1), TOKENS)
     accepted = agreed.in_tree / max(agreed.rounds, 1)
     host_ms = agreed.host_s / agreed.tokens * 1e3
 

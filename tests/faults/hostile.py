@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -16,9 +18,11 @@ import msgspec
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.session import Event
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.vocabfiles import gguf_vocabulary, vocabulary_in
+from edgespec.shared.wire import Wire
 from tests.faults.outside import until
 from tests.faults.scene import Scene
 from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, worker_identity
@@ -39,12 +43,31 @@ def byteless_vocabulary() -> list[bytes]:
 
 
 def byteless_tokenizer(tokens: list[bytes]) -> bytes:
-    """A file as a gateway sends it (core/protocol/tokenizer_file.py)."""
+    """A file as a gateway sends it (docs/protocol.md)."""
     kinds = [UNKNOWN, *(BYTE if token.startswith(b"<0x") else NORMAL for token in tokens[1:])]
     scores = [-float(number) for number in range(len(tokens))]
     return msgspec.msgpack.encode(
         {"model": "llama", "tokens": tokens, "token_type": kinds, "scores": scores, "unknown_token_id": 0}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A tokenizer of one piece, sent as often as it is asked for: the offer, and the `Download` of its latest link."""
+
+    file: bytes
+    wires: list[Wire] = field(default_factory=list)
+    sends: bool = True
+    advice: str = "it can be fetched"
+
+    def begin(self, worker: str, wire: Wire) -> Sent:
+        """Sends to this link from now on."""
+        self.wires.append(wire)
+        return self
+
+    def take(self, event: Event) -> None:
+        """Sends the whole file."""
+        self.wires[-1].send(m.Piece(hashlib.sha256(self.file).digest(), len(self.file), self.file))
 
 
 def hostile_tokenizer(scene: Scene) -> None:
@@ -87,7 +110,7 @@ def hostile_gateway(
     tokens = byteless_vocabulary()
     metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.model": "llama"}
     digest = vocabulary_in(metadata, folder).digest
-    links = serving(folder, paired=[paired], tokenizer=digest, tokenizer_file=byteless_tokenizer(tokens))
+    links = serving(folder, paired=[paired], tokenizer=digest, offer=Sent(byteless_tokenizer(tokens)))
     gateway = asyncio.run_coroutine_threadsafe(links.__aenter__(), loop).result(20)
     try:
         yield gateway, loop

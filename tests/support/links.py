@@ -7,7 +7,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone, WorkerReady
 from cloud_gateway.links.judge import Judge
+from cloud_gateway.links.link import TokenizerOffer
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.links.server import Links
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
@@ -162,7 +163,7 @@ async def serving(
     branching: int = 4,
     keys: ServerKeyStore | None = None,
     tokenizer: bytes = TOKENIZER,
-    tokenizer_file: bytes = b"",
+    offer: TokenizerOffer | None = None,
 ) -> AsyncIterator[GatewayUnderTest]:
     """Serves links to the default worker and those in `paired`, or to those in a list on disk, `listed`; with these
     `keys`, or `GATEWAY_KEY` and a new TLS key.
@@ -176,7 +177,9 @@ async def serving(
     standing: dict[bytes, Standing] = {me.key.public: "paired" for me in (worker_identity(), *paired)}
     names = {me.key.public: me.name for me in (worker_identity(), *paired)}
     seen = seen or Seen()
-    me = GatewayIdentity(key, "gw", pin, tokenizer, branching, tokenizer_file)
+    me = GatewayIdentity(key, "gw", pin, tokenizer, branching)
+    if offer is not None:
+        me = replace(me, sends_tokenizer=offer.sends, advice=offer.advice)
     links = Links(
         me,
         VOCAB,
@@ -188,6 +191,7 @@ async def serving(
         timers=timers,
         admission=link_limits(),
         inflow=inflow or InflowLimits(),
+        offer=offer,
     )
     links.inbox = seen
     port = await links.start("127.0.0.1", port, context)

@@ -4,12 +4,12 @@ Public, by module:
 
 - `gguf`: `LocalDraft`
 - `eagle`: `beside`
-- `translated`: `TranslatedDraft`, `translator`
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from cloud_gateway.core.policies.policy import Points
@@ -69,6 +69,22 @@ class IdlingDraft(DraftModel, Protocol):
 
     def idle(self) -> None:
         """Called on the engine's thread if no request waits; it may measure, for some milliseconds."""
+
+
+class MakeLocalDraft(Protocol):
+    """Loads a local draft from a GGUF file: `LocalDraft`, or one for a target with another tokenizer."""
+
+    def __call__(
+        self,
+        path: Path,
+        *,
+        context: int,
+        requests: int,
+        threads: int,
+        gpu_layers: int,
+        target_vocab_size: int,
+    ) -> IdlingDraft:
+        """Called once, in a thread. `context`: KV cells that `requests` share. Raises ModelError, ConfigError."""
 
 
 class HeadsModel(Protocol):

@@ -3,11 +3,10 @@
 Public, by module:
 
 - `algorithm2`: `Drafting`, `DraftRule`, `Proposal`
-- `best_first`: `BestFirst`, `BestFirstRule`, `Starts`
+- `best_first`: `BestFirst`, `BestFirstRule`, `MakeDrafting`, `Starts`
 - `calibration`: `Calibrator`
 - `ranking`: `Asked`, `best_children`, `largest`, `Rank`, `Ranker`, `Spread`, `TokenPath`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
 - `together`: `DraftCurve`, `MAX_BATCH_S`, `Reading`, `shared`
-- `translation`: `CommittedText`, `TranslatedDrafting`, `Translator`, `whole_characters`
 - `tree`: `Node`, `Part`, `PRUNED`, `SpeculationTree`
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.calibration import Calibrator
@@ -134,27 +135,36 @@ class BestFirst(Drafting):
             node = following
 
 
+class MakeDrafting(Protocol):
+    """Makes the state of a request that the best-first rule drafts for: `BestFirst`, or one in other tokens."""
+
+    def __call__(
+        self, request: int, epoch: int, prompt_len: int, rule: BestFirstRule, *, calibrator: Calibrator
+    ) -> Drafting:
+        """`calibrator`: shared by all requests."""
+
+
 @dataclass(slots=True)
 class Starts:
     """How a worker begins a request: the rule, and what all requests have taught about the pair of models."""
 
     rule: DraftRule
-    translated: Callable[..., Drafting] | None = None
-    """Makes a request's state if the draft model has other tokens (`Translator.drafting`); None: they are the same."""
+    make: MakeDrafting = BestFirst
+    """For the best-first rule; Algorithm 2 drafts in the draft model's own tokens."""
     _spread: Spread = field(default_factory=Spread)
     _calibrator: Calibrator = field(default_factory=Calibrator)
 
     def drafting(self, message: Open) -> Drafting:
         """The state of a request, with its first tokens."""
-        of = message.request, message.epoch, message.prompt_len
-        if not isinstance(self.rule, BestFirstRule):
-            made = Drafting(*of, self.rule)
-        elif self.translated is not None:
-            made = self.translated(*of, self.rule, calibrator=self._calibrator)
+        if isinstance(self.rule, BestFirstRule):
+            drafting = self.make(
+                message.request, message.epoch, message.prompt_len, self.rule, calibrator=self._calibrator
+            )
         else:
-            made = BestFirst(*of, self.rule, calibrator=self._calibrator)
-        made.commit(0, message.tokens)
-        return made
+            drafting = Drafting(message.request, message.epoch, message.prompt_len, self.rule)
+
+        drafting.commit(0, message.tokens)
+        return drafting
 
     def ranker(self, message: Open, drafting: Drafting) -> Ranker:
         """Orders draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""

@@ -10,7 +10,8 @@ Public, by module:
 - `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
 - `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `decoded`,
   `encode`, `Fetch`, `Frame`, `FRAME_NODES`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`,
-  `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`, `MAX_PIECE_BYTES`, `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENS_PER_FRAME`,
+  `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`, `MAX_PIECE_BYTES`, `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENIZER_BYTES`,
+  `MAX_TOKENS_PER_FRAME`,
   `Message`, `Name`, `Open`, `Pause`, `Piece`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`, `Rotation`, `Sampling`,
   `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`, `VERSION`, `Version`, `WorkerBody`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
@@ -19,5 +20,4 @@ Public, by module:
 - `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
-- `tokenizer_file`: `missing_byte`, `packed`, `TokenizerFile`, `unpacked`
 """

@@ -151,15 +151,11 @@ def admit(hello: Hello, me: GatewayIdentity) -> tuple[RefuseReason, str] | None:
         return "version", refusal_of_version(hello.protocol)
 
     signing.check_public_key(hello.worker_key)
-    fetches = hello.tokenizer_digest == NO_TOKENIZER and me.tokenizer_file
+    fetches = hello.tokenizer_digest == NO_TOKENIZER and me.sends_tokenizer
     if hello.tokenizer_digest != me.tokenizer_digest and not fetches:
         theirs = hello.tokenizer_digest.hex()[:16]
         ours = me.tokenizer_digest.hex()[:16]
-        if me.tokenizer_file:
-            do = "it can be fetched"
-        else:
-            do = "which is not in a GGUF file: set the worker's `draft.target`"
-        text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {do}."
+        text = f"The worker's draft model has tokenizer {theirs}, the gateway's target has {ours}; {me.advice}."
         return "tokenizer", text
 
     return None

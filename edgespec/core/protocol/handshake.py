@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -98,8 +98,10 @@ class GatewayIdentity:
     spki_hash: bytes
     tokenizer_digest: bytes
     branching: int = 4
-    tokenizer_file: bytes = field(default=b"", repr=False)
-    """What a worker may fetch (tokenizer_file.py); empty where the target has none to send."""
+    sends_tokenizer: bool = False
+    """Whether a worker may link without a tokenizer, to fetch the target's."""
+    advice: str = "set the worker's `draft.model` to a draft of the target's family"
+    """The end of the sentence with which another tokenizer is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ class Close(Message, tag="close", frozen=True):
 
 
 class Piece(Message, tag="piece", frozen=True):
-    """A piece of the target's tokenizer (tokenizer_file.py), which has `size` bytes and this SHA-256."""
+    """A piece of the target's tokenizer, as a file (docs/protocol.md), which has `size` bytes and this SHA-256."""
 
     digest: Bytes32
     size: Annotated[int, Meta(ge=1, le=MAX_TOKENIZER_BYTES)]

@@ -34,7 +34,7 @@ from edgespec.worker.config import WorkerSettings
 from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
-from edgespec.worker.models import identity, load_drafter, load_translation
+from edgespec.worker.models import identity, load_drafter, target_tokens
 from edgespec.worker.service import paired_gateway
 
 ASIDE = 75
@@ -355,12 +355,12 @@ async def _not_running(
         model = resolve_model(settings.draft.model)
         require_trials(settings.parts, model, settings.draft.n_gpu_layers, again=True)
         drafter = load_drafter(one_leaf)
-        translation = load_translation(settings, drafter)
+        tokens = target_tokens(settings.parts, settings, drafter).at_start()
     except EdgespecError as error:
         yield fault("model", error)
         return
     yield Finding("model", f"loaded, {drafter.vocab_size} tokens of vocabulary")
     yield speed(step_curve(drafter)[1])
     if reached:
-        me = identity(settings, store, drafter, translation, 1)
+        me = identity(settings, store, drafter, tokens, 1)
         yield await handshake(me, gateway.pin, reached)

@@ -48,15 +48,6 @@ def test_a_target_and_a_draft_that_pair_are_described(
     assert "They pair: one tokenizer of 64 tokens" in capsys.readouterr().out
 
 
-def test_two_gguf_files_of_two_tokenizers_are_translated(
-    home: Path, draft: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = make_tiny_gguf(home / "other.gguf", vocab=80)
-    options = ["--set", "target.context=512"]
-    assert main(["models", "check", str(other), str(draft), *options, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["method"].startswith("translated, as a worker's draft")
-
-
 def test_what_a_gateway_would_refuse_is_refused(folder: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--set", "target.engine=llamacpp", "--json"]
     assert main(["models", "check", str(folder), str(draft), *options]) == ModelError.exit_code

@@ -15,18 +15,19 @@ import pytest
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models import headers
+from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.models.headers import Need, llamacpp_need
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import Models, engine_settings, load_models
-from cloud_gateway.process.targets import LlamaCppEngine, check_models, engine_for, kv_tokens, translation_of
-from edgespec.core.errors import ConfigError, ModelError
+from cloud_gateway.process.targets import LlamaCppEngine, check_models, draft_class, engine_for, kv_tokens
+from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.part import Settings
 from edgespec.shared.settings import overridden
 from tests.support.engines import complete, started
-from tests.support.families import ARCHITECTURES, make, write_gguf
+from tests.support.families import ARCHITECTURES, SENTENCEPIECE, make, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
 
 LLAMA = LlamaCppEngine()
@@ -118,10 +119,11 @@ def test_a_file_that_lacks_its_last_weights_is_refused(model: Path, tmp_path: Pa
         load_models(configured(tmp_path / "cut.gguf", engine="llamacpp"))
 
 
-def test_a_draft_of_another_vocabulary_is_translated(model: Path, tmp_path: Path) -> None:
+def test_a_draft_of_another_vocabulary_is_refused_unless_a_part_pairs_it(model: Path, tmp_path: Path) -> None:
     other = make_tiny_gguf(tmp_path / "other.gguf", vocab=80)
-    check_models(configured(model, other))
-    assert translation_of(model, other) is not None and translation_of(model, model) is None
+    with pytest.raises(TokenizerMismatch, match=r"cannot draft for tiny\.gguf: its tokenizer has 80 tokens .*; set"):
+        check_models(configured(model, other))
+    assert draft_class((), model, model) is LocalDraft
 
 
 def test_a_recurrent_family_is_refused_as_target_and_as_draft(
@@ -271,7 +273,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_gguf_targets_and_drafts_all_pair(made: Path) -> None:
+def test_gguf_targets_and_drafts_of_one_tokenizer_all_pair(made: Path) -> None:
     for target, draft in product(ARCHITECTURES, repeat=2):
         settings = configured(made / f"{target}.gguf", made / f"{draft}.gguf")
-        assert check_models(settings).engine == "llamacpp", (target, draft)
+        if (target in SENTENCEPIECE) == (draft in SENTENCEPIECE):
+            assert check_models(settings).engine == "llamacpp", (target, draft)
+        else:
+            with pytest.raises(TokenizerMismatch, match=rf"{draft}\.gguf cannot draft for {target}\.gguf"):
+                check_models(settings)

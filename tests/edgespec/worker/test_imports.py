@@ -9,7 +9,6 @@ LIBRARIES = ("aiohttp", "huggingface_hub", "matplotlib", "rich", "spake2", "torc
 OURS = (
     "cloud_gateway",
     "edgespec.core.admission",
-    "edgespec.core.drafting.translation",
     "edgespec.core.pairing.exchange",
     "edgespec.core.pairing.window",
     "edgespec_lab",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -11,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.core.errors import ModelError
+from edgespec.core.errors import ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared import control
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.paired import PairedGateways
 from edgespec.shared.settings import overridden
 from edgespec.shared.starting import Starting
 from edgespec.worker import models, start
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.service import load_drafter
-from tests.support.services import Running, serving_worker, until
+from tests.support.links import GATEWAY_KEY, TOKENIZER, serving
+from tests.support.services import Running, listed, service_of, serving_worker, until
 from tests.support.tiny_gguf import make_tiny_gguf
 
 
@@ -50,6 +54,19 @@ async def test_a_penalty_that_overflows_costs_a_link_and_not_the_service(running
         running.open(number, Sampling(temperature, repetition_penalty=penalty, seed=1))
         await until(lambda n=number: running.task.done() or len(running.gateway.seen.of("down")) == n - 1)  # malformed
         await running.drafts(10 + number)
+
+
+async def test_a_target_of_another_tokenizer_ends_a_worker_without_a_part_for_it(tmp_path: Path) -> None:
+    other = b"\xee" * 32
+    store = KeyStore(tmp_path / "state")
+    async with serving(tmp_path, paired=[listed(store)], tokenizer=other) as gateway:
+        PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
+        async with service_of(tmp_path) as (_, task, _):
+            with pytest.raises(TokenizerMismatch) as error:
+                await asyncio.wait_for(task, 30)
+
+    assert TOKENIZER.hex()[:16] in str(error.value) and other.hex()[:16] in str(error.value)
+    assert "set the worker's `draft.model` to a draft of the target's family" in str(error.value)
 
 
 async def test_no_node_gets_more_children_than_the_gateway_takes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
 from cloud_gateway.models.target_model.load import folder_digest, load_tokenizer
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import Models, choices, fingerprint, make_grammars
+from cloud_gateway.process.loading import Models, choices, fingerprint, make_grammars, offer_of
 from cloud_gateway.process.serve import Gateway
 from cloud_gateway.process.targets import Plan
 from edgespec.core.errors import ConfigError, ModelError
@@ -95,7 +95,8 @@ class VllmGateway(Gateway):
         served = ServedModel(path.name, int(path.stat().st_mtime), settings.target.context, vocab_size, made_by)
         own = make_grammars(settings, tokenizer, vocab_size, self._eos)
         grammars = None if own is None else SentGrammars(own)
-        return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars)
+        offer = offer_of(settings.parts, path)
+        return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars, offer)
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """Starts vLLM and the board. Raises ModelError."""

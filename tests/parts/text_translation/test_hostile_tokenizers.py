@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.core.protocol.tokenizer_file import unpacked
-from edgespec.llamacpp import tokenizer_trial
-from edgespec.llamacpp.tokenizer import MAX_TEXT, GgufTokenizer
-from edgespec.worker.fetching import _gguf, translation_by
-from tests.support.hostile_vocabularies import BYTE, USER_DEFINED, byte_level, encoded, sentencepiece, unigram, without
+from edgespec.parts.text_translation import trial
+from edgespec.parts.text_translation.fetching import _gguf, translation_by
+from edgespec.parts.text_translation.gguf import MAX_TEXT, GgufTokenizer
+from edgespec.parts.text_translation.tokenizer_file import unpacked
+from tests.parts.text_translation.hostile_vocabularies import (
+    BYTE,
+    USER_DEFINED,
+    byte_level,
+    encoded,
+    sentencepiece,
+    unigram,
+    without,
+)
 from tests.support.tiny_gguf import make_tiny_gguf
 
 TRIAL_TEXT = "A trial: 1 \u00e9\U0001f600\n\n  \t<b>\u2581".encode()
@@ -28,7 +36,7 @@ ENTRIES = 1000
 
 FUZZ = r"""
 import pathlib, random, sys
-from edgespec.llamacpp.tokenizer import GgufTokenizer
+from edgespec.parts.text_translation.gguf import GgufTokenizer
 tokenizer = GgufTokenizer(pathlib.Path(sys.argv[1]))
 chosen = random.Random(2)
 units = [b"a", b"aB", b" ", b"7", b"\n", "\u6c49".encode(), "\U0001f600".encode(), b"\xff"]
@@ -88,13 +96,13 @@ async def test_a_vocabulary_that_ends_llama_cpp_is_refused(data: bytes, says: st
 @pytest.mark.claim("a-gateways-tokenizer-ends-no-worker")
 async def test_a_trial_has_limits_of_time_and_memory(draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp looks for each token that a model's maker defined in each text, and a Unigram model becomes a tree."""
-    monkeypatch.setattr(tokenizer_trial, "CPU_S", 2)
+    monkeypatch.setattr(trial, "CPU_S", 2)
     slow = byte_level(extra=[f"<{number}>".encode() for number in range(100_000)], kind=USER_DEFINED)
     with pytest.raises(ModelError, match="takes more than 2 s to try"):
         await translation_by(slow, draft, b"d" * 32)
 
     monkeypatch.undo()
-    monkeypatch.setattr(tokenizer_trial, "MEMORY_BYTES", 64 << 20)
+    monkeypatch.setattr(trial, "MEMORY_BYTES", 64 << 20)
     random_bytes = random.Random(1)
     entries = [random_bytes.randbytes(1000).replace(b"\0", b"x") for _ in range(ENTRIES)]
     large = unigram(extra=entries)
@@ -144,7 +152,7 @@ def test_a_long_text_is_cut_as_its_parts_are(data: bytes, tmp_path: Path) -> Non
 
 FREED = r"""
 import gc, pathlib, sys
-from edgespec.llamacpp.tokenizer import translation
+from edgespec.parts.text_translation.gguf import translation
 def resident():
     return [int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")][0]
 target, draft = map(pathlib.Path, sys.argv[1:])

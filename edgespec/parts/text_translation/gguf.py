@@ -23,10 +23,10 @@ from typing import Any
 
 import llama_cpp as llama
 
-from edgespec.core.drafting.translation import Translator
 from edgespec.core.errors import ModelError
-from edgespec.core.protocol.tokenizer_file import missing_byte
 from edgespec.llamacpp.context import quiet
+from edgespec.parts.text_translation.tokenizer_file import missing_byte
+from edgespec.parts.text_translation.translation import Translator
 from edgespec.shared.vocabfiles import gguf_metadata, vocabulary_in
 
 _LONGEST = 1024

@@ -7,6 +7,7 @@ several of the target's, of which those after the first are proposed without the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children, largest
-from edgespec.core.drafting.translation import CommittedText, Translator, whole_characters
 from edgespec.core.errors import ModelError
-from edgespec.llamacpp.tokenizer import GgufTokenizer
+from edgespec.parts.text_translation.gguf import GgufTokenizer
+from edgespec.parts.text_translation.translation import CommittedText, Translator, whole_characters
+
+log = logging.getLogger("cloud_gateway.parts.text_translation")
 
 CUT = 12
 """Likeliest draft tokens whose text is cut into the target's tokens; others count if the target has the same token."""
@@ -37,6 +40,35 @@ class _Request:
 def translator(target: Path, draft: Path) -> Translator:
     """Between the tokenizers of two GGUF files. Raises ModelError for a kind that is not translated."""
     return Translator(GgufTokenizer(target), GgufTokenizer(draft))
+
+
+@dataclass(frozen=True, slots=True)
+class MakeTranslatedDraft:
+    """The `MakeLocalDraft` of a pair of models."""
+
+    pair: Translator
+
+    def __call__(
+        self,
+        path: Path,
+        *,
+        context: int,
+        requests: int,
+        threads: int,
+        gpu_layers: int,
+        target_vocab_size: int,
+    ) -> TranslatedDraft:
+        """The `MakeLocalDraft` of this pair."""
+        log.info("the tokens of the local draft are translated to the target's")
+        return TranslatedDraft(
+            path,
+            self.pair,
+            context=context,
+            requests=requests,
+            threads=threads,
+            gpu_layers=gpu_layers,
+            target_vocab_size=target_vocab_size,
+        )
 
 
 class TranslatedDraft(LocalDraft):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.worker.tokenizer_store import MAX_FETCHES, MAX_FILES, PERIOD_S, TokenizerStore
+from edgespec.parts.text_translation.store import MAX_FETCHES, MAX_FILES, PERIOD_S, TokenizerStore
 
 NOW = 1_800_000_000.0
 pytestmark = pytest.mark.claim("a-gateways-tokenizer-ends-no-worker")

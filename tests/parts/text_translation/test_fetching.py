@@ -12,26 +12,27 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from cloud_gateway.links import link as link_module
-from cloud_gateway.links.link import Offer
+from cloud_gateway.links.link import Download
+from cloud_gateway.parts.text_translation import offer as offer_module
+from cloud_gateway.parts.text_translation.offer import FileOffer
 from edgespec.core.errors import TokenizerMismatch
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NO_TOKENIZER
-from edgespec.core.protocol.tokenizer_file import packed
 from edgespec.llamacpp.drafter import Drafter
+from edgespec.parts import text_translation
+from edgespec.parts.text_translation import fetching, tokens
+from edgespec.parts.text_translation.fetching import fetch_tokenizer
+from edgespec.parts.text_translation.store import MAX_FETCHES, TokenizerStore
+from edgespec.parts.text_translation.tokenizer_file import packed
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.settings import overridden
 from edgespec.shared.vocabfiles import gguf_metadata, gguf_vocabulary
 from edgespec.shared.wire import Wire
-from edgespec.worker import fetching, start
-from edgespec.worker import service as service_module
-from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
-from edgespec.worker.fetching import fetch_tokenizer
+from edgespec.worker import config, start
 from edgespec.worker.service import Service
-from edgespec.worker.tokenizer_store import MAX_FETCHES, TokenizerStore
-from tests.support.hostile_vocabularies import sentencepiece, without
+from tests.parts.text_translation.hostile_vocabularies import sentencepiece, without
 from tests.support.links import GATEWAY_KEY, GatewayUnderTest, client, serving, worker_identity
 from tests.support.services import listed
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -48,7 +49,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @asynccontextmanager
 async def offering(tmp_path: Path, file: bytes = b"x" * 200_000) -> AsyncIterator[GatewayUnderTest]:
-    async with serving(tmp_path, tokenizer_file=file, paired=[OWN]) as gateway:
+    async with serving(tmp_path, offer=FileOffer(file), paired=[OWN]) as gateway:
         yield gateway
 
 
@@ -70,8 +71,8 @@ async def test_the_file_comes_in_pieces_once_and_is_kept(tmp_path: Path, cache: 
         assert await fetch(gateway) == file
         assert gateway.links.workers() == [] and gateway.seen.of("up") == []
         (place,) = files(cache)
-        gateway.links.offer._began.clear()
-        asked = gateway.links.offer.file = file[:10]  # the first piece names the file; no other is asked for
+        offer_of(gateway)._began.clear()
+        asked = offer_of(gateway).file = file[:10]  # the first piece names the file; no other is asked for
         assert await fetch(gateway) == file != asked
     assert store().kept(hashlib.sha256(file).digest()) == file
     damage(place)
@@ -109,8 +110,8 @@ async def test_a_wrong_file_is_refused_and_not_kept(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    true = Offer.piece
-    monkeypatch.setattr(Offer, "piece", lambda self, sent, event: lie(true(self, sent, event)))
+    true = FileOffer.piece
+    monkeypatch.setattr(FileOffer, "piece", lambda self, sent, event: lie(true(self, sent, event)))
     async with offering(tmp_path) as gateway:
         fetching = asyncio.ensure_future(fetch(gateway))
         await until(lambda: "(malformed)" in caplog.text, timeout_s=20)
@@ -140,7 +141,7 @@ async def test_a_worker_that_fetches_gets_each_byte_once(tmp_path: Path, bodies:
 async def test_a_key_begins_to_fetch_once_in_ten_seconds(tmp_path: Path) -> None:
     async with offering(tmp_path, b"file") as gateway:
         assert await fetch(gateway) == b"file"
-        gateway.links.offer._began = dict.fromkeys(gateway.links.offer._began, asyncio.get_running_loop().time())
+        offer_of(gateway)._began = dict.fromkeys(offer_of(gateway)._began, asyncio.get_running_loop().time())
         with suppress(ConnectionClosed):
             async with client(gateway, replace(OWN, tokenizer_digest=NO_TOKENIZER)) as again:
                 assert await again.closed() == 1013
@@ -148,7 +149,7 @@ async def test_a_key_begins_to_fetch_once_in_ten_seconds(tmp_path: Path) -> None
 
 
 async def test_a_gateway_without_a_file_says_so(tmp_path: Path) -> None:
-    async with serving(tmp_path) as gateway:
+    async with offering(tmp_path, b"") as gateway:
         with pytest.raises(TokenizerMismatch, match="not in a GGUF file"):
             await fetch(gateway)
 
@@ -158,10 +159,11 @@ async def translating(gateway: GatewayUnderTest, folder: Path, store: KeyStore) 
     """A worker with the tiny draft model, paired with this gateway."""
     model = make_tiny_gguf(folder / "tiny.gguf")
     PairedGateways(store.folder).add(GATEWAY_KEY.public, gateway.pin.spki_hash, "gw", str(gateway.address), 1)
-    daemon = DaemonSection(name="w", state_dir=str(folder / "state"))
-    settings = WorkerSettings(gateway=GatewaySection(discover=False), daemon=daemon)
+    daemon = config.DaemonSection(name="w", state_dir=str(folder / "state"))
+    schema = config.schema([text_translation.PART])
+    settings = schema(gateway=config.GatewaySection(discover=False), daemon=daemon)
     settings = overridden(settings, {"draft.model": str(model)})
-    service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16))
+    service = Service(settings, lambda _: Drafter(model, context=1024, sequences=16), settings.parts)
     task = asyncio.ensure_future(start.run(settings, make=lambda *_: service))
     try:
         yield service
@@ -178,7 +180,7 @@ async def test_a_worker_of_another_tokenizer_drafts_by_what_it_fetched(tmp_path:
     found = gguf_vocabulary(target)
     file = packed(gguf_metadata(target))
     async with (
-        serving(tmp_path, paired=[listed(keys)], tokenizer=found.digest, tokenizer_file=file) as gateway,
+        serving(tmp_path, paired=[listed(keys)], tokenizer=found.digest, offer=FileOffer(file)) as gateway,
         translating(gateway, tmp_path, keys),
     ):
         await until(gateway.links.workers, timeout_s=60)
@@ -196,15 +198,22 @@ def notice(service: Service) -> str:
 @pytest.fixture
 def fetching_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker tries again at once, and a gateway sends its tokenizer as often as it is asked."""
-    monkeypatch.setattr(service_module, "AGAIN_S", 0.2)
-    monkeypatch.setattr(link_module, "EVERY_S", 0.0)
+    monkeypatch.setattr(tokens, "AGAIN_S", 0.2)
+    monkeypatch.setattr(offer_module, "EVERY_S", 0.0)
+
+
+def offer_of(gateway: GatewayUnderTest) -> FileOffer:
+    """The gateway's part of it."""
+    offered = gateway.links._offer
+    assert isinstance(offered, FileOffer)
+    return offered
 
 
 def offer(gateway: GatewayUnderTest, file: bytes) -> None:
     """From now on the gateway sends this file, as often as it is asked."""
-    gateway.links.offer.file = file
-    gateway.links.offer.digest = hashlib.sha256(file).digest()
-    gateway.links.offer._began.clear()
+    offer_of(gateway).file = file
+    offer_of(gateway).digest = hashlib.sha256(file).digest()
+    offer_of(gateway)._began.clear()
 
 
 @pytest.mark.usefixtures("fetching_without_pauses")
@@ -218,13 +227,13 @@ async def test_a_refused_tokenizer_ends_no_worker_and_is_tried_once(
     hostile = without(sentencepiece(), b"<0xE2>")
     pieces = list[int]()
     trials = list[int]()
-    true = Offer.piece
+    true = FileOffer.piece
     tried = fetching.translation_by
-    monkeypatch.setattr(Offer, "piece", lambda self, sent, event: (pieces.append(sent), true(self, sent, event))[1])
+    monkeypatch.setattr(FileOffer, "piece", lambda self, sent, event: (pieces.append(sent), true(self, sent, event))[1])
     monkeypatch.setattr(fetching, "translation_by", lambda data, *draft: (trials.append(1), tried(data, *draft))[1])
 
     async with (
-        serving(tmp_path, paired=[listed(keys)], tokenizer=digest, tokenizer_file=hostile) as gateway,
+        serving(tmp_path, paired=[listed(keys)], tokenizer=digest, offer=FileOffer(hostile)) as gateway,
         translating(gateway, tmp_path, keys) as service,
     ):
         await until(lambda: "no token for the byte 0xe2" in notice(service), timeout_s=60)
@@ -247,17 +256,17 @@ async def test_a_gateway_that_refuses_what_it_sends_is_fetched_from_rarely(
     """Another tokenizer at each fetch; each is accepted, and then the link is refused."""
     keys = KeyStore(tmp_path / "state")
     sent = list[bytes]()
-    true = Offer.begin
+    true = FileOffer.begin
 
-    def begins(self: Offer, worker: str, wire: Wire) -> None:
+    def begins(self: FileOffer, worker: str, wire: Wire) -> Download:
         sent.append(sentencepiece(extra=[f"entry{len(sent)}".encode()], kind=1))
         self.file = sent[-1]
         self.digest = hashlib.sha256(sent[-1]).digest()
-        true(self, worker, wire)
+        return true(self, worker, wire)
 
-    monkeypatch.setattr(Offer, "begin", begins)
+    monkeypatch.setattr(FileOffer, "begin", begins)
     async with (
-        serving(tmp_path, paired=[listed(keys)], tokenizer=b"\xee" * 32, tokenizer_file=b"file") as gateway,
+        serving(tmp_path, paired=[listed(keys)], tokenizer=b"\xee" * 32, offer=FileOffer(b"file")) as gateway,
         translating(gateway, tmp_path, keys) as service,
     ):
         await until(lambda: f"{MAX_FETCHES} other tokenizers within an hour" in notice(service), timeout_s=120)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.core.drafting.ranking import Ranker
-from edgespec.core.drafting.translation import CommittedText, TranslatedDrafting, Translator, whole_characters
 from edgespec.core.protocol.messages import ROOT, Sampling
-from tests.support.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
+from edgespec.parts.text_translation.translation import CommittedText, TranslatedDrafting, Translator, whole_characters
+from tests.parts.text_translation.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
 
 PAIRS = [
     ("gpt2", "sentencepiece"),

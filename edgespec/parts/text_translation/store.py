@@ -1,7 +1,7 @@
 """The target's tokenizer as the gateway of one pairing sent it: one file, and the times at which it was fetched.
 
 A gateway chooses what it sends, so this bounds what it can cost: the disk by one file of a pairing, and the network and
-the processor by four fetches an hour, of which each may end in a trial (`edgespec.llamacpp.tokenizer_trial`). A file
+the processor by four fetches an hour, of which each may end in a trial (`edgespec.llamacpp.trial`). A file
 that was refused is remembered by its SHA-256 for an hour, in which it is not fetched again.
 """
 

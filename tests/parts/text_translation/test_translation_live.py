@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.core.drafting.borders import Borders
-from edgespec.core.protocol.tokenizer_file import packed
-from edgespec.llamacpp.tokenizer import GgufTokenizer
+from edgespec.parts.text_translation.borders import Borders
+from edgespec.parts.text_translation.gguf import GgufTokenizer
+from edgespec.parts.text_translation.tokenizer_file import packed
 from edgespec.shared.models import model_dir
 from edgespec.shared.vocabfiles import gguf_metadata
 from edgespec_lab.demo.scene import PROMPTS as DEMO
 from edgespec_lab.demo.scene import read_prompts
 from edgespec_lab.rig.chat import greedy
 from edgespec_lab.rig.stage import Rig
-from tests.edgespec.core.drafting.test_borders import CASES, TEXTS
-from tests.support.permuted import permute_tokens
+from tests.parts.text_translation.permuted import permute_tokens
+from tests.parts.text_translation.test_borders import CASES, TEXTS
 from tests.support.programs import require_model
 
 pytestmark = pytest.mark.live

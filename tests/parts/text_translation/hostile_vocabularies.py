@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from edgespec.core.protocol.tokenizer_file import TokenizerFile
+from edgespec.parts.text_translation.tokenizer_file import TokenizerFile
 from tests.support.tiny_tokenizer import byte_alphabet
 
 NORMAL = 1

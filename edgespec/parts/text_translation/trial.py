@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgespec.core.drafting.translation import Translator
 from edgespec.core.errors import EdgespecError
-from edgespec.llamacpp.tokenizer import MAX_TEXT, translation
+from edgespec.parts.text_translation.gguf import MAX_TEXT, translation
+from edgespec.parts.text_translation.translation import Translator
 
 CPU_S = 30
 """Processor time of the trial. It takes 3 s on a core with the largest vocabulary in use, of 262,144 entries."""

@@ -22,15 +22,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.drafting.translation import Translator
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.handshake import NO_TOKENIZER, Pin, WorkerIdentity
 from edgespec.core.protocol.messages import Fetch, Piece, ToWorker
-from edgespec.core.protocol.tokenizer_file import TokenizerFile, unpacked
-from edgespec.llamacpp import tokenizer_trial
-from edgespec.llamacpp.tokenizer import translation
+from edgespec.parts.text_translation import trial
+from edgespec.parts.text_translation.gguf import translation
+from edgespec.parts.text_translation.store import MAX_FETCHES, TokenizerStore
+from edgespec.parts.text_translation.tokenizer_file import TokenizerFile, unpacked
+from edgespec.parts.text_translation.translation import Translator
 from edgespec.worker.link import Addresses, Handler, Link, keep_linked
-from edgespec.worker.tokenizer_store import MAX_FETCHES, TokenizerStore
 
 TRIAL_S = 600.0
 """Longest time of a trial, whose processor time has a limit of its own: the child has the lowest priority, and may wait
@@ -156,8 +156,8 @@ async def translation_by(data: bytes, draft: Path, drafts_digest: bytes) -> Tran
 
 async def _require_trial(target: Path, draft: Path) -> None:
     """Raises ModelError unless llama.cpp cuts text with the target's tokenizer in a child process."""
-    limits = tokenizer_trial.CPU_S, tokenizer_trial.MEMORY_BYTES
-    command = [sys.executable, "-P", "-m", tokenizer_trial.__name__, str(target), str(draft), *map(str, limits)]
+    limits = trial.CPU_S, trial.MEMORY_BYTES
+    command = [sys.executable, "-P", "-m", trial.__name__, str(target), str(draft), *map(str, limits)]
     none = asyncio.subprocess.DEVNULL
     child = await asyncio.create_subprocess_exec(*command, stdin=none, stdout=none, stderr=none)
     try:
@@ -172,9 +172,9 @@ async def _require_trial(target: Path, draft: Path) -> None:
     if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
         raise ModelError("the trial of its tokenizer was ended by another program; memory may be short")
     if code == -signal.SIGXCPU:
-        raise ModelError(f"llama.cpp takes more than {tokenizer_trial.CPU_S} s to try its tokenizer")
+        raise ModelError(f"llama.cpp takes more than {trial.CPU_S} s to try its tokenizer")
     if code < 0:
-        limit_mb = tokenizer_trial.MEMORY_BYTES >> 20
+        limit_mb = trial.MEMORY_BYTES >> 20
         name = signal.Signals(-code).name
         raise ModelError(f"its tokenizer ends llama.cpp in a trial with {limit_mb} MB of memory ({name})")
     if code:

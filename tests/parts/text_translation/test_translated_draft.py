@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloud_gateway.models.drafts.gguf import LocalDraft
-from cloud_gateway.models.drafts.translated import CUT, NEVER, TranslatedDraft, _Request
+from cloud_gateway.parts.text_translation.draft import CUT, NEVER, TranslatedDraft, _Request
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, TokenPath, best_children
-from edgespec.core.drafting.translation import CommittedText, Translator
 from edgespec.core.errors import ModelError
-from edgespec.llamacpp.tokenizer import translation
+from edgespec.parts.text_translation.gguf import translation
+from edgespec.parts.text_translation.translation import CommittedText, Translator
 from edgespec.shared.vocabfiles import gguf_vocabulary
-from tests.support.permuted import permute_tokens
-from tests.support.text_tokenizers import text_tokenizer
+from tests.parts.text_translation.permuted import permute_tokens
+from tests.parts.text_translation.text_tokenizers import text_tokenizer
 from tests.support.tiny_gguf import make_tiny_gguf
 
 VOCAB = 300

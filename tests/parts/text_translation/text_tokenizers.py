@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 KINDS = ("gpt2", "qwen", "sentencepiece", "unigram", "wordpiece")
 """The last one keeps no spaces: its tokens do not give the text back, so that nothing of it is sent."""

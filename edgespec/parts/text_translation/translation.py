@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
-from edgespec.core.drafting.borders import Borders
 from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Sampling
+from edgespec.parts.text_translation.borders import Borders
 
 
 class Tokenizer(Protocol):
@@ -88,9 +88,11 @@ class Translator:
             return [same]
         return [] if text in _UNWRITTEN else self.draft.encode(text)
 
-    def drafting(self, request: int, epoch: int, prompt_len: int, rule: BestFirstRule, **rest: Any) -> Drafting:
-        """The state of one request; `rest`: of `TranslatedDrafting`."""
-        return TranslatedDrafting(request, epoch, prompt_len, self, rule, **rest)
+    def drafting(
+        self, request: int, epoch: int, prompt_len: int, rule: BestFirstRule, *, calibrator: Calibrator
+    ) -> Drafting:
+        """The state of one request; the translator's `MakeDrafting`."""
+        return TranslatedDrafting(request, epoch, prompt_len, self, rule, calibrator=calibrator)
 
 
 def _cut(target: Tokenizer, entries: Mapping[bytes, tuple[int]], segment: bytes) -> Sequence[int]:
@@ -365,9 +367,16 @@ class TranslatedDrafting(Drafting):
             node.expanded = True
             return
 
-        (anchor, rest, known), mark = former, pair.marks.get(node.token)
+        anchor = former.anchor
+        rest = former.rest
+        known = former.tokens
+        mark = pair.marks.get(node.token)
         piece = pair.draft.pieces[node.token] or b""
-        *over, last = pair.borders.parted(rest + piece, len(rest)) if mark is None else (rest, b"")
+        if mark is None:
+            *over, last = pair.borders.parted(rest + piece, len(rest))
+        else:
+            over = [rest]
+            last = b""
         share = math.exp(self.drafts.tree.root.cost - node.cost)
         for segment in over:
             tokens = self._tokens(anchor, segment)
@@ -390,7 +399,8 @@ class TranslatedDrafting(Drafting):
         cut = self.text.pair.cut
         if anchor is not None:
             return cut(segment)
-        if len(segment) <= (begin := len(self.text.tail)):
+        begin = len(self.text.tail)
+        if len(segment) <= begin:
             return ()
 
         tokens = cut(segment)

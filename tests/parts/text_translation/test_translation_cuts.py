@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.translation import Translator
 from edgespec.core.drafting.tree import Node
-from edgespec.llamacpp.tokenizer import translation
+from edgespec.parts.text_translation.translation import Translator
 from edgespec_lab.pairs import measure
-from tests.edgespec.core.drafting.test_translation import PROMPT, TEXT, Worker, pair_of, size
-from tests.support.permuted import permute_tokens
-from tests.support.text_tokenizers import TextTokenizer, text_tokenizer
+from tests.parts.text_translation.permuted import permute_tokens
+from tests.parts.text_translation.test_translation import PROMPT, TEXT, Worker, pair_of, size
+from tests.parts.text_translation.text_tokenizers import TextTokenizer, text_tokenizer
 from tests.support.tiny_gguf import make_tiny_gguf
 
 DATA = (PROMPT + TEXT).encode()
@@ -172,8 +171,8 @@ def test_a_permuted_tokenizer_keeps_every_accepted_token(tmp_path: Path) -> None
     permute_tokens(model, permuted, fixed=3)
     prompts = ["the worker drafts in a tree", "a gateway verifies the tokens", "in the end"]
 
-    alone = measure(model, model, prompts, 40, None)
-    translated = measure(model, permuted, prompts, 40, translation(model, permuted, b""))
+    alone = measure(model, model, prompts, 40)
+    translated = measure(model, permuted, prompts, 40)
 
     assert (alone.tokens, alone.rounds, alone.in_tree) == (120, 18, 105)
     assert (translated.tokens, translated.rounds, translated.in_tree) == (120, 18, 105)

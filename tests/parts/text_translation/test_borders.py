@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edgespec.core.drafting.borders import Borders
-from tests.support.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
+from edgespec.parts.text_translation.borders import Borders
+from tests.parts.text_translation.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
 
 CASES = int(os.environ.get("EDGESPEC_CASES", "100"))
 LIST = (
