@@ -23,7 +23,7 @@ help:
 	@echo "make test        every test that is not live"
 	@echo "make test-live   the tests with real models, sockets and network namespaces"
 	@echo "make test-busy   make test ten times beside a busy loop on each core (about an hour)"
-	@echo "make test-parts  removes each part from a fresh copy and tests what is left (minutes)"
+	@echo "make test-parts  tests the core without each part, and without any (minutes)"
 	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 10 minutes)"
 	@echo "make fuzz        12.5 million random inputs of decoders, trees and the API, none of which may make anything fail"
 	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
@@ -70,9 +70,10 @@ test-busy: setup
 test-live: setup
 	@$(PYTEST) -m live --durations=10
 
-# `WHOLE="NAME NAME"`: parts to test by all unit tests and by a chat with a paired worker, on real models.
+# `WHOLE="NAME NAME"`: parts to test by all unit tests and by a chat with a paired worker, on real models. `ALL=1` runs
+# the core's unit tests without each part, too: a minute more for each.
 test-parts: setup
-	@$(BIN)/python -m tools.check.parts $(foreach name,$(WHOLE),--whole $(name)) --json out/parts.json
+	@$(BIN)/python -m tools.check.parts $(foreach name,$(WHOLE),--whole $(name)) $(if $(ALL),--units) --json out/parts.json
 
 test-faults: setup
 	@$(BIN)/python -m tests.faults --json out/faults.json

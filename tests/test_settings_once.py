@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -11,42 +12,59 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloud_gateway import parts as gateway_parts
+from cloud_gateway.parts import all_parts as gateway_parts
 from cloud_gateway.process import config as gateway
-from edgespec import parts as worker_parts
+from edgespec.parts import all_parts as worker_parts
+from edgespec.shared.settings import Section
 from edgespec.worker import config as worker
+from tools.check.core import is_core
 
 ROOT = Path(__file__).parents[1]
 FILES = [
-    path
-    for package in ("cloud_gateway", "edgespec")
-    for path in sorted((ROOT / package).rglob("*.py"))
-    if not path.is_relative_to(ROOT / "edgespec" / "lab")
+    path.relative_to(ROOT).as_posix()
+    for program in ("cloud_gateway", "edgespec")
+    for path in (ROOT / program).rglob("*.py")
 ]
 OTHERS: Mapping[str, str] = {
     "branching": "one default for each rule; 0 in the configuration is the rule's own",
     "sequences": "likewise; a policy's is of the local draft",
-    "threads": "0 in the configuration is a thread for each core, while a library call uses one",
-    "host": "one for each port",
-    "mode": "of a local draft, and of a worker beside its owner",
-    "port": "one for each port, and the link port's in an address without one",
-    "keep": "of files; elsewhere whether a closed request stays in the cache",
-    "model": "which one; in [owner] what becomes of it",
-    "name": "the policy's in [policy], a machine's elsewhere",
     "exact": "`auto` is resolved by the engine that is chosen",
     "requests": "0 is where a count begins",
 }
-"""Names that have more than one default on purpose, and why."""
-TABLES = {"context", "n_gpu_layers"}
-"""Keys of several tables, each with a default of its own, which happens to be the same number."""
+"""Names that have more than one default on purpose, and why. A key of several tables is not looked for: it has one
+default in each."""
+
+
+def names_of(tables: Iterable[type[Section]]) -> set[str]:
+    """The keys that one of the tables has, and no other."""
+    times = Counter(name for table in tables for name in table.__struct_fields__)
+    return {name for name, count in times.items() if count == 1}
 
 
 @cache
 def settings() -> set[str]:
-    """The names of all keys of gateway.toml and worker.toml."""
-    kinds = (gateway.schema(gateway_parts.all_parts()), worker.schema(worker_parts.all_parts()))
-    tables = [field.default for kind in kinds for field in msgspec.structs.fields(kind)]
-    return {key.name for table in tables for key in msgspec.structs.fields(type(table))}
+    """The names of the core's keys of gateway.toml and worker.toml."""
+    kinds = (gateway.GatewaySettings, worker.WorkerSettings)
+    return names_of(type(table.default) for kind in kinds for table in msgspec.structs.fields(kind))
+
+
+@cache
+def of_core() -> dict[str, str]:
+    """The sources of the core by path."""
+    return {path: (ROOT / path).read_text() for path in FILES if is_core(path)}
+
+
+def scopes() -> Iterator[tuple[str, set[str], dict[str, str]]]:
+    """The core, and each part that has settings: its name, its keys and its sources."""
+    yield "core", settings(), of_core()
+    for part in (*gateway_parts(), *worker_parts()):
+        folders = tuple(f"{program}/parts/{part.name}/" for program in ("cloud_gateway", "edgespec"))
+        sources = {path: (ROOT / path).read_text() for path in FILES if path.startswith(folders)}
+        if sources and part.settings:
+            yield part.name, names_of(part.settings.values()), sources
+
+
+SCOPES = list(scopes())
 
 
 def defaults(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -87,36 +105,32 @@ def twice(sources: Mapping[str, str], names: set[str]) -> dict[str, dict[str, li
     return {name: found for name, found in literals(sources).items() if name in names and len(found) > 1}
 
 
-@cache
-def product() -> dict[str, str]:
-    return {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
+@pytest.mark.parametrize(("scope", "names", "sources"), SCOPES, ids=[scope for scope, _, _ in SCOPES])
+def test_no_setting_has_two_defaults(scope: str, names: set[str], sources: Mapping[str, str]) -> None:
+    assert not {name: values for name, values in twice(sources, names).items() if name not in OTHERS}, scope
 
 
-def test_no_setting_has_two_defaults() -> None:
-    found = {name: values for name, values in twice(product(), settings()).items() if name not in OTHERS}
-    assert not found
-
-
-def test_no_number_of_a_setting_is_written_twice() -> None:
+@pytest.mark.parametrize(("scope", "names", "sources"), SCOPES, ids=[scope for scope, _, _ in SCOPES])
+def test_no_number_of_a_setting_is_written_twice(scope: str, names: set[str], sources: Mapping[str, str]) -> None:
     """Also not the same one: it would be changed in one place only."""
     numbers = {
         name: places
-        for name, values in literals(product()).items()
-        if name in settings() - set(OTHERS) - TABLES
+        for name, values in literals(sources).items()
+        if name in names - set(OTHERS)
         for value, places in values.items()
         if value.replace(".", "").isdigit() and len(places) > 1
     }
-    assert not numbers
+    assert not numbers, scope
 
 
 @pytest.mark.parametrize(
     "line", ["def load(context, *, phi=0.5): ...", "class Rule:\n    phi: float = 3.0", "def f(phi=1): ..."]
 )
 def test_a_second_default_would_be_found(line: str) -> None:
-    assert "phi" in twice({**product(), "more.py": line}, settings())
+    assert "phi" in twice({**of_core(), "more.py": line}, settings())
 
 
 def test_every_exception_is_still_one() -> None:
     assert set(OTHERS) <= settings()
-    idle = set(OTHERS) - set(twice(product(), settings()))
+    idle = set(OTHERS) - set(twice(of_core(), settings()))
     assert not idle

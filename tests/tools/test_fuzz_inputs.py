@@ -88,7 +88,8 @@ def test_mutations_are_bounded_and_leave_some_inputs_as_they_are() -> None:
 
 
 def test_what_the_corpus_holds_still_leads_to_the_same() -> None:
-    kept = corpus.read()
+    # The corpus has inputs of parts, too; those of a part that was removed have no decoder.
+    kept = [one for one in corpus.read() if one.decoder in decoders.decoders()]
     for one in kept:
         assert outcome(decoders.decoders()[one.decoder], one.input) == one.outcome, f"{one.decoder}: {one.input!r}"
     shown = {(one.decoder, one.outcome.startswith("value ")) for one in kept}

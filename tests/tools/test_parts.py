@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def tree(tmp_path: Path) -> Path:
         "edgespec/parts/__init__.py": "from edgespec.parts import key_rotation\nPARTS: tuple = (key_rotation.PART,)\n",
         "edgespec/parts/key_rotation/__init__.py": '"""Rotates keys (docs/rotation.md)."""\n\nPART = 1\n',
         "edgespec/core.py": "import edgespec.parts\n",
-        "tests/parts/key_rotation/test_it.py": "import edgespec.parts.key_rotation\n",
+        "tests/parts/key_rotation/test_it.py": "from edgespec.parts.key_rotation import PART\ndef test(): pass\n",
         "tools/parts/key_rotation/__init__.py": "import edgespec.parts.key_rotation\n",
         "tools/parts/__init__.py": "from tools.parts import key_rotation\nTOOLS: tuple = (key_rotation.TOOL,)\n",
         "docs/rotation.md": "# Rotation\n",
@@ -93,8 +94,24 @@ def test_a_core_that_imports_a_part_fails_without_it(tree: Path, *, needed: bool
     if needed:
         (tree / "edgespec/core.py").write_text("import edgespec.parts.key_rotation\n")
 
-    removal = parts.remove_and_test(ROTATION, tree, [IMPORTS], ())
-    assert removal.failed == (("imports",) if needed else ())
+    with parts.Tester(tree) as tester:
+        removal = tester.without_part(ROTATION, [IMPORTS])
+        core = tester.without_any([IMPORTS])
+
+    assert removal.failed == core.failed == (("imports",) if needed else ())
     assert (removal.code_lines, removal.tokens) == (1, 3)
     assert "edgespec.parts.key_rotation" in removal.outcomes[0].output or not needed
     assert (tree / "docs/rotation.md").exists(), "only the copy loses the part"
+
+
+def test_a_part_whose_tests_need_another_part_fails(tree: Path) -> None:
+    (tree / "edgespec/parts/audit").mkdir()
+    (tree / "edgespec/parts/audit/__init__.py").write_text("PART = 1\n")
+    (tree / "tests/parts/audit").mkdir()
+    shutil.copy(tree / "tests/parts/key_rotation/test_it.py", tree / "tests/parts/audit/test_other.py")
+
+    with parts.Tester(tree) as tester:
+        removals = [tester.without_part(part, []) for part in tester.parts]
+
+    assert [removal.failed for removal in removals] == [("its tests, without the others",), ()]
+    assert "No module named 'edgespec.parts.key_rotation'" in removals[0].outcomes[0].output

@@ -1,10 +1,19 @@
-"""`python -m tools.check.parts` removes each part from a fresh copy of the tree and tests what is left.
+"""`python -m tools.check.parts` tests what is left of the tree without its parts.
 
 A part is removed as docs/architecture.md says: its folders, its tests and tools, the pages of docs/ that its docstring
-names, and its lines in the lists of parts. What is left must pass ruff, both programs must start, every module of the
-core must be importable, every test must be collected, and the unit tests of the core must pass. `--types` adds mypy.
-`--whole NAME` adds for one part the checks of format, sizes, structure and layers, all unit tests, and a chat with a
-paired worker on real models. Documents and claims are not checked without the part: they speak of the whole product.
+names, and its lines in the lists of parts. Three kinds of copies are tested:
+
+- *without one part*, for each: ruff, mypy, both programs start, every module is importable, every test is collected.
+- *the core and one part*, for each: the part's own tests pass, so it needs no other part.
+- *the core alone*, named `core`: the checks of format, sizes and structure, all unit tests that are left, and a chat
+  with a paired worker on real models. The unit tests of the core run here once, without any part, and not once for each
+  part: `--units` adds them to each.
+
+`--whole NAME` tests the tree without one part as the core alone is tested. Documents and claims are not checked without
+parts: they speak of the whole product.
+
+Each copy is a fresh one. Copies that are tested one after the other lie at the same path and have the same compiled
+modules and mypy's cache, which lie elsewhere: both are valid as long as a file has the time and size it had.
 
 The table has the part's lines and tokens, the files outside of it that name it, and the seconds that the steps took.
 """
@@ -25,9 +34,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from tools.check.budget import Density, density, python_sources
-from tools.check.core import PROGRAMS, PartFolders, naming, part_folders
+from tools.check.core import PROGRAMS, PartFolders, is_core, naming, part_folders
 
 CORES = len(os.sched_getaffinity(0))
 PAGE = re.compile(r"docs/[\w-]+\.md")
@@ -35,11 +45,14 @@ LINE_LENGTH = 120
 OUTPUT_LINES = 30
 """The last lines of a step that failed, which are shown."""
 UNIT_TESTS = ("tests/cloud_gateway/core", "tests/edgespec/core", "tests/cloud_gateway/process", "tests/test_layers.py")
-"""Tests of the core that end within about a minute; the other unit tests belong to `--whole`."""
-UNIT_TESTS_IN_PARALLEL = ("pytest", "-q", "-m", "not live", "-n", str(CORES + 1), "--dist", "worksteal")
+"""Tests of the core that end within about a minute, for `--units`."""
+IN_PARALLEL = ("-n", str(CORES + 1), "--dist", "worksteal")
 """As in `make test`: some tests wait."""
+CORE = "core"
+"""The name, among those of parts, of the tree without any."""
 NEEDS_ALL_PARTS = "tests/test_surfaces.py::test_what_is_listed_is_used_by_another_package"
-"""Of the tests of `--whole`, the one that is left out: names which only the part imported stay public for others."""
+"""Of all unit tests, the one that is left out: names which only the part imported stay public for others."""
+TESTS = ("tests", "integrations/vllm/tests")
 CHAT = "tests/live/test_main_job.py::test_remote_drafts_save_passes_and_change_nothing"
 IMPORT_ALL = """\
 import importlib, pathlib
@@ -51,10 +64,36 @@ for path in sorted(pathlib.Path().glob("*/**/*.py")):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command that must succeed without the part; it runs in the copy."""
+    """A command that must succeed in a copy."""
 
     name: str
     command: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Parts to remove from a fresh copy, and the steps that must succeed there."""
+
+    removed: Sequence[PartFolders]
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A place for copies, one after the other: two folders, which exist."""
+
+    copies: Path
+    caches: Path
+    """Compiled modules and mypy's cache of all copies that were here."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """That of a step; what the caller says about compiled modules does not hold."""
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return variables | {
+            "PYTHONPYCACHEPREFIX": str(self.caches / "modules"),
+            "MYPY_CACHE_DIR": str(self.caches / "mypy"),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +109,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One part: its size, who names it, and how the steps ended without it."""
+    """One part: its size, who names it, and how the steps of its trials ended. Or the core, after all parts went."""
 
     part: str
     code_lines: int
@@ -87,37 +126,53 @@ class Removal:
         """The names of the steps that failed."""
         return tuple(outcome.step for outcome in self.outcomes if not outcome.passed)
 
+    @property
+    def verdict(self) -> str:
+        if self.failed:
+            return f"fails: {', '.join(self.failed)}"
+        return "all pass"
+
 
 def python(*arguments: str) -> tuple[str, ...]:
     """A command of this interpreter."""
     return (sys.executable, "-m", *arguments)
 
 
-def quick_steps(*, with_types: bool) -> list[Step]:
+def quick_steps(*, with_units: bool) -> list[Step]:
     """The steps that test the tree without any one part."""
     steps = [
         Step("ruff", python("ruff", "check", "--quiet", ".")),
+        Step("mypy", python("mypy")),
         Step("gateway starts", python("cloud_gateway", "--help")),
         Step("worker starts", python("edgespec", "--help")),
         Step("imports", (sys.executable, "-c", IMPORT_ALL)),
-        Step("collection", python("pytest", "-q", "--collect-only", "tests")),
-        Step("unit tests", python("pytest", "-q", "-x", "-m", "not live", *UNIT_TESTS)),
+        Step("collection", python("pytest", "-q", "--collect-only", *TESTS)),
     ]
-    if with_types:
-        steps.insert(1, Step("mypy", python("mypy")))
+    if with_units:
+        steps.append(Step("unit tests", python("pytest", "-q", "-x", "-m", "not live", *UNIT_TESTS)))
     return steps
 
 
 def whole_steps() -> list[Step]:
-    """The steps that test the tree without a part of `--whole`."""
+    """The steps that test the core alone, and the tree without a part of `--whole`."""
     return [
         Step("format", python("ruff", "format", "--check", "--quiet", ".")),
-        *quick_steps(with_types=True)[:-1],
+        *quick_steps(with_units=False),
         Step("sizes", python("tools.check.sizes")),
         Step("structure", python("tools.check.structure")),
-        Step("all unit tests", python(*UNIT_TESTS_IN_PARALLEL, "--deselect", NEEDS_ALL_PARTS, "tests")),
+        Step(
+            "all unit tests",
+            python("pytest", "-q", "-m", "not live", *IN_PARALLEL, "--deselect", NEEDS_ALL_PARTS, *TESTS),
+        ),
         Step("chat", python("pytest", "-q", "-m", "live", CHAT)),
     ]
+
+
+def own_tests(part: PartFolders, root: Path) -> list[Step]:
+    """The step that tests the core with this part and no other; none for a part without tests that are not live."""
+    if not (root / part.tests).exists():
+        return []
+    return [Step("its tests, without the others", python("pytest", "-q", "-x", "-m", "not live", part.tests))]
 
 
 def copy_tree(root: Path, target: Path) -> None:
@@ -207,11 +262,17 @@ def tuple_without(name: str, node: ast.AnnAssign, value: ast.Tuple) -> list[str]
     return [f"{head} (\n", *(f"    {element},\n" for element in kept), ")\n"]
 
 
-def run_step(step: Step, folder: Path) -> Outcome:
+def run_step(step: Step, folder: Path, environment: Mapping[str, str]) -> Outcome:
     """Runs one command in the copy."""
     started = time.monotonic()
     done = subprocess.run(
-        step.command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        step.command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     seconds = time.monotonic() - started
 
@@ -220,16 +281,19 @@ def run_step(step: Step, folder: Path) -> Outcome:
     return Outcome(step.name, round(seconds, 1), passed, output)
 
 
-def remove_and_test(part: PartFolders, root: Path, steps: Sequence[Step], named_by: Iterable[str]) -> Removal:
-    """Removes a part from a fresh copy of `root` and runs the steps there."""
-    size = part_size(part, python_sources(root))
-    with tempfile.TemporaryDirectory(prefix=f"without-{part.name}-") as folder:
-        copy = Path(folder)
+def run_trial(trial: Trial, root: Path, bench: Bench) -> tuple[Outcome, ...]:
+    """Removes the parts from a fresh copy of `root` and runs the steps there."""
+    copy = bench.copies / "tree"
+    copy.mkdir()
+    try:
         copy_tree(root, copy)
-        remove(part, copy)
-        outcomes = tuple(run_step(step, copy) for step in steps)
+        for part in trial.removed:
+            remove(part, copy)
 
-    return Removal(part.name, size.code_lines, size.tokens, tuple(sorted(named_by)), outcomes)
+        return tuple(run_step(step, copy, bench.environment) for step in trial.steps)
+
+    finally:
+        shutil.rmtree(copy)
 
 
 def part_size(part: PartFolders, sources: Mapping[str, str]) -> Density:
@@ -242,64 +306,108 @@ def part_size(part: PartFolders, sources: Mapping[str, str]) -> Density:
 
 
 def table(removals: Sequence[Removal]) -> str:
-    """One line for each part."""
-    rows = [f"{'part':24} {'lines':>6} {'tokens':>7} {'named by':>8} {'seconds':>7}  without it"]
+    """One line for each part, and for the core."""
+    rows = [f"{'without':24} {'lines':>6} {'tokens':>7} {'named by':>8} {'seconds':>7}"]
     for removal in removals:
-        verdict = "all pass"
-        if removal.failed:
-            verdict = f"fails: {', '.join(removal.failed)}"
         rows.append(
             f"{removal.part:24} {removal.code_lines:6} {removal.tokens:7} {len(removal.named_by):8}"
-            f" {removal.seconds:7.0f}  {verdict}"
+            f" {removal.seconds:7.0f}  {removal.verdict}"
         )
 
     return "\n".join(rows)
 
 
+class Tester:
+    """Runs the trials of one repository in fresh copies; a context manager, which ends with its copies removed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.parts = part_folders(root)
+        self._sources = python_sources(root)
+        self._naming = naming(self.parts, self._sources)
+        self._folder = tempfile.TemporaryDirectory(prefix="without-parts-")
+        self._benches: SimpleQueue[Bench] = SimpleQueue()
+
+        for index in range(CORES):
+            bench = Bench(Path(self._folder.name) / f"copies{index}", Path(self._folder.name) / f"caches{index}")
+            bench.copies.mkdir()
+            bench.caches.mkdir()
+            self._benches.put(bench)
+
+    def __enter__(self) -> Tester:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def without_part(self, part: PartFolders, steps: Sequence[Step]) -> Removal:
+        """The steps without the part, and its own tests with no other part."""
+        others = [other for other in self.parts if other != part]
+        trials = [Trial([part], steps), Trial(others, own_tests(part, self.root))]
+        size = part_size(part, self._sources)
+        return self._tested(part.name, size, self._naming[part.name], trials)
+
+    def without_any(self, steps: Sequence[Step]) -> Removal:
+        """The steps after all parts went."""
+        size = Density()
+        for path, source in self._sources.items():
+            if is_core(path):
+                size.add(density(source))
+        return self._tested(CORE, size, (), [Trial(self.parts, steps)])
+
+    def _tested(self, name: str, size: Density, named_by: Iterable[str], trials: Sequence[Trial]) -> Removal:
+        bench = self._benches.get()
+        outcomes: list[Outcome] = []
+        for trial in trials:
+            if trial.steps:
+                outcomes += run_trial(trial, self.root, bench)
+        self._benches.put(bench)
+
+        removal = Removal(name, size.code_lines, size.tokens, tuple(sorted(named_by)), tuple(outcomes))
+        print(f"{name}: {removal.seconds:.0f} s, {removal.verdict}", file=sys.stderr)
+        return removal
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; returns 1 if something fails without a part, 64 for a part that does not exist."""
     parser = argparse.ArgumentParser(prog="python -m tools.check.parts")
-    parser.add_argument("parts", nargs="*", metavar="NAME", help="parts to remove (default: each part)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="NAME", help="parts to remove; core: all at once (default: each, and core)"
+    )
     parser.add_argument("--whole", action="append", default=[], metavar="NAME", help="a part to test by all unit tests")
-    parser.add_argument("--types", action="store_true", help="run mypy without each part")
+    parser.add_argument("--units", action="store_true", help="run the core's unit tests without each part")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and outputs to this file")
     arguments = parser.parse_args(argv)
 
-    root = Path().resolve()
-    parts = part_folders(root)
-    known = {part.name for part in parts}
-    chosen = {*arguments.parts, *arguments.whole} if arguments.parts else known
-    unknown = {*arguments.parts, *arguments.whole} - known
-    if unknown:
-        print(f"There is no part {', '.join(sorted(unknown))}.", file=sys.stderr)
-        return 64
+    with Tester(Path().resolve()) as tester:
+        known = {part.name for part in tester.parts} | {CORE}
+        chosen = {*arguments.parts, *arguments.whole} if arguments.parts else known
+        unknown = {*arguments.parts, *arguments.whole} - known
+        if unknown:
+            print(f"There is no part {', '.join(sorted(unknown))}.", file=sys.stderr)
+            return 64
 
-    files = naming(parts, python_sources(root))
+        quick = [part for part in tester.parts if part.name in chosen and part.name not in arguments.whole]
+        whole = [part for part in tester.parts if part.name in arguments.whole]
 
-    def tested(part: PartFolders, steps: Sequence[Step]) -> Removal:
-        done = remove_and_test(part, root, steps, files[part.name])
-        print(f"{part.name}: {done.seconds:.0f} s", file=sys.stderr)
-        return done
-
-    # The quick steps use one core; all unit tests use each of them.
-    quick = [part for part in parts if part.name in chosen and part.name not in arguments.whole]
-    with ThreadPoolExecutor(CORES) as pool:
-        removals = list(pool.map(lambda part: tested(part, quick_steps(with_types=arguments.types)), quick))
-    removals += [tested(part, whole_steps()) for part in parts if part.name in arguments.whole]
+        # The quick steps use one core; all unit tests use each of them.
+        with ThreadPoolExecutor(CORES) as pool:
+            steps = quick_steps(with_units=arguments.units)
+            removals = list(pool.map(lambda part: tester.without_part(part, steps), quick))
+        removals += [tester.without_part(part, whole_steps()) for part in whole]
+        if CORE in chosen:
+            removals.append(tester.without_any(whole_steps()))
 
     print(table(removals))
     for removal in removals:
         for outcome in removal.outcomes:
             if not outcome.passed:
-                print(f"\nwithout {removal.part}, {outcome.step} fails:\n{outcome.output}", file=sys.stderr)
+                print(f"\n{removal.part}: {outcome.step} fails:\n{outcome.output}", file=sys.stderr)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps([asdict(removal) for removal in removals], indent=2) + "\n")
 
-    if any(removal.failed for removal in removals):
-        return 1
-
-    return 0
+    return int(any(removal.failed for removal in removals))
 
 
 if __name__ == "__main__":

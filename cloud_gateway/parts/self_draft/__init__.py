@@ -6,6 +6,7 @@ It needs a target in torch of the Llama family, and takes no memory for weights.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -60,4 +61,10 @@ class OwnLayers:
         return SelfDraft(target, settings.of(LayersSection).layers, requests=requests)
 
 
-PART = GatewayPart("self_draft", {"local_draft": LayersSection}, check=layer_conflicts, drafts={MODEL: OwnLayers()})
+PART = GatewayPart(
+    "self_draft",
+    {"local_draft": LayersSection},
+    check=layer_conflicts,
+    example=Path(__file__).with_name("gateway.toml"),
+    drafts={MODEL: OwnLayers()},
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from edgespec.parts.owner_signs.settings import REMOVED, OwnerSection
@@ -29,4 +30,5 @@ PART = WorkerPart(
     removed=REMOVED,
     presence=_presence,
     report=_report,
+    example=Path(__file__).with_name("worker.toml"),
 )

@@ -26,16 +26,12 @@ GATEWAY_SETTINGS = gateway.schema(gateway_parts.all_parts())
 WORKER: list[tuple[str, str]] = [
     ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:requantised", "auto:dropped" or a path (no'),
     ('[draft]\nmodel = ""', '"auto:dropped" or a path.'),
-    ('[owner]\nhours = ["09:00-17:00", "18-8"]', 'a list, each item hours such as "18:00-08:00" (both are times of'),
     ('[gateway]\nnetworks = ["lab"]', 'each item a network such as "203.0.113.0/24" ('),
-    ("[owner]\nidle_s = -0.1", "`owner.idle_s` is -0.1, but must be a number from 0 to 86400"),
-    ('[owner]\nsigns = ["mouse"]', 'a list, each item "battery", "cpu", "gpu", '),
     ('[gateway]\naddress = "ws://host:1"', "the link to a gateway always uses TLS"),
     ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
     ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),
     ('[daemon]\nstate_dir = "keys"', "a path that begins with / or ~"),
     ("[draft]\ntheta = 0.7", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
-    ("[owner]\nmetered = false", "`owner.metered` is no longer a setting; list the signs that count"),
 ]
 GATEWAY: list[tuple[str, str]] = [
     ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),

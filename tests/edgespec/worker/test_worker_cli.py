@@ -34,8 +34,8 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("argv", "code", "says"),
     [
         (["run", "--config", "none.toml"], 78, "none.toml: there is no such file"),
-        (["run", "--set", "owner.idle_s"], 78, "Command line: `--set owner.idle_s` must be KEY=VALUE"),
-        (["run", "--set", "owner.idle_s="], 78, "must be a number from 0 to 86400"),
+        (["run", "--set", "daemon.name"], 78, "Command line: `--set daemon.name` must be KEY=VALUE"),
+        (["run", "--set", "draft.threads="], 78, "must be a whole number from 0 to 512"),
         (["pair", "abc"], 77, "`abc` is not a pairing code"),
         (["pair", "ws://x:1", "4821-acorn-album-amber-7305"], 71, "the link to a gateway always uses TLS"),
         (["pair", "127.0.0.1:1", "4821-acorn-album-amber-7305"], 69, "No gateway can be reached at 127.0.0.1:1"),

@@ -21,6 +21,7 @@ PAGES = (
     "README",
     *(f"docs/{page}" for page in ("worker", "gateway", "models", "traces", "api")),
 )
+"""The pages that show commands to type; one that belongs to a part goes with the part."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,8 +70,9 @@ def check(options: argparse.Namespace) -> int:
 def shown() -> set[tuple[str, ...]]:
     """The programs and verbs that the pages show."""
     found = set()
-    for page in PAGES:
-        prose, code = prose_and_code((ROOT / f"{page}.md").read_text())
+    pages = [ROOT / f"{page}.md" for page in PAGES]
+    for page in filter(Path.exists, pages):
+        prose, code = prose_and_code(page.read_text())
         for line in [*CODE.findall(prose), *code]:
             found |= set(map(verb_path, commands(line)))
     return {path for path in found if len(path) > 1}
