@@ -1,4 +1,4 @@
-"""What `[owner]` refuses, with the line and what is allowed."""
+"""Values that `[owner]` refuses, with the line and what is allowed."""
 
 from __future__ import annotations
 
