@@ -342,6 +342,7 @@ class Tester:
 
     def without_part(self, part: PartFolders, steps: Sequence[Step]) -> Removal:
         """The steps without the part, and its own tests with no other part."""
+
         others = [other for other in self.parts if other != part]
         trials = [Trial([part], steps), Trial(others, own_tests(part, self.root))]
         size = part_size(part, self._sources)
@@ -357,6 +358,7 @@ class Tester:
 
     def _tested(self, name: str, size: Density, named_by: Iterable[str], trials: Sequence[Trial]) -> Removal:
         bench = self._benches.get()
+
         outcomes: list[Outcome] = []
         for trial in trials:
             if trial.steps:
@@ -381,7 +383,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     with Tester(Path().resolve()) as tester:
         known = {part.name for part in tester.parts} | {CORE}
+
         chosen = {*arguments.parts, *arguments.whole} if arguments.parts else known
+
         unknown = {*arguments.parts, *arguments.whole} - known
         if unknown:
             print(f"There is no part {', '.join(sorted(unknown))}.", file=sys.stderr)
@@ -394,15 +398,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ThreadPoolExecutor(CORES) as pool:
             steps = quick_steps(with_units=arguments.units)
             removals = list(pool.map(lambda part: tester.without_part(part, steps), quick))
+
         removals += [tester.without_part(part, whole_steps()) for part in whole]
         if CORE in chosen:
             removals.append(tester.without_any(whole_steps()))
 
     print(table(removals))
+
     for removal in removals:
         for outcome in removal.outcomes:
             if not outcome.passed:
                 print(f"\n{removal.part}: {outcome.step} fails:\n{outcome.output}", file=sys.stderr)
+
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps([asdict(removal) for removal in removals], indent=2) + "\n")
