@@ -9,7 +9,7 @@ from functools import partial
 from cloud_gateway.core.requests.events import FrameTaken, Released, Send
 from cloud_gateway.core.requests.router import LinkedWorker, Merit
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import ToWorker
+from edgespec.core.protocol.messages import Books, ToWorker
 
 
 class Workers:
@@ -34,6 +34,9 @@ class Workers:
 
     def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
         """How far a worker's candidates for one request of an API key were what it claimed."""
+
+    def account(self, worker: str, books: Books) -> None:
+        """Sends a worker its figures, if it takes them."""
 
     def diverged(self, worker: str) -> None:
         """The target left what the worker had drafted for a request."""
@@ -82,7 +85,10 @@ class WorkerPool:
     def released(self, key: str, released: Released) -> None:
         """Reports what a worker has brought for a request of this API key."""
         given = released.given
-        self.merit.ended(given.name, key, given.rounds, given.frames, given.brought)
+        books = Books(given.tokens, given.brought, given.checked, given.received, given.late)
+        self.merit.ended(given.name, key, given.rounds, given.frames, given.brought, books)
+        books = self.merit.of(given.name).books
+        self._post(lambda: self._workers.account(given.worker, books))
         self._post(lambda: self._workers.audited(given.worker, key, given.claimed, given.accepted))
 
     def report_unknown_prefix(self, taken: FrameTaken) -> None:

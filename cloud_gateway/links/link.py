@@ -63,6 +63,8 @@ class WorkerInfo(LinkedWorker):
     probation_because: str = ""
     scopes: dict[int, bytes] = field(default_factory=dict)
     """The cache scopes of its open requests, which differ between API keys."""
+    takes_books: bool = False
+    """Whether it takes messages `Books`."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
 

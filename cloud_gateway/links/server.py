@@ -28,6 +28,7 @@ from edgespec.core.protocol.gateway_session import GatewaySession, standing_erro
 from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import (
+    Books,
     Bye,
     Close,
     Open,
@@ -36,7 +37,7 @@ from edgespec.core.protocol.messages import (
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
-from edgespec.shared.address import FEATURES, LINK_PATH, PAIR_PATH, requests_of
+from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, PAIR_PATH, requests_of
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -125,6 +126,8 @@ class Links(Workers):
         self._lines = LimitedLog(log)
         self._workers: dict[str, WorkerInfo] = {}
         """By id; changed on the event loop."""
+        self._books: dict[str, Books] = {}
+        """Figures of workers that were sent last, by id; only of paired workers, which bounds it."""
         self._probation = Probation()
         self._contest = Contest()
         self._judges = judges
@@ -219,6 +222,12 @@ class Links(Workers):
         for judge in self._judges:
             self._quarantine(worker, judge.drafted(worker, key, claimed, accepted, now))
 
+    def account(self, worker: str, books: Books) -> None:
+        self._books[worker] = books
+        info = self._workers.get(worker)
+        if info is not None and info.takes_books and not info.wire.over:
+            info.wire.send(books)
+
     def note(self, worker: str, reason: str, text: str) -> None:
         info = self._workers.get(worker)
         self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
@@ -288,6 +297,7 @@ class Links(Workers):
             groups=self.paired.groups_of(hello.worker_key),
             requests=requests_of(features),
             wire=link.wire,
+            takes_books=BOOKS in features,
         )
         worker.sampled(link.first_rtt_s)
         self._recheck(worker)
@@ -298,6 +308,8 @@ class Links(Workers):
         self._workers[worker.id] = worker
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
+        if worker.id in self._books:
+            self.account(worker.id, self._books[worker.id])
         self.inbox.post(WorkerReady(worker.id))
         asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
 

@@ -103,7 +103,7 @@ def _show_code(event: Row) -> None:
 # --- workers -------------------------------------------------------------------------------------------------------
 
 
-BROUGHT = ("requests", "frames", "accepted", "rank", "why")
+BROUGHT = ("requests", "rank", "helps")
 """Figures of a worker since the gateway started, and its place for the next request."""
 
 

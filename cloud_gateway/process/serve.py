@@ -302,6 +302,7 @@ class Gateway:
             "workers_paused": sum(worker.paused for worker in linked),
             "workers_quarantined": self.port.quarantined(),
             "problems": [*links.problems(), *self._key_problems()],
+            "helps": {str(row["name"]): row["helps"] for row in self.commands.worker_rows() if row["linked"]},
             "requests_active": engine.active,
             "requests_queued": engine.queued,
             "requests": stats.requests,

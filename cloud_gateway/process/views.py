@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from cloud_gateway.auth import Key
 from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.worth import verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,6 +69,8 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | N
         "accepted": record.accepted if record else None,
         "rank": None,
         "why": record.why if record else None,
+        "books": asdict(record.books) if record else None,
+        "helps": verdict(record.books) if record else None,
     }
 
 
@@ -180,6 +185,8 @@ def _lines(status: Mapping[str, Any], parts: Sequence[GatewayPart]) -> Iterator[
         accepted = status["accepted"].get(source, 0)
         share = f" ({accepted / drafted:.0%})" if drafted else ""
         yield "candidates", f"{accepted} of {drafted} by {source} were accepted{share}"
+    for name, sentence in status.get("helps", {}).items():
+        yield "help", f"{name} {sentence}"
     yield "local draft", f"{status['local_draft_passes']} passes"
     for name in ("frames", "refused"):
         yield name, ", ".join(f"{count} {kind}" for kind, count in status[name].items()) or "none"

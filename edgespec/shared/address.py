@@ -15,6 +15,8 @@ DEFAULT_PORT = 7443
 FEATURES = "edgespec-features"
 REQUESTS = "requests="
 """A header of a worker's upgrade to WebSocket, and its value: the number of requests that it takes at once."""
+BOOKS = "books"
+"""The other value of that header: the worker takes messages `Books`."""
 LINK_PATH = "/link"
 PAIR_PATH = "/pair"
 _FORM = "write HOST, HOST:PORT or wss://HOST:PORT, and an IPv6 address in brackets before a port"

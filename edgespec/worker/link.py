@@ -29,11 +29,11 @@ from edgespec.core.protocol.handshake import (
     notice_of,
     shown,
 )
-from edgespec.core.protocol.messages import Bye, Close, Commit, Open, Piece, Refuse, Share, ToWorker, WorkerBody
+from edgespec.core.protocol.messages import Books, Bye, Close, Commit, Open, Piece, Refuse, Share, ToWorker, WorkerBody
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import FEATURES, LINK_PATH, REQUESTS, Address, Tunnelled
+from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, REQUESTS, Address, Tunnelled
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, PinnedClient, Wire
@@ -70,6 +70,9 @@ class Handler:
     def on_piece(self, piece: Piece) -> None:
         """A piece of the target's tokenizer; refused if none was asked for."""
         raise RemoteProtocolError("unexpected", "a piece of a tokenizer that was not asked for")
+
+    def on_books(self, books: Books) -> None:
+        """The gateway's figures of this worker."""
 
     def on_round_trip(self, rtt_s: float) -> None:
         """A ping was answered after so many seconds."""
@@ -160,7 +163,7 @@ class _Attempt:
             raise self._final
 
     async def _try(self, timers: Timers) -> str:
-        features = {FEATURES: f"{REQUESTS}{self._me.requests}"}
+        features = [(FEATURES, f"{REQUESTS}{self._me.requests}"), (FEATURES, BOOKS)]
         options: dict[str, Any] = {"logger": _quiet, "additional_headers": features} | WEBSOCKET_OPTIONS
         try:
             client = partial(_Client, self._pin)
@@ -222,6 +225,8 @@ class _Attempt:
                 self._handler.on_message(event)
             case Piece():
                 self._handler.on_piece(event)
+            case Books():
+                self._handler.on_books(event)
             case Refuse():
                 self._final = final_error(event.reason, event.message)
             case Bye():

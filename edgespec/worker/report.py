@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from edgespec.core.protocol.messages import Books
+from edgespec.core.protocol.worth import verdict
 from edgespec.worker.part import WorkerPart
 
 NAME = 13
@@ -56,7 +58,7 @@ def _lines(status: Mapping[str, Any], parts: Sequence[WorkerPart]) -> Iterator[t
     yield "requests", f"{status['requests_open']} open, {status['requests']} since the start"
     yield "drafting", _drafting(status)
     yield "sent", f"{status['nodes']} candidates in {status['frames']} frames"
-    yield "acceptance", _acceptance(status)
+    yield from _worth(status)
     for part in parts:
         yield from part.report(status)
     for number, warning in enumerate(status["warnings"][-3:]):
@@ -87,7 +89,25 @@ def _drafting(status: Mapping[str, Any]) -> str:
     return f"{status['steps']} steps in {spent}: {times}"
 
 
-def _acceptance(status: Mapping[str, Any]) -> str:
+def _worth(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The gateway's answer, and the worker's own count, which has the candidates that came too late, too."""
+    books = books_of(status)
+    if books is None:
+        yield "help", "unknown: the gateway has not sent its figures, or is older than this worker"
+    else:
+        yield "help", verdict(books)
+
     matched = status["tokens_matched"]
     committed = status["tokens_committed"]
-    return f"{matched} of {committed} tokens were drafted{f' ({matched / committed:.0%})' if committed else ''}"
+    percent = ""
+    if committed:
+        percent = f" ({matched / committed:.0%})"
+    yield "draft", f"right for {matched} of {committed} tokens{percent}, in time or too late"
+
+
+def books_of(status: Mapping[str, Any]) -> Books | None:
+    """The gateway's figures of this worker; None before it has sent any."""
+    books = status.get("books")
+    if books is None:
+        return None
+    return Books(**books)

@@ -20,7 +20,7 @@ from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol.handshake import Notice, Pin
-from edgespec.core.protocol.messages import VERSION, Decline, Pause, Resume, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import VERSION, Books, Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves, step_curve
@@ -87,6 +87,8 @@ class Service(Handler):
         """The reason of the pause that daemon and gateway have; None: no pause."""
         self.presences = Presences([part.presence(settings, self._on_presence) for part in parts])
         self._link: Link | None = None
+        self._books: Books | None = None
+        """The gateway's figures of this worker; None before it has sent any."""
         self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
@@ -220,6 +222,9 @@ class Service(Handler):
         """Passes a message of the gateway to the daemon."""
         self.daemon.take(message)
 
+    def on_books(self, books: Books) -> None:
+        self._books = books
+
     def on_writable(self) -> None:
         self.daemon.writable()
 
@@ -339,6 +344,7 @@ class Service(Handler):
             "frames": stats.frames,
             "tokens_committed": stats.committed,
             "tokens_matched": stats.matched,
+            "books": msgspec.structs.asdict(self._books) if self._books is not None else None,
             "step_ms": round(stats.drafting_s / stats.steps * 1e3, 3) if stats.steps else None,
             "host_us_per_step": round(stats.host_s / stats.steps * 1e6, 1) if stats.steps else None,
             "drafting_s": round(stats.drafting_s, 1),

@@ -15,6 +15,8 @@ from typing import Any
 import openai
 import pytest
 
+from edgespec.core.protocol.messages import Books
+from edgespec.core.protocol.worth import verdict
 from edgespec.shared import models
 from edgespec_lab.rig import Rig
 
@@ -92,6 +94,19 @@ def test_remote_drafts_save_passes_and_change_nothing(stage: Rig, prompt: str) -
     assert text_of(remote) == text_of(plain)
     assert usage["rounds"] < plain["usage"]["edgespec"]["rounds"] * 0.8
     assert usage["accepted"].get("worker", 0) > 0 and usage["frames"]["used"] > 0 and usage["why_off"] is None
+
+
+def test_worker_and_gateway_print_the_same_figures_of_one_run(stage: Rig) -> None:
+    stage.chat(PROMPTS[0], 48, policy="wanspec", phi=3.0)
+    deadline = time.monotonic() + 20
+    while (books := stage.worker_command("status", "--json")["books"]) is None or not books["tokens"]:
+        assert time.monotonic() < deadline
+    (row,) = stage.gateway_command("workers", "list", "--json")["workers"]
+    assert row["books"] == books and books["accepted"] > 0
+    assert row["accepted"] == books["accepted"]
+    status = stage.gateway_command("status", "--json")
+    assert status["helps"] == {row["name"]: verdict(Books(**books))}
+    assert status["accepted"]["worker"] == books["accepted"]
 
 
 def test_a_key_that_does_not_allow_offloading_keeps_its_prompts_here(stage: Rig) -> None:

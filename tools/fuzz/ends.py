@@ -27,6 +27,7 @@ TO_WORKER: Sequence[m.AnyBody] = (
     m.Open(2, 1, 3, [1, 2, 3], SAMPLING, b"scope"),
     m.Commit(1, 1, 3, [5, 6], HASH, 20_000, 9_000, 3),
     m.Share(1, 1, 1, 2),
+    m.Books(2457, 157, 194, 1111, 791),
     m.Close(1, 1, "done"),
     m.Piece(HASH, 4, b"data"),
     m.Ping(7),

@@ -181,6 +181,13 @@ class Assignment:
     """It has sent a candidate, so it has read the prompt."""
     frames: int = 0
     """Frames that brought candidates."""
+    received: int = 0
+    late: int = 0
+    """Valid frames of this assignment, and those without a new candidate."""
+    tokens: int = 0
+    """Tokens that the target emitted since it was assigned."""
+    checked: int = 0
+    """Its candidates that a pass verified."""
     claimed: float = 0.0
     """Sum of the probabilities that it stated for candidates among which the target then chose."""
     accepted: int = 0
@@ -196,6 +203,8 @@ class Assignment:
 
     def merged(self, merged: Merged) -> None:
         """Takes note of a frame of this worker. The first useful one shows that the worker has read the prompt."""
+        self.received += 1
+        self.late += not merged.fresh
         self.frames += bool(merged.fresh)
         if merged.useful and not self.ready:
             self.ready = True
@@ -208,6 +217,8 @@ class Assignment:
         chosen = dict(zip(taken.rows, taken.tokens, strict=True))
         candidates = [(row, node) for row, node in enumerate(flat.nodes, 1) if node.owner == self.worker]
         brought = sum([row in chosen for row, _ in candidates])
+        self.tokens += len(taken.tokens)
+        self.checked += len(candidates)
 
         if candidates or all(child.owner != self.worker for child in root.children.values()):
             self.rounds += 1

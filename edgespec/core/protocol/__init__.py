@@ -8,8 +8,8 @@ Public, by module:
   `GatewayRotations`, `GRACE_S`, `MAX_ROTATIONS`, `NO_TOKENIZER`, `NONCE_BYTES`, `Notice`, `notice_of`, `Pin`,
   `rotation`, `Rotations`, `shown`, `Standing`, `successor`, `up_to`, `WorkerIdentity`
 - `inflow`: `Bucket`, `flood`, `Inflow`, `InflowLimits`, `TREES_BURST`, `TREES_PER_S`
-- `messages`: `AnyBody`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`, `decoded`,
-  `encode`, `Fetch`, `Frame`, `FRAME_NODES`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`,
+- `messages`: `AnyBody`, `Books`, `Bye`, `Bytes32`, `Bytes64`, `check_tree_shape`, `Close`, `Commit`, `Decline`,
+  `decoded`, `encode`, `Fetch`, `Frame`, `FRAME_NODES`, `Hello`, `levels`, `MAX_COST`, `MAX_DEPTH`, `MAX_FRAME_BYTES`,
   `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`, `MAX_PIECE_BYTES`, `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENIZER_BYTES`,
   `MAX_TOKENS_PER_FRAME`,
   `Message`, `Name`, `Open`, `Pause`, `Piece`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`, `Rotation`, `Sampling`,
@@ -20,4 +20,5 @@ Public, by module:
 - `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `verify`
+- `worth`: `helps`, `judged`, `LATE`, `late_share`, `verdict`
 """

@@ -212,6 +212,23 @@ class Close(Message, tag="close", frozen=True):
     reason: Text
 
 
+class Books(Message, tag="books", frozen=True):
+    """The gateway's figures of this worker since the gateway started, over the requests that have ended.
+
+    It is sent only to a worker whose upgrade names the feature `books`.
+    """
+
+    tokens: U63
+    """Tokens of completions while the worker drafted for them."""
+    accepted: U63
+    """Those of them that were its candidates."""
+    verified: U63
+    """Its candidates that a pass verified."""
+    frames: U63
+    late: U63
+    """Those of its frames of which nothing could be used."""
+
+
 class Piece(Message, tag="piece", frozen=True):
     """A piece of the target's tokenizer, as a file (docs/protocol.md), which has `size` bytes and this SHA-256."""
 
@@ -303,7 +320,7 @@ ToWorker = Open | Commit | Share | Close
 WorkerBody = Fetch | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 TOGETHER = frozenset({Open, Commit, Share, Close, Tree, Decline})
 """What may share a frame with others: messages about requests. So no frame holds a thousand pings to be answered."""
-AnyBody = Welcome | Piece | ToWorker | WorkerBody
+AnyBody = Welcome | Books | Piece | ToWorker | WorkerBody
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")

@@ -21,6 +21,7 @@ import msgspec
 from edgespec.core.errors import AddressError, EdgespecError, NoGatewayError, RemoteProtocolError
 from edgespec.core.protocol.handshake import Notice, Pin, WorkerIdentity
 from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.worth import LATE, helps, judged, late_share, verdict
 from edgespec.llamacpp.step_time import step_curve
 from edgespec.shared import control_client as control
 from edgespec.shared import folders
@@ -35,6 +36,7 @@ from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, target_tokens
+from edgespec.worker.report import books_of
 from edgespec.worker.service import paired_gateway
 
 ASIDE = 75
@@ -118,6 +120,22 @@ def assigned(status: Mapping[str, Any]) -> Finding:
 
 
 def matched(status: Mapping[str, Any]) -> Finding:
+    """Whether the worker helps, by the gateway's figures if it has sent any."""
+    books = books_of(status)
+    if books is None or not books.tokens:
+        return draft_matched(status)
+
+    if helps(books) or not judged(books):
+        return Finding("match", f"this worker {verdict(books)}")
+    if late_share(books) >= LATE:
+        do = "draft on a less busy or faster machine, use a smaller draft model, or one nearer to the gateway"
+        return Finding("match", f"this worker {verdict(books)}", do, ASIDE)
+    do = "use a larger or less reduced draft model of the target's family (`draft.model`)"
+    return Finding("match", f"this worker {verdict(books)}", do, 66)
+
+
+def draft_matched(status: Mapping[str, Any]) -> Finding:
+    """Whether the draft was right often enough, in time or not: what the worker can say alone."""
     committed = status["tokens_committed"]
     if not status["frames"]:
         return Finding("match", "no candidate of this worker was sent, so the draft model cannot be judged")

@@ -23,7 +23,7 @@ from edgespec.core.protocol.handshake import NONCE_BYTES
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Linked, Timers
-from edgespec.shared.address import FEATURES, REQUESTS
+from edgespec.shared.address import BOOKS, FEATURES, REQUESTS
 from edgespec.shared.tls import client_context
 from tests.support.links import (
     HASH,
@@ -386,3 +386,29 @@ async def test_a_gateway_stops_at_once_though_handshakes_stall(tmp_path: Path) -
             stack.callback(writer.close)
             began = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began < 5  # each of the handshakes may take 10 s
+
+
+async def first_message(linked: Client) -> m.Books | m.Close:
+    """The next message that is neither a ping nor its answer."""
+    async with asyncio.timeout(10):
+        while True:
+            for event in await linked.receive():
+                if isinstance(event, m.Books | m.Close):
+                    return event
+
+
+async def test_a_worker_that_takes_its_figures_gets_them_again_when_it_links(tmp_path: Path) -> None:
+    books = m.Books(tokens=100, accepted=40, verified=50, frames=9, late=1)
+    takes = {"additional_headers": {FEATURES: BOOKS}}
+    async with serving(tmp_path) as gateway:
+        async with client(gateway, **takes) as linked:
+            await until(gateway.links.workers)
+            gateway.links.account(ID, books)
+            assert await first_message(linked) == books
+        async with client(gateway, **takes) as linked:
+            assert await first_message(linked) == books
+        async with client(gateway) as older:
+            await until(gateway.links.workers)
+            gateway.links.account(ID, books)
+            gateway.links.send(ID, [m.Close(1, 1, "over")])
+            assert await first_message(older) == m.Close(1, 1, "over"), "one of this version that does not name them"

@@ -104,6 +104,7 @@ STATUS: dict[str, Any] = {
     "gateway": "gw", "linked": True, "address": "127.0.0.1:7443", "through": None, "rtt_ms": 3.24, "refused": None,
     "paused": None, "requests_open": 1, "requests": 53, "steps": 95, "nodes": 218, "frames": 38,
     "tokens_committed": 1302, "tokens_matched": 781, "step_ms": 6.31, "host_us_per_step": 130.0, "drafting_s": 597.0,
+    "books": {"tokens": 1302, "accepted": 391, "verified": 500, "frames": 38, "late": 4},
     "model_loaded": True, "warnings": [{"at": 1.0, "text": "edgespec.threads: passes stall"}],
 }  # fmt: skip
 
@@ -118,7 +119,8 @@ def test_a_status_reads_as_words_and_units() -> None:
         "requests      1 open, 53 since the start",
         "drafting      95 steps in 0:09:57: 6.3 ms a step, and 0.1 ms beside the model",
         "sent          218 candidates in 38 frames",
-        "acceptance    781 of 1302 tokens were drafted (60%)",
+        "help          wrote 30% of the tokens (391 of 1302) and so saved 391 passes of the target: it helps",
+        "draft         right for 781 of 1302 tokens (60%), in time or too late",
         "part          of 53 requests",
         "warnings      edgespec.threads: passes stall",
     ]
@@ -135,7 +137,8 @@ def test_a_status_reads_as_words_and_units() -> None:
             "drafting      no step finished in 0:09:57 of drafting",
         ),
         ({"steps": 0, "step_ms": None, "drafting_s": 0.0}, "drafting      no step yet"),
-        ({"tokens_committed": 0, "tokens_matched": 0}, "acceptance    0 of 0 tokens were drafted"),
+        ({"tokens_committed": 0, "tokens_matched": 0}, "draft         right for 0 of 0 tokens, in time or too late"),
+        ({"books": None}, "help          unknown: the gateway has not sent its figures, or is older than this worker"),
         ({"paused": "exam week", "state": "paused"}, "state         paused: exam week"),
     ],
 )

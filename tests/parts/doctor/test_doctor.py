@@ -48,6 +48,18 @@ WELL: dict[str, Any] = {
         (doctor.paused, {"paused": "exam week"}, ASIDE, "edgespec resume"),
         (doctor.assigned, {"requests": 0}, ASIDE, "keys list"),
         (doctor.matched, {"tokens_matched": 100}, 66, "draft.model"),
+        (
+            doctor.matched,
+            {"books": {"tokens": 2457, "accepted": 157, "verified": 194, "frames": 9, "late": 7}},
+            ASIDE,
+            "less busy or faster",
+        ),
+        (
+            doctor.matched,
+            {"books": {"tokens": 2457, "accepted": 157, "verified": 900, "frames": 9, "late": 1}},
+            66,
+            "draft.model",
+        ),
     ],
 )
 def test_a_fault_in_the_workers_report_is_found(check: Any, planted: dict[str, Any], code: int, do: str) -> None:

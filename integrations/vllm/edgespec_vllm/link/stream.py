@@ -41,6 +41,12 @@ class Assignment:
     has_read: bool = False
     """It has sent a useful frame, so it has read them."""
     frames: int = 0
+    late: int = 0
+    """Those of which nothing could be used."""
+    tokens: int = 0
+    """Tokens that the engine reported since it was assigned."""
+    verified_tokens: int = 0
+    """Candidates that vLLM verified."""
     rounds: int = 0
     """Passes since it has read the prompt, or since it was opened if it has not."""
     accepted: int = 0
@@ -55,6 +61,7 @@ class Assignment:
     def received(self, *, useful: bool) -> None:
         """Counts a frame; the first useful one shows that the prompt is read."""
         self.frames += 1
+        self.late += not useful
         if useful and not self.has_read:
             self.has_read = True
             self.rounds = 0
@@ -63,6 +70,7 @@ class Assignment:
     def verified(self, drafted: int, accepted: int) -> None:
         """Counts candidates that vLLM has verified."""
         self.accepted += accepted
+        self.verified_tokens += drafted
         self.window_drafted += drafted
         self.window_accepted += accepted
 
