@@ -154,7 +154,7 @@ def test_configuration_and_requests_take_the_names_of_parts() -> None:
 
     chat = b'{"model": "m", "messages": [{"role": "user"}], "edgespec": %s}'
     body = chat % b'{"policy": "counting", "sources": ["repeating"]}'
-    received, _ = decode_beside(body, ChatBody, (), choices_of([PART]))
+    received, _ = decode_beside(body, ChatBody, {}, choices_of([PART]))
     assert received.edgespec is not None and received.edgespec.policy == "counting"
     with pytest.raises(ClientError, match="expected a list of lookup, .*, repeating"):
         decode_beside(body.replace(b'"repeating"', b"5"), ChatBody, (), choices_of([PART]))
