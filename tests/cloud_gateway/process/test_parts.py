@@ -157,6 +157,6 @@ def test_configuration_and_requests_take_the_names_of_parts() -> None:
     received, _ = decode_beside(body, ChatBody, {}, choices_of([PART]))
     assert received.edgespec is not None and received.edgespec.policy == "counting"
     with pytest.raises(ClientError, match="expected a list of lookup, .*, repeating"):
-        decode_beside(body.replace(b'"repeating"', b"5"), ChatBody, (), choices_of([PART]))
+        decode_beside(body.replace(b'"repeating"', b"5"), ChatBody, {}, choices_of([PART]))
     with pytest.raises(ClientError, match="expected one of plain, "):
-        decode_beside(body, ChatBody, (), choices_of([]))
+        decode_beside(body, ChatBody, {}, choices_of([]))

@@ -34,7 +34,10 @@ def endpoint(**keys: str) -> str:
         ("[request]\nmax_tokens = 4096", "a whole number from 1 to 64"),
         ('[request]\nprompt = ""', "text of 1 to 200 characters"),
         ("[endpoints]\nname = 3", "line 1: `endpoints` must be tables, each under [[endpoints]]."),
-        ('[[endpoints]]\nname = "a"', "line 1: `endpoints[0].base_url` is missing, but must be there: an http://"),
+        (
+            '[[endpoints]]\nname = "a"\nmodel = "m"',
+            "line 1: `endpoints[0].base_url` is missing, but must be there: an http://",
+        ),
         (ENDPOINT + endpoint(nmae="b"), "line 9: unknown key `endpoints[1].nmae`; did you mean `name`?"),
         (ENDPOINT + endpoint(), 'line 6: `endpoints[1].name` is "a", but must be another name than those before it.'),
         (endpoint(base_url="ftp://x/v1"), "it does not begin with http:// or https:// and a host"),

@@ -29,7 +29,8 @@ prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24)
 def test_an_exact_target_gives_the_same_bits_for_a_row_in_any_company(
     tmp_path: Path, dtype: torch.dtype, kernels: Kernels
 ) -> None:
-    target = TorchTarget(load_tiny(make_tiny_target(tmp_path, vocab=VOCAB), dtype), slots=4, threads=1, kernels=kernels)
+    model = load_tiny(make_tiny_target(tmp_path, vocab=VOCAB), dtype)
+    target = TorchTarget(model, slots=4, threads=1, kernels=kernels, max_lone_rows=BLOCK_ROWS)
 
     @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(prompt=prompts, tree=flat_trees(VOCAB, 24), chunk=st.integers(1, 9))
@@ -49,7 +50,8 @@ def test_an_exact_target_gives_the_same_bits_for_a_row_in_any_company(
 def test_an_exact_target_gives_the_same_bits_alone_and_in_batches(
     tmp_path: Path, dtype: torch.dtype, kernels: Kernels
 ) -> None:
-    target = TorchTarget(load_tiny(wide(tmp_path), dtype), slots=6, threads=2, kernels=kernels)
+    model = load_tiny(wide(tmp_path), dtype)
+    target = TorchTarget(model, slots=6, threads=2, kernels=kernels, max_lone_rows=BLOCK_ROWS)
     holds_where_claimed(target, in_batches_as_alone(target))
 
 
@@ -59,7 +61,11 @@ def wide(folder: Path) -> Path:
 
 
 def holds_where_claimed(target: TorchTarget, check: Callable[[], None]) -> None:
-    """An exact target passes the check; of another one its own products show what it says of itself."""
+    """An exact target passes the check; of another one its own products show what it says of itself.
+
+    The targets accept any cost of a row alone, as `target.exact = "yes"` does: on a processor with AMX one row in
+    bfloat16 is exact only if it is computed as 64.
+    """
     if target.exact:
         check()
         return
