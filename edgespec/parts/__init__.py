@@ -5,12 +5,13 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor, known_answers, owner_signs, peer_relay, system_service, text_translation
+from edgespec.parts import doctor, healing, known_answers, owner_signs, peer_relay, system_service, text_translation
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
 PARTS: tuple[WorkerPart, ...] = (
     doctor.PART,
+    healing.PART,
     known_answers.PART,
     owner_signs.PART,
     peer_relay.PART,
