@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import msgspec
 
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.numbers import common_prefix
-from edgespec.llamacpp.tokenizer import GgufTokenizer
-from edgespec.shared.vocabfiles import gguf_metadata
+from edgespec.llamacpp.chat_tokens import ChatTokens
+from edgespec.shared.vocabfiles import gguf_metadata, vocabulary_in
 
 MAX_PROMPT = 512
 """Tokens of a prompt; longer ones are left out."""
@@ -99,20 +98,8 @@ class Chat:
             raise ModelError(f"{path.name} has no chat template, so no chats can be rendered; choose a chat model.")
 
         self._path = path
-        self._tokenizer = GgufTokenizer(path, metadata)
-        controls = {text.decode(errors="replace"): token for token, text in self._tokenizer.controls.items() if text}
-        self._controls = controls
-        longest_first = sorted(controls, key=len, reverse=True)
-        self._marks = re.compile(
-            "("
-            + "|".join(
-                map(
-                    re.escape,
-                    longest_first,
-                )
-            )
-            + ")"
-        )
+        self._tokenizer = ChatTokens(path)
+        self._bos = vocabulary_in(metadata, path).bos
 
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
@@ -137,16 +124,9 @@ class Chat:
         except self._error as error:
             raise ModelError(f"The chat template of {self._path.name} cannot be rendered ({error}).") from error
 
-        found: list[int] = []
-        for piece in self._marks.split(text):
-            if piece in self._controls:
-                found.append(self._controls[piece])
-            else:
-                found += self._tokenizer.encode(piece.encode())
-
-        begin = self._tokenizer.begin
-        if found[: len(begin)] != begin:
-            found = [*begin, *found]
+        found = self._tokenizer.encode(text)
+        if self._bos is not None and found[:1] != [self._bos]:
+            found = [self._bos, *found]
         return found
 
     def opening(self) -> list[int]:
@@ -157,8 +137,7 @@ class Chat:
 
     def text(self, tokens: Iterable[int]) -> str:
         """The text of tokens; control tokens have none."""
-        pieces = [self._tokenizer.pieces[token] for token in tokens]
-        return b"".join(piece for piece in pieces if piece).decode(errors="ignore").strip()
+        return self._tokenizer.decode(tokens)
 
 
 def _refuse(message: str) -> None:
