@@ -2,6 +2,7 @@
 
 Public, by module:
 
+- `chat_tokens`: `ChatTokens`
 - `context`: `Context`, `quiet`, `require_gpu`, `Row`
 - `convert`: `count_loaded_layers`, `requantise`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`

@@ -3,4 +3,5 @@
 Public, by module:
 
 - `command`: all
+- `drafts`: `block_count`
 """
