@@ -42,11 +42,6 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_workers(verbs)
     _add_keys(verbs)
-    text = "rotate the gateway's own keys"
-    identity = verbs.add_parser("identity", help=text, description=f"{text[0].upper()}{text[1:]}.").add_subparsers(
-        dest="what", required=True, metavar="COMMAND"
-    )
-    _verb(identity, "rotate", commands.rotate_identity, "make new keys, which the old one signs for the workers")
     status = _verb(verbs, "status", commands.status, "show what the running gateway is doing")
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml", parts)

@@ -57,7 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
     pause = _verb(verbs, "pause", _pause, "stop drafting until `edgespec resume`")
     pause.add_argument("--reason", default="paused by its admin", help="the reason that the gateway's operator sees")
     _verb(verbs, "resume", _resume, "draft again")
-    _add_upkeep(verbs)
     command.add_config_verb(verbs, "worker.toml", parts)
     for part in parts:
         for verb in part.verbs:
@@ -101,12 +100,6 @@ def _add_gateway_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     """The verb that a worker's admin has in common with `cloud-gateway`, which reads a gateway's traces."""
     text = "look at traces of a gateway: who signed, and what was decided; the same as `cloud-gateway replay`"
     command.add_forwarded_verb(verbs, "replay", text, "cloud_gateway")
-
-
-def _add_upkeep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    keys = verbs.add_parser("keys", help="rotate this machine's key", description="Rotate this machine's key.")
-    actions = keys.add_subparsers(dest="what", required=True, metavar="ACTION")
-    _verb(actions, "rotate", _rotate, "make a new key, which gateways accept because the old one signs it")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,16 +161,6 @@ def _unpair(args: argparse.Namespace) -> int:
 
     later = "is no longer a gateway of this machine; a worker that runs drafts for it until it is restarted."
     return commands.end_pairing(args, PairedGateways, args.gateway, later)
-
-
-def _rotate(args: argparse.Namespace) -> int:
-    made = commands.key_store(args).rotate()
-    keys = {"old": commands.shown_id(made.old_key), "new": commands.shown_id(made.new_key)}
-    text = (
-        "This machine's key {old} is replaced by {new}. Restart `edgespec run`: its gateway then takes the new key in "
-        "the old one's place. Peers have to be paired again (`edgespec peers pair`)."
-    )
-    return commands.say(args, keys, text.format(**keys))
 
 
 def _status(args: argparse.Namespace) -> int:

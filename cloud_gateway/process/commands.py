@@ -205,29 +205,6 @@ def revoke_key(args: argparse.Namespace) -> int:
     return _print(text)
 
 
-# --- the gateway's own keys ----------------------------------------------------------------------------------------
-
-
-def rotate_identity(args: argparse.Namespace) -> int:
-    """`cloud-gateway identity rotate`: a running gateway has the new keys once it is restarted."""
-    from edgespec.core.protocol.handshake import GRACE_S
-    from edgespec.core.protocol.names import key_id  # cryptography
-    from edgespec.shared.server_keys import ServerKeyStore
-
-    made = ServerKeyStore(_key_folder(args).parent).rotate_gateway()
-    old = key_id(made.old_key)
-    new = key_id(made.new_key)
-    if args.json:
-        return print_json({"old": old, "new": new})
-
-    print(
-        f"The gateway's identity {old} is replaced by {new}, and its TLS key by another one. Restart the gateway: each "
-        f"worker that has linked within {GRACE_S / 86400:.0f} days then takes the new keys at its next link; others "
-        "have to be paired again."
-    )
-    return 0
-
-
 # --- times ----------------------------------------------------------------------------------------------------------
 
 

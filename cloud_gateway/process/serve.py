@@ -84,7 +84,6 @@ class Gateway:
         self.parts = parts
         self._ready_file = ready_file
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
-        store.note_credentials()
         self.port = LinkPort(settings.link, store)
         self.keys = KeyRing(store.folder)
         foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)

@@ -5,7 +5,16 @@ A part is removed by its line here, `git rm -r edgespec/parts/NAME tests/parts/N
 
 from __future__ import annotations
 
-from edgespec.parts import doctor, healing, known_answers, owner_signs, peer_relay, system_service, text_translation
+from edgespec.parts import (
+    doctor,
+    healing,
+    known_answers,
+    owner_signs,
+    peer_relay,
+    rotate_keys,
+    system_service,
+    text_translation,
+)
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
 
@@ -15,6 +24,7 @@ PARTS: tuple[WorkerPart, ...] = (
     known_answers.PART,
     owner_signs.PART,
     peer_relay.PART,
+    rotate_keys.PART,
     system_service.PART,
     text_translation.PART,
 )

@@ -6,12 +6,11 @@
                                     statements of the latest changes of the gateway's identity
         rotated.json          0600  the new contents of both while they are replaced (gateway only)
         rotations.json        0600  statements of the latest changes of identity.key (worker only)
-        credentials.txt       0600  paths of the credentials that the daemon last started with, one a line
         gateways.json         0600  paired gateways (worker only, shared/paired.py)
         workers.json          0600  paired workers (gateway only, links/paired.py)
 
 `identity.key` and `tls.pem` may also come from systemd's LoadCredential=, which has precedence and is never written.
-Commands in a shell see no credentials, so the daemon notes them.
+Commands in a shell see no credentials.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from edgespec.core.errors import UNDECODABLE, ConfigError, KeyStoreError
-from edgespec.core.protocol.handshake import MAX_ROTATIONS, Rotations, rotation, up_to
+from edgespec.core.errors import UNDECODABLE, KeyStoreError
+from edgespec.core.protocol.handshake import Rotations, up_to
 from edgespec.core.protocol.messages import Rotation
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders
@@ -63,50 +62,27 @@ class KeyStore:
 
     def rotations(self) -> tuple[Rotation, ...]:
         """The statements that lead to the identity, oldest first."""
-        return up_to(self._rotations(), self.identity().public)
+        return self.rotations_to(self.identity().public)
 
-    def rotate(self) -> Rotation:
-        """Makes a new identity; returns the statement of it, which the present one signs too. The statement is written
-        first: without the new key it is of no effect. Raises ConfigError if the identity is a credential.
-        """
-        self.check_writable("identity.key")
-        old = self.identity()
-        with locked(self.folder):
-            pem, new = new_key()
-            made = rotation(old, new)
-            chain = (*up_to(self._rotations(), old.public), made)[-MAX_ROTATIONS:]
-            write_private(self.folder / "rotations.json", msgspec.json.encode(chain))
-            write_private(self.folder / "identity.key", pem)
+    def rotations_to(self, key: bytes) -> tuple[Rotation, ...]:
+        """The stored statements that lead to this key, oldest first; empty if none does."""
+        return up_to(self._rotations(), key)
 
-        return made
+    @property
+    def has_credentials(self) -> bool:
+        """Whether systemd gave a folder of credentials to this process, as it does to a service."""
+        return self._credentials is not None
 
-    def note_credentials(self) -> None:
-        """Notes, at a daemon's start, which keys are credentials, for `rotate` and `rotate_gateway`."""
-        path = self.folder / "credentials.txt"
-        lines = "".join(f"{given}\n" for name in NAMES if (given := self._credential(name)))
-        if lines or path.exists():
-            with locked(self.folder):
-                write_private(path, lines.encode())
+    def credential(self, name: str) -> Path | None:
+        """The credential of this name; None if there is none, or this process sees none."""
+        if self._credentials is None:
+            return None
 
-    def _credential(self, name: str) -> Path | None:
-        if self._credentials is not None:
-            path = self._credentials / name
-        else:
-            path = None
-        if path is not None and folders.exists(path):
+        path = self._credentials / name
+        if folders.exists(path):
             return path
-        return None
 
-    def check_writable(self, name: str) -> None:
-        given: Path | str | None = self._credential(name)
-        if self._credentials is None:  # a command in a shell
-            noted = (read_private(self.folder / "credentials.txt") or b"").decode(errors="replace").splitlines()
-            given = next((path for path in noted if Path(path).name == name), None)
-        if given is not None:
-            raise ConfigError(
-                f"{given} is a credential, which is never written: put this key into {self.folder / name} (mode 0600), "
-                "remove its LoadCredential= from the unit, restart the service, and rotate then."
-            )
+        return None
 
     def _rotations(self) -> tuple[Rotation, ...]:
         path = self.folder / "rotations.json"

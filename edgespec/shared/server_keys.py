@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from edgespec.core.errors import UNDECODABLE, KeyStoreError
-from edgespec.core.protocol.handshake import MAX_ROTATIONS, GatewayRotation, GatewayRotations, gateway_rotation
+from edgespec.core.protocol.handshake import GatewayRotations
 from edgespec.shared.files import locked, read_private, write_private
-from edgespec.shared.keystore import NAMES, KeyStore, new_key
-from edgespec.shared.tls import ROTATIONS, UNREADABLE, rotations_in, spki_hash
+from edgespec.shared.keystore import KeyStore
+from edgespec.shared.tls import ROTATIONS, UNREADABLE, spki_hash
 
 NOT_BEFORE = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 NOT_AFTER = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
@@ -99,30 +99,14 @@ class ServerKeyStore(KeyStore):
         path, pem = self.read_or_make("tls.pem", new_identity)
         return ServerIdentity(path, certificate_spki(path, pem))
 
-    def rotate_gateway(self) -> GatewayRotation:
-        """Makes a new identity and a new TLS key; returns the statement of both, which the present identity signs too
-        and the new certificate has. A running gateway keeps the old ones until it starts again. Raises ConfigError
-        if one of them is a credential.
-        """
-        for name in NAMES:
-            self.check_writable(name)
-            if not (self.folder / name).exists():
-                raise KeyStoreError(
-                    f"{self.folder / name} does not exist, so there is nothing to rotate: start the gateway once."
-                )
-        old = self.identity()
-        former = self.tls_identity().pem
-        with locked(self.folder):
-            pem, new = new_key()
-            key = new_tls_key()
-            before = rotations_in(x509.load_pem_x509_certificate(former.read_bytes()))
-            made = gateway_rotation(old, new, spki_hash(key.public_key()))
-            chain = (*(before if before and before[-1].new_key == old.public else ()), made)[-MAX_ROTATIONS:]
-            both = {"identity.key": pem, "tls.pem": new_identity(key=key, rotations=chain)}
-            write_private(self.folder / "rotated.json", msgspec.json.encode(both))
-            self._finish()
+    def replace(self, identity: bytes, tls: bytes) -> None:
+        """Stores another `identity.key` and `tls.pem`, both or neither, whenever this process ends.
 
-        return made
+        The caller has the lock of the folder.
+        """
+        both = {"identity.key": identity, "tls.pem": tls}
+        write_private(self.folder / "rotated.json", msgspec.json.encode(both))
+        self._finish()
 
     def _finish(self) -> None:
         """Replaces the files of a rotation one after the other, that of a process too which was ended meanwhile."""

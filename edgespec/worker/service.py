@@ -66,7 +66,6 @@ class Service(Handler):
         self._gateways = PairedGateways(state / "keys")  # before a folder is made: it may only be away
         self.gateway = paired_gateway(self._gateways)
         store = KeyStore(state)
-        store.note_credentials()
         draft = settings.draft
         self._load = load or load_drafter
         started = partial(self._load_and_time, doing)

@@ -12,7 +12,6 @@ from msgspec import json
 from websockets.exceptions import ConnectionClosed
 
 from cloud_gateway.links.paired import PairedWorkers
-from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Timers
@@ -20,6 +19,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
 from tests.support.links import GatewayUnderTest, client, serving, worker_identity
+from tests.support.rotated import renew, renew_gateway
 from tests.support.services import listed, service_of
 from tests.support.sockets import reserved
 from tests.support.until import until
@@ -40,7 +40,7 @@ async def test_a_rotated_key_replaces_the_old_one_and_its_link(
     paired.add(before.key.public, "lab-7", groups=("physics",))
     async with client(gateway, before) as former:
         await until(gateway.links.workers)
-        store.rotate()
+        renew(store)
         new = store.identity()
         async with client(gateway, worker_identity(key=new, rotations=store.rotations())):
             assert await former.closed() == CloseCode.SUPERSEDED
@@ -65,7 +65,7 @@ async def test_a_new_key_does_not_end_a_workers_probation(
         await linked.closed()
     await until(lambda: not gateway.links.workers())
 
-    store.rotate()
+    renew(store)
     after = worker_identity(key=store.identity(), rotations=store.rotations())
     async with client(gateway, after):
         await until(gateway.links.workers)
@@ -109,16 +109,6 @@ def test_a_list_of_an_earlier_version_is_read_and_stays_readable_to_it(paired: P
     assert set(json.decode(path.read_bytes())["records"][0]) <= set(earlier)
 
 
-def test_a_rotation_that_stopped_half_way_leaves_the_old_key(tmp_path: Path) -> None:
-    store = KeyStore(tmp_path)
-    old = (tmp_path / "keys" / "identity.key").read_bytes() if store.identity() else b""
-    store.rotate()
-    (tmp_path / "keys" / "identity.key").write_bytes(old)  # the statement was written, the key was not
-    assert store.rotations() == ()
-    made = store.rotate()
-    assert store.rotations() == (made,) and made.new_key == store.identity().public
-
-
 def stored(worker: ServerKeyStore) -> PairedGateway:
     (gateway,) = PairedGateways(worker.folder).all()
     return gateway
@@ -143,7 +133,7 @@ async def test_a_worker_follows_the_gateways_rotation_and_never_goes_back(
                 stolen = ServerKeyStore(tmp_path / "thief")
                 for name in ("identity.key", "tls.pem"):
                     shutil.copy(keys.folder / name, stolen.folder / name)
-                new = keys.rotate_gateway().new_key
+                new = renew_gateway(keys)
                 async with serving(tmp_path, paired=me, keys=keys, port=port) as rotated:
                     await until(lambda: (rotated.links.workers() and service.gateway.key != old) or task.done())
                     assert stored(worker).key == service.gateway.key == new != old
@@ -162,22 +152,10 @@ def test_a_rotation_that_stopped_half_way_is_finished_at_the_next_start(
     keys = ServerKeyStore(tmp_path)
     old = keys.identity().public, keys.tls_identity().spki_hash
     monkeypatch.setattr(ServerKeyStore, "_finish", lambda self: None)  # killed before it replaced a file
-    new = keys.rotate_gateway().new_key
+    new = renew_gateway(keys)
     assert (keys.identity().public, keys.tls_identity().spki_hash) == old
     monkeypatch.undo()
     again = ServerKeyStore(tmp_path)
     assert again.identity().public == new
     assert again.tls_identity().spki_hash != old[1] and again.tls_identity().context()
     assert not (keys.folder / "rotated.json").exists()
-
-
-def test_keys_that_are_credentials_or_do_not_exist_are_not_rotated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(KeyStoreError, match="does not exist, so there is nothing to rotate"):
-        ServerKeyStore(tmp_path / "none").rotate_gateway()
-    given = ServerKeyStore(tmp_path / "given")
-    given.identity()
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
-    with pytest.raises(ConfigError, match="identity.key is a credential, which is never written"):
-        ServerKeyStore(tmp_path / "gateway").rotate_gateway()

@@ -21,8 +21,6 @@ from cloud_gateway.process import views
 from cloud_gateway.process.commands import since
 from edgespec import __version__
 from edgespec.__main__ import main as worker_main
-from edgespec.core.protocol.names import key_id
-from edgespec.shared.server_keys import ServerKeyStore
 
 
 @pytest.fixture(autouse=True)
@@ -67,24 +65,6 @@ def test_keys_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed == {name: value for name, value in created.items() if name != "key"}
     assert main(["keys", "revoke", created["id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["revoked"]
-
-
-def test_the_gateways_identity_is_rotated_and_both_ids_are_shown(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["identity", "rotate"]) == 73
-    assert "start the gateway once" in capsys.readouterr().err
-    store = ServerKeyStore(home / "xdg_state_home" / "edgespec" / "gateway")
-    before = key_id(store.identity().public)
-    pin = store.tls_identity().spki_hash
-    assert main(["identity", "rotate", "--json"]) == 0
-    after = key_id(store.identity().public)
-    assert json.loads(capsys.readouterr().out) == {"old": before, "new": after}
-    assert after != before and store.tls_identity().spki_hash != pin
-    assert main(["identity", "rotate"]) == 0
-    shown = capsys.readouterr().out
-    assert f"identity {after} is replaced by {key_id(store.identity().public)}" in shown
-    assert "Restart the gateway" in shown and "within 90 days" in shown
 
 
 def test_a_configuration_chooses_the_folder_of_the_keys(home: Path) -> None:

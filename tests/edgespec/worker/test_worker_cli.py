@@ -75,19 +75,6 @@ def test_the_version_is_shown_in_both_usual_ways(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith(f"edgespec {__version__} (Python ")
 
 
-def test_a_key_is_rotated_and_both_ids_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "worker.toml"
-    config.write_text(f'[daemon]\nstate_dir = "{tmp_path / "state"}"\n')
-    store = KeyStore(tmp_path / "state")
-    before = key_id(store.identity().public)
-    assert main(["keys", "rotate", "--config", str(config), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"old": before, "new": key_id(store.identity().public)}
-    assert main(["keys", "rotate", "--config", str(config)]) == 0
-    assert "Restart `edgespec run`" in capsys.readouterr().out
-
-
 def test_a_gateway_is_unpaired_by_its_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = KeyStore(home / "xdg_state_home" / "edgespec" / "worker")
     gateways = PairedGateways(store.folder)

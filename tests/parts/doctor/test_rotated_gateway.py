@@ -10,6 +10,7 @@ from edgespec.parts.doctor import checks as doctor
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
 from tests.support.links import serving
+from tests.support.rotated import renew_gateway
 from tests.support.services import listed
 
 
@@ -18,7 +19,7 @@ async def test_a_worker_that_was_away_too_long_is_asked_to_pair_again(tmp_path: 
     worker = ServerKeyStore(tmp_path / "state")
     keys = ServerKeyStore(tmp_path / "gateway")
     first = keys.identity().public, keys.tls_identity().spki_hash
-    keys.rotate_gateway()
+    renew_gateway(keys)
     async with serving(tmp_path, paired=[listed(worker)], keys=keys) as gateway:
         gateways = PairedGateways(worker.folder)
         gateways.add(*first, "gw", str(gateway.address), 1)
