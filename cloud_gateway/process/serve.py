@@ -147,12 +147,14 @@ class Gateway:
         plan = self.check()
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
+
         check_free(settings.link.host, settings.link.port, "link")
         api = settings.api
         admission = api_admission(self._shares["api"])
         times = Times()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
+
         routes = [route for running in self.running for route in running.routes()]
         self._pages = {route.page: route.path for route in routes if route.page}
         app = make_app(self.api, self.keys, routes)
@@ -268,6 +270,7 @@ class Gateway:
         api = Address(reachable_host(self.settings.api.host), self._listeners["api"].port)
         print(f"API      http://{api}/v1 serves {model}")
         print(f"workers  {found['link']}", flush=True)
+
         for port in self._ports:
             print(f"{port.name:8} {found[port.name]}{port.path}", flush=True)
         for name in self._pages:
