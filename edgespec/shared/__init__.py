@@ -14,11 +14,11 @@ Public, by module:
 - `control_client`: all
 - `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
-- `files`: `held`, `locked`, `private_folder`, `RecordFile`, `write_private`
+- `files`: `held`, `locked`, `private_folder`, `read_private`, `RecordFile`, `write_private`
 - `folders`: all
 - `hf_vocabulary`: `hf_vocabulary`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
-- `keystore`: `KeyStore`
+- `keystore`: `KeyStore`, `new_key`
 - `limited_port`: `LimitedConnection`, `LimitedPort`
 - `log_text`: `cause`, `clean`, `LimitedLog`, `origin`, `places`, `Throttle`
 - `logs`: all
@@ -29,11 +29,11 @@ Public, by module:
 - `part`: `brought`, `composed`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`
 - `procstat`: all
 - `sdnotify`: all
-- `server_keys`: `ServerIdentity`, `ServerKeyStore`
+- `server_keys`: `new_identity`, `new_tls_key`, `ServerIdentity`, `ServerKeyStore`
 - `settings`: all
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`
 - `threads`: `thread_counts`, `Threads`
-- `tls`: `client_context`, `peer_spki_hash`, `trusted`
+- `tls`: `client_context`, `peer_spki_hash`, `rotations_in`, `spki_hash`, `trusted`
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_vocabulary`,
   `vocabulary_in`
 - `wire`: `FlowLimitedClient`, `PinnedClient`, `WEBSOCKET_OPTIONS`, `Wire`
