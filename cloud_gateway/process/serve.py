@@ -304,7 +304,7 @@ class Gateway:
             "workers_paused": sum(worker.paused for worker in linked),
             "workers_quarantined": self.port.quarantined(),
             "problems": [*links.problems(), *self._key_problems()],
-            "helps": {str(row["name"]): row["helps"] for row in self.commands.worker_rows() if row["linked"]},
+            "helps": self._helps(),
             "requests_active": engine.active,
             "requests_queued": engine.queued,
             "requests": stats.requests,
@@ -316,6 +316,14 @@ class Gateway:
             "frames": dict(stats.frames.counts),
             "refused": dict(links.rejected),
         }
+
+    def _helps(self) -> dict[str, object]:
+        """Whether each linked worker helps, by its name; empty while the list of workers cannot be read."""
+        try:
+            rows = self.commands.worker_rows()
+        except KeyStoreError:
+            return {}
+        return {str(row["name"]): row["helps"] for row in rows if row["linked"]}
 
     def _key_problems(self) -> list[str]:
         try:
