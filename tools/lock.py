@@ -2,8 +2,9 @@
 
 Writes requirements/*.txt with uv (`pip install uv`), which keeps the versions that are there unless it is to upgrade.
 It uses the index, mirrors and folders of pip's settings. A version has the hashes of all its files that the index
-shows, so that one file serves every Python and processor. cuda.txt has torch as the public index has it, and
-torch-cpu.txt the CPU wheels of the same version: those in pip's `find-links`, and those locked before.
+shows, so that one file serves every Python and processor. torch.txt has what the extra `torch` takes besides
+gateway.txt; cuda.txt has torch as the public index has it, and torch-cpu.txt the CPU wheels of the same version: those
+in pip's `find-links`, and those locked before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from edgespec_lab import verbs
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"
-ALL = ["worker", "gateway", "gpu", "shell", "dev"]
+ALL = ["worker", "gateway", "torch", "gpu", "shell", "dev"]
 """Resolved together, into dev.txt, so that a package has one version in all files."""
 BUILD = "pip\nsetuptools\nscikit-build-core\ncmake\nninja\n"
 """What installs the others, and compiles llama.cpp."""
@@ -63,6 +64,8 @@ def lock(options: argparse.Namespace) -> int:
     dev = _compiled(ALL, before, upgrade if options.upgrade is not None else [])
     files = {"dev": dev, "build": _compiled([], before | dev)}
     files |= {extra: _compiled([extra], dev) for extra in ("worker", "gateway")}
+    both = _compiled(["gateway", "torch"], dev)
+    files["torch"] = {name: text for name, text in both.items() if name not in files["gateway"]}
     for name, found in files.items():
         _write(name, {one: text for one, text in found.items() if not any(p.fullmatch(one) for p in APART.values())})
     for name, pattern in APART.items():

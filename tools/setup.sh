@@ -76,7 +76,7 @@ locked() { # NAME
 locked_packages() { # NAME
     locked "$1"
     # The CPU wheel of torch if pip finds it; else the public one, with the CUDA libraries that it needs.
-    [ "$1" = worker ] || locked torch-cpu || locked cuda
+    [ "$1" != dev ] || locked torch-cpu || locked cuda
 }
 
 pip_install() {
@@ -104,7 +104,7 @@ packages() { # NAME of the file in requirements/
         step "1/4 a virtual environment in $VENV" "$PYTHON" -m venv "$VENV"
     step "2/4 pip and the build tools, as locked" locked build
     # First what is large and comes as a wheel: when it cannot be had, nobody has waited for the compiler.
-    step "3/4 the Python packages, as locked$([ "$1" = worker ] || echo " (torch alone is about 200 MB)")" locked_packages "$1"
+    step "3/4 the Python packages, as locked$([ "$1" != dev ] || echo " (torch alone is about 200 MB)")" locked_packages "$1"
     step "4/4 llama.cpp, compiled for this processor (2 to 4 minutes on two cores, seconds when pip kept the last build)" build_llama
     echo "  $(cat "$(llama_build)")"
     step "    checking that they fit together" check_packages "$1"
@@ -114,8 +114,8 @@ packages() { # NAME of the file in requirements/
 
 check_packages() { # NAME of the file in requirements/
     pip_install --no-build-isolation --no-deps --editable .
-    # The lab needs the gateway's packages, which a worker alone has not.
-    [ "$1" = worker ] || pip_install --no-build-isolation --no-deps --editable ./lab
+    # The lab needs the packages of gateway and torch, which are in dev.txt only.
+    [ "$1" != dev ] || pip_install --no-build-isolation --no-deps --editable ./lab
     "$VENV/bin/python" -m pip check
     "$VENV/bin/python" -c 'import llama_cpp'
 }

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared.hf_vocabulary import json_object
 from edgespec.shared.vocabfiles import gguf_metadata
@@ -92,6 +90,8 @@ def heads_need(path: Path) -> Need:
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
     """Shapes of the tensors in a safetensors file, by name. Raises ModelError."""
+    from safetensors import SafetensorError, safe_open  # of the extra `torch`
+
     try:
         with safe_open(file, "np") as tensors:
             return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118  no mapping

@@ -15,7 +15,7 @@ from edgespec.core.errors import ConfigError, MissingPackageError
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Example configurations; links into `configs` in a checkout, files in a wheel."""
 _REQUIREMENT = re.compile(r"([\w.-]+).*; *extra *== *[\"'](\w+)")
-_EXTRAS = ("worker", "gateway", "gpu", "shell")
+_EXTRAS = ("worker", "gateway", "torch", "gpu", "shell")
 """In the order in which one is recommended for a package of several; not `dev`, which no program needs."""
 _DISTRIBUTIONS = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py"}
 """Modules that are not named as their distribution is."""
@@ -63,6 +63,7 @@ def missing_package(module: str | None, program: str = "") -> MissingPackageErro
     if extra is None:
         return None
 
-    return MissingPackageError(
-        f'The package {package} is not installed for {sys.executable}: run `pip install "edgespec[{extra}]"` there.'
-    )
+    said = f'The package {package} is not installed for {sys.executable}: run `pip install "edgespec[{extra}]"` there.'
+    if extra == "torch":
+        said += " Without a GPU, name torch's index of CPU wheels with `--index-url`: they are much smaller."
+    return MissingPackageError(said)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.models.target_model import LoadedTarget
+from cloud_gateway.models.target_model.gguf_tokenizer import converted
 from edgespec.core.errors import ModelError
 from edgespec.shared.folders import cache_dir
 from edgespec.shared.models import model_digest
@@ -121,9 +122,10 @@ def _make_atomically(folder: Path, note: dict[str, Any], make: Callable[[Path], 
 
 
 def gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> Any:
+    """The tokenizer of a GGUF file. Raises ModelError."""
     with naming_model(path):
-        source = {"gguf_file": path.name, "local_files_only": True}
-        tokenizer = quiet_transformers().AutoTokenizer.from_pretrained(path.parent, **source)
+        tokenizer = converted(quiet_transformers(), metadata)
+
     if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
         _split_digits(tokenizer)
     return tokenizer

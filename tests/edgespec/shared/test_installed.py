@@ -35,6 +35,8 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> None:
         ("llama_cpp._logger", "cloud-gateway", "llama-cpp-python", "gateway"),
         ("prometheus_client", "edgespec", "prometheus-client", "gateway"),
         ("dbus_fast", "edgespec", "dbus-fast", "worker"),
+        ("torch", "cloud-gateway", "torch", "torch"),
+        ("safetensors.torch", "cloud-gateway", "safetensors", "torch"),
     ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(
@@ -54,7 +56,7 @@ def test_another_module_that_is_missing_is_no_missing_extra(module: str | None) 
 def test_every_package_of_an_extra_is_found_by_its_module() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     modules = {"llama-cpp-python": "llama_cpp", "nvidia-ml-py": "pynvml"}
-    for extra in ("worker", "gateway", "gpu"):
+    for extra in ("worker", "gateway", "torch", "gpu"):
         for requirement in extras[extra]:
             package = requirement.split(">")[0]
             assert missing_package(modules.get(package, package.replace("-", "_"))) is not None, package

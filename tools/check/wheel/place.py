@@ -126,7 +126,7 @@ def build(folder: Path) -> Path:
 
 
 def add_lab(folder: Path, programs: Path) -> None:
-    """Builds the wheel of the lab and installs it beside edgespec, whose extra `gateway` has what the demo needs."""
+    """Builds the wheel of the lab and installs it beside edgespec with its extras `gateway` and `torch`."""
     wheel = _wheel(folder, "./lab", "edgespec_lab-*.whl")
     _call([str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)])
     _call([str(programs / "python"), "-m", "pip", "check"])
@@ -140,19 +140,27 @@ def _wheel(folder: Path, source: str, name: str) -> Path:
 
 
 def install(wheel: Path, extra: str, versions: Versions, folder: Path) -> Path:
-    """An environment with the wheel and one extra; returns the folder of its programs."""
+    """An environment with the wheel and one extra; returns the folder of its programs.
+
+    That of the gateway has torch, too: the lab is installed there.
+    """
+    with_torch = extra == "gateway"
+    wanted = "gateway,torch" if with_torch else extra
     _call([sys.executable, "-m", "venv", str(folder)])
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if versions == "locked":
-        for name in ("build", extra, *(["torch-cpu"] if extra == "gateway" else []), "llama"):
+        names = ["build", extra, "llama"]
+        if with_torch:
+            names += ["torch", "torch-cpu"]
+        for name in names:
             _call([*pip, "--no-deps", "--require-hashes", "--no-build-isolation", "-r", f"requirements/{name}.txt"])
         _call([*pip, "--no-deps", str(wheel)])
     elif versions == "lowest":
         lowest = folder / "lowest.txt"
         lowest.write_text("\n".join(lower_bounds()))
-        _call([*pip, "-c", str(lowest), f"{wheel}[{extra}]"])
+        _call([*pip, "-c", str(lowest), f"{wheel}[{wanted}]"])
     else:
-        _call([*pip, f"{wheel}[{extra}]"])
+        _call([*pip, f"{wheel}[{wanted}]"])
     _call([str(folder / "bin/python"), "-m", "pip", "check"])
     return folder / "bin"
 
