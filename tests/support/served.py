@@ -16,10 +16,14 @@ from cloud_gateway.process.loading import make_grammars, parameters_of
 PARAMETERS = tuple(parameters_of(all_parts()))
 
 
+def is_served(parameter: str) -> bool:
+    """Whether a part serves this parameter of chats."""
+    return parameter in fields_of(PARAMETERS, ChatBody)
+
+
 def needs(parameter: str) -> pytest.MarkDecorator:
     """Skips a test if no part serves this parameter of chats."""
-    missing = parameter not in fields_of(PARAMETERS, ChatBody)
-    return pytest.mark.skipif(missing, reason=f"no part serves {parameter!r}")
+    return pytest.mark.skipif(not is_served(parameter), reason=f"no part serves {parameter!r}")
 
 
 def compiler(tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> Grammars:

@@ -26,6 +26,7 @@ from tests.support.body_cost import (
 )
 from tests.support.chat_templates import family_tokenizer
 from tests.support.echo import echo_gateway
+from tests.support.served import is_served
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c", "output": "x"}
@@ -45,12 +46,14 @@ LISTS: dict[str, Body] = {
     "calls and results": lambda n: {"input": [CALL, RESULT] * (n // 2)},
     "parts": lambda n: {"input": [{"role": "user", "content": [PART] * n}]},
     "include": lambda n: {"input": "x", "include": ["x"] * n},
-    "functions": lambda n: {"input": "x", "tools": [{**FUNCTION, "name": name} for name in names(n)]},
-    "allowed functions": allowed,
 }
 """Every list of the body, by the number of its items."""
-BOUNDED = {"functions"}
+BOUNDED: set[str] = set()
 """Those of which 400 items are refused."""
+if is_served("tools"):
+    LISTS["functions"] = lambda n: {"input": "x", "tools": [{**FUNCTION, "name": name} for name in names(n)]}
+    LISTS["allowed functions"] = allowed
+    BOUNDED.add("functions")
 
 
 def checked(body: dict[str, Any]) -> Asked:
