@@ -33,11 +33,13 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.engine.exchange import Recording
     from cloud_gateway.links.judge import Judge
     from cloud_gateway.links.link import TokenizerOffer, WorkerInfo
+    from cloud_gateway.links.paired import PairedWorkers
     from cloud_gateway.models.drafts import IdlingDraft, MakeLocalDraft
     from cloud_gateway.models.headers import Need
     from cloud_gateway.models.target_model import Target
     from cloud_gateway.models.target_model.load import LoadedModel
     from edgespec.core.protocol.signing import SigningKey
+    from edgespec.shared.address import Address
     from edgespec.shared.control import Handler
 
 WorkerChange = Literal["quarantined", "lifted"]
@@ -51,6 +53,16 @@ class GatewayVerb(ConfiguredVerb):
 
 
 @dataclass(frozen=True)
+class LinkIdentity:
+    """The link port as workers and their list see it, before it is open."""
+
+    name: str
+    spki_hash: bytes
+    """Of the port's certificate."""
+    paired: PairedWorkers
+
+
+@dataclass(frozen=True)
 class Foundation:
     """The gateway before its models are loaded, as parts see it."""
 
@@ -59,6 +71,7 @@ class Foundation:
     signing_key: SigningKey
     """The gateway's identity."""
     state_dir: Path
+    link: LinkIdentity
 
 
 @dataclass(frozen=True)
@@ -154,6 +167,13 @@ class Running:
         `SourceStart.scope` and `GenerationRequest.cache_scope` say for which API key.
         """
         return {}
+
+    def link_opened(self, address: Address) -> frozenset[str]:
+        """The link port is open at this address of this machine. Called once, right before the API serves.
+
+        Returns groups of workers that each request may use, whatever its API key allows. Raises KeyStoreError.
+        """
+        return frozenset()
 
     def book(self) -> PromptBook | None:
         """Called once by an engine without `Generation`, such as edgespec-vllm's, in the place of `recording`."""

@@ -3,7 +3,7 @@
 Public, by module:
 
 - `commands`: all
-- `config`: `GatewaySettings`, `given`, `LocalDraftSection`, `TargetSection`
+- `config`: `DaemonSection`, `GatewaySettings`, `given`, `LocalDraftSection`, `TargetSection`
 - `loading`: `engine_settings`, `load_models`, `measure`, `Models`
 - `model_commands`: all
 - `targets`: `check_models`, `draft_maker`

@@ -60,8 +60,6 @@ class LocalDraftSection(Section, frozen=True):
     """[local_draft]: the draft model at the gateway, used while there is no tree of a worker."""
 
     model: OptionalModelPath = "auto:quantised"
-    mode: Literal["in-turn", "async-local"] = "in-turn"
-    cpu: Cores = ()
     threads: Threads = 0
     n_gpu_layers: GpuLayers = 0
 
@@ -144,7 +142,6 @@ class GatewaySettings(Settings, frozen=True):
         if 0 < self.target.kv_tokens < longest:
             yield "target.kv_tokens", f"0, or at least {longest}: `target.context` and the candidates of a pass"
         yield from super().conflicts()
-        yield from self._draft_conflicts()
         yield from self._port_conflicts()
 
     def _port_conflicts(self) -> Iterator[tuple[str, str]]:
@@ -190,15 +187,6 @@ class GatewaySettings(Settings, frozen=True):
         for part in self.parts:
             names += part.policies
         return names
-
-    def _draft_conflicts(self) -> Iterator[tuple[str, str]]:
-        draft = self.local_draft
-        if draft.mode == "async-local" and not draft.model:
-            yield "local_draft.model", 'a model where `local_draft.mode` is "async-local"'
-        if draft.cpu and draft.mode != "async-local":
-            yield "local_draft.cpu", 'empty where `local_draft.mode` is "in-turn": that draft runs on `daemon.cpu`'
-        if shared := sorted(set(draft.cpu) & set(self.daemon.cpu)):
-            yield "local_draft.cpu", f"other cores than `daemon.cpu`, which has {shared} too"
 
 
 def _alternatives(names: Sequence[str]) -> str:

@@ -23,10 +23,10 @@ from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
-from cloud_gateway.part import Foundation, GatewayPart, Operating, Running, Serving
+from cloud_gateway.part import Foundation, GatewayPart, LinkIdentity, Operating, Running, Serving
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
-from cloud_gateway.process.link_port import LinkPort, OwnWorker, reachable_host
+from cloud_gateway.process.link_port import LinkPort, reachable_host
 from cloud_gateway.process.loading import (
     Models,
     choices_of,
@@ -41,7 +41,6 @@ from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
 from edgespec.core.admission import share_descriptors
 from edgespec.core.errors import ConfigError, EdgespecError, KeyStoreError
-from edgespec.core.pairing.groups import OWN_GROUP
 from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.acceptor import raise_descriptor_limit
 from edgespec.shared.address import Address
@@ -86,7 +85,8 @@ class Gateway:
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
         self.port = LinkPort(settings.link, store)
         self.keys = KeyRing(store.folder)
-        foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent)
+        link = LinkIdentity(self.port.name, self.port.tls.spki_hash, self.port.paired)
+        foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent, link)
         self.running: list[Running] = [part.start(foundation) for part in parts]
         self._ports = [port for running in self.running for port in running.ports()]
         self.choices = choices_of(parts)
@@ -95,7 +95,6 @@ class Gateway:
         observers = [observer for running in self.running if (observer := running.observer()) is not None]
         self.api = Api(limits, observers)
         self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
-        self.own_worker = self._own_worker(store.folder.parent / "own-worker")
         self.models: Models | None = None
         self._listeners: dict[str, Listener] = {}
         self._pages: Mapping[str, str] = {}
@@ -211,14 +210,6 @@ class Gateway:
         recordings = [running.recording(serving) for running in self.running]
         return [recording for recording in recordings if recording is not None]
 
-    def _own_worker(self, folder: Path) -> OwnWorker | None:
-        draft = self.settings.local_draft
-        if draft.mode != "async-local":
-            return None
-        worker = OwnWorker(draft, folder, self.port.key, self.port.name, self.port.tls.spki_hash)
-        worker.pair(self.port.paired)
-        return worker
-
     async def _start(self, models: Models, closing: AsyncExitStack) -> None:
         links = self.port.make_links(
             models.tokenizer_digest,
@@ -238,8 +229,8 @@ class Gateway:
         operating = Operating(engine, links.workers, self.port.quarantined, links.traffic)
         for running in self.running:
             running.operates(operating)
-        own = await self._start_own_worker(closing)
-        self.api.serve(Backend(engine, models.text, models.served, models.grammars, own, self.refuses))
+        groups = frozenset[str]().union(*(running.link_opened(self.port.local) for running in self.running))
+        self.api.serve(Backend(engine, models.text, models.served, models.grammars, groups, self.refuses))
 
     def _note_refused(self, reason: str) -> None:
         for running in self.running:
@@ -252,14 +243,6 @@ class Gateway:
     def _note_lifted(self, worker: str, name: str) -> None:
         for running in self.running:
             running.worker_changed("lifted", worker, name, "")
-
-    async def _start_own_worker(self, closing: AsyncExitStack) -> frozenset[str]:
-        """Starts it if one is configured; returns the groups that every request may use because of it."""
-        if self.own_worker is None:
-            return frozenset()
-        self.own_worker.start(self.port.local)
-        closing.push_async_callback(self.own_worker.close)
-        return frozenset({OWN_GROUP})
 
     def _announce(self) -> None:
         """Reports readiness on standard output, in the ready file and to systemd."""

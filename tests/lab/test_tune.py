@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.parts import all_parts
-from cloud_gateway.process.config import GatewaySettings, load, schema
+from cloud_gateway.process.config import load, schema
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import parse
 from edgespec_lab import tune
@@ -82,19 +82,6 @@ def test_heads_are_a_source_where_they_pay() -> None:
     )
     assert values(recommend(measured(lookup=20.0, medusa=31.0), ""))["policy.sources"] == ["lookup"]
     assert values(recommend(measured(medusa=31.0, eagle=20.0), ""))["policy.sources"] == ["eagle"]
-
-
-def test_what_is_recommended_fits_a_file_with_a_process_of_its_own() -> None:
-    text = '[local_draft]\nmode = "async-local"\ncpu = [3]\n[daemon]\ncpu = [0, 1, 2]\n'
-    arms = {"colocated": 18.0, "draft": 16.0, "merge": 15.0}
-    for found in (
-        measured(lookup=28.0, **arms),
-        measured(lookup=10.0, **arms),
-        measured(lookup=10.0, **arms, self=5.0),
-    ):
-        advice = recommend(found, "auto:quantised", "async-local")
-        made = rewritten(text, {one.key: one.value for one in advice if one.value != "self"})
-        parse(made, GatewaySettings, "made")
 
 
 def test_the_match_rate_follows_from_what_a_round_of_two_accepts() -> None:

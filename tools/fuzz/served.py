@@ -25,7 +25,8 @@ from cloud_gateway.api.routes import ROUTES, Route
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import OPTIONS
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.part import Foundation
+from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.part import Foundation, LinkIdentity
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import engine_settings
@@ -79,7 +80,8 @@ async def _ask(session: aiohttp.ClientSession, url: str, made: Body, wrong: str 
 
 def part_routes(keys: KeyRing, state_dir: Path) -> list[Route]:
     """The routes of all parts under their default settings."""
-    gateway = Foundation(schema(all_parts())(), keys, SigningKey(bytes(32)), state_dir)
+    link = LinkIdentity("gateway", bytes(32), PairedWorkers(state_dir))
+    gateway = Foundation(schema(all_parts())(), keys, SigningKey(bytes(32)), state_dir, link)
     return [route for part in all_parts() for route in part.start(gateway).routes()]
 
 

@@ -32,15 +32,13 @@ class LayersSection(Section, frozen=True, kw_only=True):
 
 
 def layer_conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The draft needs layers, and runs in the target's process."""
+    """The draft needs layers."""
     draft = settings.of(LocalDraftSection)
     if draft.model != MODEL:
         return
 
     if not settings.of(LayersSection).layers:
         yield "local_draft.layers", f'layers of the target if `local_draft.model` is "{MODEL}"'
-    if draft.mode == "async-local":
-        yield "local_draft.mode", f'"in-turn" if `local_draft.model` is "{MODEL}": it shares the target\'s weights'
 
 
 class OwnLayers:

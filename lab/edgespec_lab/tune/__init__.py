@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from cloud_gateway.parts import all_parts
     from cloud_gateway.process.config import load
     from edgespec_lab.demo import PROMPTS, read_prompts
-    from edgespec_lab.tune.advice import caution, queued, recommend
+    from edgespec_lab.tune.advice import IN_TURN, caution, queued, recommend
 
     if args.limit < 1 or args.max_tokens < 2:
         raise ConfigError("--limit takes 1 or more prompts, --max-tokens 2 or more tokens; name other numbers.")
@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, all_parts())
     prompts = read_prompts(args.prompts or PROMPTS, args.limit, 1)
     measured = asyncio.run(measure(settings, prompts, args.max_tokens, rtt_ms))
-    advice = recommend(measured, settings.local_draft.model, settings.local_draft.mode)
+    mode = getattr(settings.local_draft, "mode", IN_TURN)  # the key is there if a part brings it
+    advice = recommend(measured, settings.local_draft.model, mode)
     if args.json:
         import msgspec
 

@@ -41,8 +41,6 @@ GATEWAY: list[tuple[str, str]] = [
     ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),
     ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
     ("[api]\nport = 7443", "another port than that of [link]"),
-    ("[local_draft]\ncpu = [1]", '`local_draft.mode` is "in-turn"'),
-    ('[local_draft]\ncpu = [1]\nmode = "async-local"\n[daemon]\ncpu = [0, 1]', "which has [1] too"),
     ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
     ("[link]\nmodns = true", "unknown key `link.modns`; did you mean `mdns`?"),
 ]

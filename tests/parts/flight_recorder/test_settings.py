@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.part import Foundation, Running
+from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.part import Foundation, LinkIdentity, Running
 from cloud_gateway.parts.flight_recorder import PART, RecordingTraces
 from cloud_gateway.process.config import schema
 from edgespec.core.errors import ConfigError
@@ -17,7 +18,8 @@ from edgespec.shared.settings import assigned
 
 def start(tmp_path: Path, *assignments: str) -> Running:
     settings = assigned(schema([PART])(), assignments)
-    return PART.start(Foundation(settings, KeyRing(tmp_path / "keys"), SigningKey(bytes(32)), tmp_path))
+    link = LinkIdentity("gateway", bytes(32), PairedWorkers(tmp_path))
+    return PART.start(Foundation(settings, KeyRing(tmp_path / "keys"), SigningKey(bytes(32)), tmp_path, link))
 
 
 def test_without_a_folder_nothing_is_recorded(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.part import Foundation, Running, Serving
+from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.part import Foundation, LinkIdentity, Running, Serving
 from cloud_gateway.parts.opentelemetry import PART, spans
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.protocol.signing import SigningKey
@@ -21,7 +22,8 @@ SERVING = Serving(MODEL, ByteText(), list)
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
     for name in spans.ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
-    return PART.start(Foundation(GatewaySettings(), KeyRing(tmp_path), SigningKey(bytes(32)), tmp_path))
+    link = LinkIdentity("gateway", bytes(32), PairedWorkers(tmp_path))
+    return PART.start(Foundation(GatewaySettings(), KeyRing(tmp_path), SigningKey(bytes(32)), tmp_path, link))
 
 
 def test_without_a_collector_nothing_listens(running: Running) -> None:

@@ -11,7 +11,8 @@ from cryptography import x509
 
 from cloud_gateway.__main__ import main as gateway_main
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.part import Foundation
+from cloud_gateway.links.paired import PairedWorkers
+from cloud_gateway.part import Foundation, LinkIdentity
 from cloud_gateway.parts.rotate_keys import PART as GATEWAY_PART
 from cloud_gateway.parts.rotate_keys.identity import rotate_gateway
 from cloud_gateway.process.config import GatewaySettings
@@ -69,7 +70,9 @@ def test_both_daemons_note_their_credentials_when_they_start(tmp_path: Path, mon
     worker = tmp_path / "worker"
     WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None))
     gateway = ServerKeyStore(tmp_path / "gateway")
-    GATEWAY_PART.start(Foundation(GatewaySettings(), KeyRing(gateway.folder), gateway.identity(), tmp_path / "gateway"))
+    link = LinkIdentity("gateway", bytes(32), PairedWorkers(gateway.folder))
+    keys = KeyRing(gateway.folder)
+    GATEWAY_PART.start(Foundation(GatewaySettings(), keys, gateway.identity(), tmp_path / "gateway", link))
     for state in (worker, tmp_path / "gateway"):
         assert (state / "keys" / FILE).read_text() == f"{given.folder}/identity.key\n"
 

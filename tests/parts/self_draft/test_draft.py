@@ -166,8 +166,6 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path) -> None:
 def test_settings_that_do_not_fit_are_one_sentence(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"local_draft\.layers"):
         configured(folder, **{"local_draft.layers": []})
-    with pytest.raises(ConfigError, match=r"local_draft\.mode"):
-        configured(folder, **{"local_draft.mode": "async-local"})
     file = make_tiny_gguf(tmp_path / "tiny.gguf")
     with pytest.raises(ModelError, match='set `target.engine` to "torch"'):
         check_models(configured(file, **{"target.engine": "llamacpp", "target.dtype": "bfloat16"}))

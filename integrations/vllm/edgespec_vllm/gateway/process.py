@@ -53,14 +53,13 @@ class VllmGateway(Gateway):
     def _given_without_effect(self) -> Iterator[str]:
         """Settings, dotted, that need the gateway's own engine, and are not their default."""
         settings = self.settings
-        if settings.local_draft.mode == "async-local":
-            yield "local_draft.mode"
         if settings.sources.heads:
             yield "sources.heads"
         for part in self.parts:
             for key in part.own_engine_only:
                 table, _, name = key.partition(".")
-                if getattr(getattr(settings, table), name):
+                section = getattr(settings, table)
+                if getattr(section, name) != getattr(type(section)(), name):
                     yield key
 
     @cached_property

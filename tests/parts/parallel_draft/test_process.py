@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.process import link_port
-from cloud_gateway.process.config import LocalDraftSection
-from cloud_gateway.process.link_port import OwnWorker, _configuration
+from cloud_gateway.parts.parallel_draft import process
+from cloud_gateway.parts.parallel_draft.process import LikeLocal, OwnWorker, _configuration
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.settings import parse
@@ -24,7 +23,7 @@ Start = Callable[..., OwnWorker]
 
 
 def test_it_drafts_as_the_local_draft_is_configured(tmp_path: Path) -> None:
-    draft = LocalDraftSection(model="/m/draft.gguf", threads=3, n_gpu_layers=9, cpu=(1, 2))
+    draft = LikeLocal(model="/m/draft.gguf", threads=3, n_gpu_layers=9, cpu=(1, 2))
     made = parse(_configuration(draft, tmp_path), WorkerSettings, "worker.toml")
     assert (made.draft.model, made.draft.threads, made.draft.n_gpu_layers) == ("/m/draft.gguf", 3, 9)
     assert made.daemon.cpu == (1, 2)
@@ -39,9 +38,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         program.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
         program.chmod(0o700)
         monkeypatch.setattr(sys, "executable", str(program))
-        monkeypatch.setattr(link_port, "RETRY_S", retry_s)
-        monkeypatch.setattr(link_port, "END_S", 0.3)
-        own = OwnWorker(LocalDraftSection(model="m"), tmp_path / "own", SigningKey(b"k" * 32), "gw", bytes(32))
+        monkeypatch.setattr(process, "RETRY_S", retry_s)
+        monkeypatch.setattr(process, "END_S", 0.3)
+        own = OwnWorker(LikeLocal(model="m"), tmp_path / "own", SigningKey(b"k" * 32), "gw", bytes(32))
         own.start(Address("127.0.0.1", 1))
         return own
 
@@ -89,10 +88,10 @@ async def test_it_ends_with_its_input_or_is_killed(
     own = start("echo $$ >> runs; " + script)
     await until(lambda: runs(tmp_path) and "runs as process" in caplog.text)
     await own.close()
-    process, *rest = runs(tmp_path)
+    number, *rest = runs(tmp_path)
     assert rest == ["ended"] * ended
     with pytest.raises(ProcessLookupError):
-        os.kill(int(process), 0)
+        os.kill(int(number), 0)
 
 
 async def test_what_systemd_gave_to_the_gateway_is_not_passed_on(
