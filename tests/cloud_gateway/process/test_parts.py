@@ -119,8 +119,8 @@ async def test_a_part_brings_sources_that_learn_over_completions_of_a_scope(tmp_
     try:
         request = GenerationRequest([1, 2, 3], 12, cache_scope=b"alice", ignore_eos=True)
         first, _ = await complete(engine, request)
-        again, done = await complete(engine, request)
         other, alone = await complete(engine, GenerationRequest([1, 2, 3], 12, cache_scope=b"bob", ignore_eos=True))
+        again, done = await complete(engine, request)
     finally:
         engine.stop()
 
