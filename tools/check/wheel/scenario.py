@@ -16,6 +16,7 @@ from tools.check.wheel.place import COMMAND_S, ROOT, Place, Row
 EXCUSED = {
     ("edgespec", "tune"): "takes minutes; --long runs it",
     ("cloud-gateway", "tune"): "the same",
+    ("edgespec", "learn"): "takes minutes and the extra `learn`; tests/parts/healing runs it",
 }
 """Shown by a page and not run, or not always."""
 TOKENS = 400
