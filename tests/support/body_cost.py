@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cloud_gateway.api.bodies import Served
+from cloud_gateway.api.bodies import SMALL_BYTES, Served
 from edgespec.core.errors import ClientError
 from tests.support.echo import MODEL, Echo, post
 from tests.support.served import PARAMETERS
@@ -46,6 +46,14 @@ def seconds(work: Callable[[], object]) -> float:
     spent = time.thread_time() - began
     gc.enable()
     return spent
+
+
+def assert_checked_at_once(body: Body, check: Callable[[dict[str, Any]], object], items: int = 1) -> None:
+    """The longest body that is checked on the event loop takes less than 10 ms; it has a multiple of `items`."""
+    while len(data_of(body(2 * items))) <= SMALL_BYTES:
+        items *= 2
+    longest = body(items)
+    assert min(seconds(lambda: check(longest)) for _ in range(3)) < 0.01
 
 
 def assert_in_proportion(short: Callable[[], object], long: Callable[[], object]) -> None:

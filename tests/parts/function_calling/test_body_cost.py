@@ -17,11 +17,11 @@ from tests.support.body_cost import (
     HELLO,
     SERVED,
     Body,
+    assert_checked_at_once,
     assert_in_proportion,
     assert_the_loop_is_free,
     data_of,
     names,
-    seconds,
 )
 from tests.support.chat_templates import family_tokenizer
 from tests.support.echo import Echo, echo_gateway
@@ -89,11 +89,7 @@ def test_four_times_the_items_are_tokenised_in_about_four_times_the_time(name: s
 @pytest.mark.claim("no-body-holds-the-event-loop")
 @pytest.mark.parametrize("name", LISTS)
 def test_a_body_that_is_checked_on_the_event_loop_is_checked_at_once(name: str) -> None:
-    items = 1
-    while len(data_of(LISTS[name](2 * items))) <= SMALL_BYTES:
-        items *= 2
-    body = LISTS[name](items)
-    assert min(seconds(lambda: checked(body)) for _ in range(3)) < 0.01
+    assert_checked_at_once(LISTS[name], checked)
 
 
 LARGEST: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, Asked, asked, prompts_of
+from cloud_gateway.api.bodies import Asked, asked, prompts_of
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.responses_api.bodies import ResponsesBody
 from cloud_gateway.parts.responses_api.endpoint import ROUTE
@@ -17,12 +17,12 @@ from tests.support.body_cost import (
     HELLO,
     SERVED,
     Body,
+    assert_checked_at_once,
     assert_in_proportion,
     assert_refused_by_number,
     assert_the_loop_is_free,
     data_of,
     names,
-    seconds,
 )
 from tests.support.chat_templates import family_tokenizer
 from tests.support.echo import echo_gateway
@@ -98,11 +98,7 @@ async def test_many_calls_do_not_hold_the_event_loop(count: int, tmp_path: Path,
 @pytest.mark.claim("no-body-holds-the-event-loop")
 @pytest.mark.parametrize("name", LISTS)
 def test_a_body_that_is_checked_on_the_event_loop_is_checked_at_once(name: str) -> None:
-    items = 2
-    while len(data_of(LISTS[name](2 * items))) <= SMALL_BYTES:
-        items *= 2
-    body = LISTS[name](items)
-    assert min(seconds(lambda: checked(body)) for _ in range(3)) < 0.01
+    assert_checked_at_once(LISTS[name], checked, items=2)
 
 
 async def test_more_items_than_the_context_has_tokens_are_refused_by_number(tmp_path: Path) -> None:
