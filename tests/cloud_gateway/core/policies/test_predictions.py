@@ -41,6 +41,11 @@ def test_a_draft_pays_below_95_percent_of_a_tokens_price(step_s: float, drafts: 
     assert isinstance(decision(flat(step_s)), Draft) is drafts
 
 
+def test_a_pass_goes_to_what_candidates_leave() -> None:
+    action = decision(flat(0.010), chances=(0.2,))
+    assert isinstance(action, Draft) and [leaf.position for leaf in action.leaves] == [1, 2]
+
+
 @pytest.mark.parametrize(("third", "verified"), [(0.2, 2), (0.4, 3)])
 def test_a_candidate_pays_if_its_chance_covers_its_row(third: float, verified: int) -> None:
     action = decision(Costs(lambda rows: PASS_S + 0.02 * rows), chances=(0.9, 0.5, third))
@@ -59,6 +64,23 @@ def test_a_far_worker_is_waited_for_up_to_383_ms() -> None:
 def test_only_balanced_leaves_the_first_pass_to_the_worker() -> None:
     assert decision(flat(0.010), 0.020, "balanced") == Wait(pytest.approx(0.038))
     assert isinstance(decision(flat(0.010), 0.020, "latency"), Draft)
+
+
+def test_balanced_drafts_while_its_credit_is_above_zero() -> None:
+    policy = Adaptive(PolicySettings(prefer="balanced"))
+    tree = CandidateTree([1, 2])
+    link = LinkView(0.02, 0.02, 0.01, ready=True)
+    assert isinstance(policy.decide(tree, link, flat(0.010), 0.0), Wait)
+
+    tree.advance([7])
+    policy.verified(Outcome(0, 1, True, None, tree.root.position), 0.029)
+    assert isinstance(policy.decide(tree, link, flat(0.010), 0.030), Draft)
+
+    # That pass overdrew the credit, which three tokens more do not make good.
+    for token in range(3):
+        tree.advance([7])
+        policy.verified(Outcome(0, 1, True, None, tree.root.position), 0.06 + 0.03 * token)
+        assert not isinstance(policy.decide(tree, link, flat(0.010), 0.061 + 0.03 * token), Draft)
 
 
 @pytest.mark.parametrize(
