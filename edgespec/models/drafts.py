@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared.vocabfiles import gguf_metadata
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 _BLOCK = re.compile(r"^blk\.(\d+)\.(.+)\Z")
 
@@ -46,12 +41,10 @@ def copy_layers(
     out: Path,
     layers: Sequence[Layer],
     zero: Collection[str] = (),
-    replaced: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
     """Copies `source` to `out` with these layers, in this order; `zero`: tensors that are zero in zeroed layers.
 
-    `replaced`: other weights of tensors, by their names in the copy. Zero bytes are zero weights in every format of
-    ggml, since a block of quantised weights has scale and offset zero.
+    Zero bytes are zero weights in every format of ggml, since a block of quantised weights has scale and offset zero.
     """
     import gguf
     import numpy as np
@@ -63,11 +56,6 @@ def copy_layers(
     _copy_metadata(reader, writer, architecture, [layer.old for layer in layers])
     tensors = []
     for name, tensor, zeroed in _plan(reader, layers, zero):
-        if replaced is not None and name in replaced:
-            data = replaced[name]
-            writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes)
-            tensors.append((data, False))
-            continue
         writer.add_tensor_info(name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type)
         tensors.append((tensor.data, zeroed))
     writer.write_header_to_file()

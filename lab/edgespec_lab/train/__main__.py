@@ -1,7 +1,6 @@
 """`python -m edgespec_lab.train VERB`: what drafts for a target, trained on the target's own text.
 
 medusa, eagle FOLDER      heads over the target's states: FOLDER/medusa.safetensors, FOLDER/eagle.safetensors
-draft FOLDER              a model of some of the target's layers: FOLDER/draft.gguf
 layers                    which of its layers the target drafts for itself with
 measure FOLDER GGUF ...   drafts compared on the text of FOLDER that nothing was trained on
 """

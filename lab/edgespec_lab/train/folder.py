@@ -1,8 +1,8 @@
-"""What a training keeps in its folder: the target's text, which serves every kind of draft, and a checkpoint of each.
+"""What a training keeps in its folder: the target's text, which serves every kind of heads, and a checkpoint of each.
 
 `text.json`, what the text was asked for; `prompts-0000.json`, prompts that the target made up;
-`train-0003.safetensors` and `held-0000.safetensors`, completions written together; for a draft `draft.json`, what was
-asked for, and `draft.checkpoint`. Each file is whole or absent.
+`train-0003.safetensors` and `held-0000.safetensors`, completions written together; for heads `medusa.json`, what was
+asked for, and `medusa.checkpoint`. Each file is whole or absent.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Folder:
         """What drafts are measured by. Raises ConfigError if the target has not written it yet, ModelError."""
         found = [_read(file) for file in sorted(self.path.glob("held-*.safetensors"))]
         if not found:
-            raise ConfigError(f"{self.path} holds no text of the target yet; run `python -m edgespec_lab.train draft`.")
+            raise ConfigError(
+                f"{self.path} holds no text of the target yet; run `python -m edgespec_lab.train medusa`."
+            )
         return found
 
     def save(self, kind: str, state: Parts) -> None:

@@ -292,8 +292,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=options.output, metavar="OUT", help="write all figures to this file")
 
 
-def load(args: argparse.Namespace, dtype: loading.Dtype | None = None) -> loading.Loaded:
-    """The target of the options; without a dtype in that in which the engine torch would load it. Raises ModelError."""
+def load(args: argparse.Namespace) -> loading.Loaded:
+    """The target of the options, in the dtype in which the engine torch would load it. Raises ModelError."""
     args.threads = args.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(args.threads)
-    return loading.load(resolve_model(args.target), dtype or dtype_for(TorchSection()), args.device)
+    return loading.load(resolve_model(args.target), dtype_for(TorchSection()), args.device)
