@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from edgespec_lab import verbs
 
 NAMES = ("rounds",)
-LONG = ("live", "map", "plan", "worst")
+LONG = ("live", "map", "plan", "policies", "worst")
 """Only when asked for by name."""
 
 

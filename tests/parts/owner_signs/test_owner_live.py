@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.parts.owner_signs.presence import OWNER_FIRST
 from edgespec.parts.owner_signs.settings import OwnerSection
 from edgespec.parts.owner_signs.sources import Terminals
 from tests.parts.owner_signs.signed import with_signs
-from tests.support.services import Running, serving_worker
+from tests.parts.owner_signs.silence import SILENT_S, press, silence
+from tests.support.services import serving_worker
 
 RETURNS = 5
 LIMIT_S = 1.0
-SILENT_S = 0.3
-"""Without a step after the pause: longer than any step of the tiny model."""
 
 pytestmark = pytest.mark.live
 
@@ -32,25 +30,6 @@ def terminal() -> Iterator[tuple[int, int]]:
     yield ends
     for end in ends:
         os.close(end)
-
-
-def press(keyboard: int, program: int) -> None:
-    """A key that the program reads."""
-    os.write(keyboard, b"\n")
-    os.read(program, 1)
-
-
-async def silence(running: Running) -> float:
-    """Monotonic time of the last change of the step count, once the gateway has the pause and no step follows."""
-    drafter = running.service.daemon.drafter
-    passes = drafter.passes
-    last = time.monotonic()
-    while running.paused_because != OWNER_FIRST or time.monotonic() < last + SILENT_S:
-        if running.paused_because != OWNER_FIRST or drafter.passes != passes:
-            passes = drafter.passes
-            last = time.monotonic()
-        await asyncio.sleep(0.002)
-    return last
 
 
 async def test_five_keys_each_silence_the_worker(tmp_path: Path, terminal: tuple[int, int]) -> None:

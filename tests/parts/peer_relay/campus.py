@@ -163,8 +163,10 @@ def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, Any]:
     plain_text = plain["choices"][0]["message"]["content"]
     first = campus.through()
     pieces = list[str]()
+    relinked_s = list[float]()
 
     def lose() -> None:
+        began = time.monotonic()
         if how == "cut":
             machines.cable(first, "down")
         else:
@@ -172,6 +174,7 @@ def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, Any]:
         deadline = time.monotonic() + 60
         while campus.through() in ("", first) and time.monotonic() < deadline:
             time.sleep(0.02)
+        relinked_s.append(time.monotonic() - began)
 
     def stream() -> dict[str, Any]:
         last: dict[str, Any] = {}
@@ -192,7 +195,12 @@ def lose_relay(campus: Campus, how: str, tokens: int) -> dict[str, Any]:
         machines.cable(first, "up")
     if how == "stop":
         os.kill(campus.processes.pid(first), signal.SIGCONT)
-    return {"relays": [first, after], "equal": "".join(pieces) == plain_text, "usage": usage["edgespec"]}
+    return {
+        "relays": [first, after],
+        "equal": "".join(pieces) == plain_text,
+        "relinked_s": relinked_s[0],
+        "usage": usage["edgespec"],
+    }
 
 
 @contextlib.contextmanager
