@@ -1,1 +1,1 @@
-"""What measures the owner's signs."""
+"""Measures of how soon a worker yields to its owner."""
