@@ -17,6 +17,7 @@ from edgespec.shared.part import Lines, Part, Settings, no_lines
 
 if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api import ServedModel
+    from cloud_gateway.api.admission import KeyAdmission
     from cloud_gateway.api.grammars import GrammarEngine
     from cloud_gateway.api.listener import OwnPort
     from cloud_gateway.api.observer import Observer
@@ -133,6 +134,10 @@ class Running:
 
     def observer(self) -> Observer | None:
         """Gets responses and completions of the API. Called once, before its port is opened."""
+        return None
+
+    def admission(self) -> KeyAdmission | None:
+        """Says which requests of an API key may compute. Called once, before the API's port is opened."""
         return None
 
     def frame_refused(self, reason: str) -> None:

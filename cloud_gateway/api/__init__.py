@@ -5,6 +5,7 @@ A request goes through `listener` and `routes` (guards), `service` (the order of
 
 Public, by module:
 
+- `admission`: `KeyAdmission`, `TokenUse`
 - `completions`: `Closed`, `End`, `Form`, `Piece`
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from cloud_gateway.api.errors import shutting_down
 from cloud_gateway.api.parameters import Parameter
 from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBody
-from cloud_gateway.core.limits.quota import ClientBounds, KeyLimits
 from cloud_gateway.core.limits.turns import Turns
+from cloud_gateway.core.limits.visits import KeyLimits
 from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
 from cloud_gateway.core.sources.interface import RequestSource
@@ -67,14 +67,13 @@ class Limits:
     @staticmethod
     def of(
         api: RequestBounds,
-        clients: ClientBounds,
         slots: int,
         choices: Choices = CORE,
         parameters: Sequence[Parameter] = (),
     ) -> Limits:
         """The configured limits. One key may hold all slots but one."""
         key_running = max(1, slots - 1)
-        return Limits(api, KeyLimits.of(clients, slots), key_running, choices=choices, parameters=parameters)
+        return Limits(api, KeyLimits.of(slots), key_running, choices=choices, parameters=parameters)
 
 
 SEED_SPAN = 2**63

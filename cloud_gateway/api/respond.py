@@ -171,7 +171,7 @@ class Answer:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens of the prompt and of the completion so far, for the API key's limits."""
+        """Tokens of the prompt and of the completion so far."""
         return self.prompt_tokens + self.tokens
 
     @property

@@ -159,7 +159,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
 
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
     app.on_response_prepare.append(show)
-    app.on_response_prepare.append(partial(_show_quota, api))
+    app.on_response_prepare.append(partial(_show_limits, api))
     app.on_response_prepare.append(partial(_share, api))
     api.several_keys = keys.several
     routes = (*ROUTES, *more)
@@ -190,9 +190,11 @@ async def _share(api: Api, request: web.Request, response: web.StreamResponse) -
             response.headers["Access-Control-Max-Age"] = "600"
 
 
-async def _show_quota(api: Api, request: web.Request, response: web.StreamResponse) -> None:
+async def _show_limits(api: Api, request: web.Request, response: web.StreamResponse) -> None:
+    """The headers of what admits a key's requests."""
     if KEY in request:
-        response.headers.update(api.quotas.headers(request[KEY].id, time.monotonic()))
+        for admission in api.admissions:
+            response.headers.update(admission.headers(request[KEY], time.monotonic()))
 
 
 async def _expect_later(request: web.Request) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from cloud_gateway.api import bodies
+from cloud_gateway.api.admission import KeyAdmission, Reservations, TokenUse
 from cloud_gateway.api.bodies import SMALL_BYTES, Asked, Encoder, Served, Tokenised
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
@@ -24,17 +24,14 @@ from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, StreamOptions
 from cloud_gateway.auth import CacheScopes, Key
-from cloud_gateway.core.limits.quota import Quotas, Visit
-from cloud_gateway.core.requests.request import Extension
+from cloud_gateway.core.limits.visits import Visit, Visits
+from cloud_gateway.core.requests.request import Extension, GenerationRequest
 from edgespec import __version__
 from edgespec.core.errors import ClientError, refusal
 
 KEY_FORBIDS = "offloading is off for this API key"
 KEY = web.RequestKey("key", Key)
 """The guard (routes.py) stores the caller's key in the request under it."""
-TOKENISED_PER_TOKEN = 10
-"""Tokens that `/tokenize` makes for one of `key_tokens_per_minute`. Reading a token costs the target a thousand times
-what making it costs, but clients that count before each request should not pay for their prompts twice."""
 State = Literal["loading", "serving", "draining"]
 T = TypeVar("T")
 
@@ -76,8 +73,11 @@ class Backend:
 class Api:
     """The endpoints. Before `serve` and after `drain` they answer 503."""
 
-    def __init__(self, limits: Limits, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self, limits: Limits, observers: Sequence[Observer] = (), admissions: Sequence[KeyAdmission] = ()
+    ) -> None:
         self.limits = limits
+        self.admissions = admissions
         self._observers = observers
         self.state: State = "loading"
         self._backend: Backend | None = None
@@ -85,7 +85,7 @@ class Api:
         self._running: set[Answer] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.quotas = Quotas(limits.key)
+        self.visits = Visits(limits.key)
         self.several_keys: Callable[[], bool] = lambda: True
         """Whether a second API key exists, for which a slot has to stay free."""
         # One thread, since a long prompt takes long to encode, and two would encode no faster under the GIL.
@@ -153,18 +153,20 @@ class Api:
         """`POST /tokenize`: the tokens of a prompt or a chat."""
         backend = self._ready()
         key = request[KEY]
-        visit = self.quotas.enter(key.id)
-        spent = 0
+        visit = self.visits.enter(key.id)
+        reservations = Reservations(key, self.admissions)
+        used = TokenUse()
         try:
             # How many tokens it takes shows only afterwards: a key with nothing left is refused before.
-            visit.reserve_tokens(1, time.monotonic())
+            reservations.reserve(TokenUse(tokenised=1), time.monotonic())
             data = await self._read(request, visit)
             body = await self._checked(data, key, bodies.to_tokenise)
             encode = partial(bodies.prompts_of, body, backend.text, backend.model.vocab_size)
             (tokens,) = await self._encoding.run(key.id, encode)
-            spent = math.ceil(len(tokens) / TOKENISED_PER_TOKEN)
+            used = TokenUse(tokenised=len(tokens))
         finally:
-            visit.end(spent)
+            visit.end()
+            reservations.end(used)
 
         return _json(Tokens(len(tokens), backend.model.context, tokens))
 
@@ -180,12 +182,13 @@ class Api:
         """
         self._ready()
         key = request[KEY]
-        visit = self.quotas.enter(key.id)
+        visit = self.visits.enter(key.id)
+        reservations = Reservations(key, self.admissions)
         answers = list[Answer]()
         try:
             data = await self._read(request, visit)
             asked = await self._checked(data, key, lambda data, served: bodies.asked(data, kind.body, served))
-            visit.expect_answers(asked.completions)
+            visit.expect_completions(asked.completions)
 
             backend = self._ready()
             body = asked.body
@@ -194,11 +197,16 @@ class Api:
             tokenised = await self._encoding.run(key.id, work)
             visit.release_bytes()
 
-            answers += self._submit(asked, backend, tokenised, constraints, request, visit)
+            requests = self._generations(asked, backend, tokenised, constraints, request)
+            most = sum(len(completion.tokens) + completion.max_tokens for completion in requests)
+            reservations.reserve(TokenUse(computed=most), time.monotonic())
+
+            answers += self._submit(requests, asked, backend, tokenised)
             form = kind.form(backend.model, asked.received)
             return await self._respond(request, body, form, sum(map(len, tokenised.prompts)), answers)
         finally:
-            visit.end(sum(answer.used_tokens for answer in answers))
+            visit.end()
+            reservations.end(TokenUse(computed=sum(answer.used_tokens for answer in answers)))
 
     async def _checked(self, data: bytes, key: Key, check: Callable[[bytes, Served], T]) -> T:
         """What `check` makes of a body. A long one would hold the event loop, and with it every stream."""
@@ -243,16 +251,15 @@ class Api:
             if not self._running:
                 self._idle.set()
 
-    def _submit(
+    def _generations(
         self,
         asked: Asked,
         backend: Backend,
         tokenised: Tokenised,
         constraints: Constraints | None,
         request: web.Request,
-        visit: Visit,
-    ) -> list[Answer]:
-        """All choices of a request, or none: where the queue has no room for the last, the first ones are cancelled."""
+    ) -> list[GenerationRequest]:
+        """The completions that a request asks for. Raises ClientError 400."""
         key = request[KEY]
         body = asked.body
         workers = frozenset(key.groups if key.offload else ()) | backend.own_groups
@@ -268,38 +275,50 @@ class Api:
             constraint=constraints,
             brought=tokenised.prepared,
         )
+
         max_running = self.limits.key_running if self.several_keys() else None
         barred = KEY_FORBIDS if may_offload and not workers else ""
-
-        requests = [
+        return [
             replace(
-                completion, id=request[ID], key=key.id, key_name=key.name,
-                groups=workers, barred=barred, max_running=max_running,
+                completion,
+                id=request[ID],
+                key=key.id,
+                key_name=key.name,
+                groups=workers,
+                barred=barred,
+                max_running=max_running,
             )
             for completion in requests
-        ]  # fmt: skip
+        ]
 
-        visit.reserve_tokens(sum(len(one.tokens) + one.max_tokens for one in requests), time.monotonic())
+    def _submit(
+        self, requests: Sequence[GenerationRequest], asked: Asked, backend: Backend, tokenised: Tokenised
+    ) -> list[Answer]:
+        """All completions of a request, or none: if the queue has no room for one, those before it are cancelled.
+
+        Raises ClientError 400, 429.
+        """
         text = backend.text
         answers: list[Answer] = []
         try:
-            for one in requests:
-                stream = backend.engine.submit(one)
-                spell = text.spell if one.top_logprobs is not None else None
+            for completion in requests:
+                stream = backend.engine.submit(completion)
+                spell = text.spell if completion.top_logprobs is not None else None
                 answer = Answer(
                     stream,
                     text.detokeniser(),
-                    StopStrings(one.stop),
+                    StopStrings(completion.stop),
                     spell=spell,
                     reader=asked.reader(),
                     counters=[prepared.counter() for prepared in tokenised.prepared],
                 )
-                answer.prompt_tokens = len(one.tokens)
+                answer.prompt_tokens = len(completion.tokens)
                 answers.append(answer)
         except ClientError:
             for answer in answers:
                 answer.cancel()
             raise
+
         self._running.update(answers)
         self._idle.clear()
         return answers

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from cloud_gateway.core.limits.quota import ClientBounds
 from cloud_gateway.core.policies.settings import DEFAULTS, SOURCES, PolicySettings
 from cloud_gateway.core.requests.request import RequestBounds
 from cloud_gateway.core.sources.interface import SourceSettings
@@ -129,7 +128,6 @@ class GatewaySettings(Settings, frozen=True):
     policy: PolicySettings = PolicySettings()
     sources: SourceSettings = SourceSettings()
     api: ApiSection = ApiSection()
-    limits: ClientBounds = ClientBounds()
     link: LinkSection = LinkSection()
     daemon: DaemonSection = DaemonSection()
 

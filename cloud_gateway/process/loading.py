@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.core.limits.quota import QUEUE_LIMIT
+from cloud_gateway.core.limits.visits import QUEUE_LIMIT
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import SOURCES
 from cloud_gateway.core.requests.choices import CORE, Choices

@@ -91,9 +91,10 @@ class Gateway:
         self._ports = [port for running in self.running for port in running.ports()]
         self.choices = choices_of(parts)
         parameters = parameters_of(parts)
-        limits = Limits.of(settings.api, settings.limits, settings.target.slots, self.choices, parameters)
+        limits = Limits.of(settings.api, settings.target.slots, self.choices, parameters)
         observers = [observer for running in self.running if (observer := running.observer()) is not None]
-        self.api = Api(limits, observers)
+        admissions = [admission for running in self.running if (admission := running.admission()) is not None]
+        self.api = Api(limits, observers, admissions)
         self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
         self.models: Models | None = None
         self._listeners: dict[str, Listener] = {}

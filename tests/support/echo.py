@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
+from cloud_gateway.api.admission import KeyAdmission
 from cloud_gateway.api.listener import Listener, Times, listen
 from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.routes import Route
@@ -161,13 +162,14 @@ async def echo_gateway(
     connections: AdmissionLimits | None = None,
     more: Callable[[KeyRing], Sequence[Route]] = lambda keys: (),
     observers: Sequence[Observer] = (),
+    admissions: Sequence[KeyAdmission] = (),
 ) -> AsyncIterator[Echo]:
-    """Serves an EchoEngine on a free port of loopback, with `more` routes and `observers`."""
+    """Serves an EchoEngine on a free port of loopback, with `more` routes, `observers` and `admissions`."""
     keys = KeyRing(state / "keys")
     engine = engine or EchoEngine()
     _, key = keys.create("test", offload=True)
     observed = Observed()
-    api = Api(limits or request_limits(), [observed, *observers])
+    api = Api(limits or request_limits(), [observed, *observers], admissions)
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
     listener = await listen(

@@ -10,7 +10,7 @@ from msgspec.structs import replace as replaced
 from cloud_gateway.api import listener
 from cloud_gateway.api.generation import Limits
 from cloud_gateway.api.listener import Times
-from cloud_gateway.core.limits.quota import KeyLimits
+from cloud_gateway.core.limits.visits import KeyLimits
 from cloud_gateway.links import server
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.core.admission import AdmissionLimits
@@ -21,7 +21,7 @@ TIMES = Times()
 
 def request_limits(**changes: Any) -> Limits:
     """Changes are fields of `Limits`, of its `key` or of the table [api]."""
-    limits = Limits.of(SETTINGS.api, SETTINGS.limits, SETTINGS.target.slots)
+    limits = Limits.of(SETTINGS.api, SETTINGS.target.slots)
     own = {field.name: changes.pop(field.name) for field in fields(Limits) if field.name in changes}
     key = {field.name: changes.pop(field.name) for field in fields(KeyLimits) if field.name in changes}
     return replace(limits, api=replaced(limits.api, **changes), key=replace(limits.key, **key), **own)

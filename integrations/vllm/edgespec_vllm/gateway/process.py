@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloud_gateway.api import ServedModel
-from cloud_gateway.core.limits.quota import QUEUE_LIMIT
+from cloud_gateway.core.limits.visits import QUEUE_LIMIT
 from cloud_gateway.core.policies import registry
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
