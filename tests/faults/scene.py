@@ -41,7 +41,7 @@ class Scene:
         gateway["local_draft.model"] = ""
         gateway |= TIGHT if tight else {}
         self.rig = Rig(
-            folder / "rig", str(self.target), str(self.draft), None, dtype="float32", engine="llamacpp",
+            folder / "rig", str(self.target), str(self.draft), None, exact=True,
             gateway_options=gateway, worker_options={"draft.threads": 1, "draft.context": 1024},
         )  # fmt: skip
         self.proxy: Proxy

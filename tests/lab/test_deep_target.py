@@ -6,14 +6,12 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import pytest
 import torch
 
-from edgespec.core.errors import ModelError
 from edgespec.shared.hf_vocabulary import hf_vocabulary
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from edgespec_lab import deep_target
-from edgespec_lab.deep_target import deepen_folder, deepen_gguf, make
+from edgespec_lab.deep_target import deepen_folder, deepen_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 
@@ -41,21 +39,3 @@ def test_a_deep_gguf_gives_bit_equal_logits_and_the_same_tokenizer(tmp_path: Pat
     assert np.array_equal(one, other)
     assert gguf_vocabulary(plain).digest == gguf_vocabulary(deep).digest
     assert len([t for t in gguf.GGUFReader(deep).tensors if "ffn_up" in t.name]) == 6
-
-
-def test_a_target_that_is_another_function_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("edgespec_lab.deep_target.ZERO_GGUF", frozenset({"ffn_down.weight"}))
-    source = make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320)
-    with pytest.raises(ModelError, match="not the same function"):
-        make(source, tmp_path / "out", 2)
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_make_writes_both_forms_and_counts_what_it_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(deep_target, "TOKENS", 4)
-    found = make(make_tiny_gguf(tmp_path / "tiny.gguf", vocab=320), tmp_path / "out", 2)
-    assert found.equal_tokens == found.tokens > 0
-    assert found.max_difference == found.gguf_max_difference == 0.0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["tiny.deep2", "tiny.deep2.gguf"]

@@ -35,9 +35,9 @@ def test_two_round_trips_are_measured_in_one_run(tmp_path: Path) -> None:
         assert workers <= {f"demo-{row['arm']}"}, "each place and preference has its own worker"
 
 
-def test_the_deep_targets_text_in_fp32_does_not_depend_on_drafts(tmp_path: Path) -> None:
+def test_the_deep_targets_text_does_not_depend_on_drafts(tmp_path: Path) -> None:
     try:
-        target = deepened()
+        target = deepened(gguf=True)
     except ModelError as error:
         pytest.skip(str(error))
     rig = make_rig(tmp_path, str(target), str(models.requantised()), 20.0)
@@ -53,7 +53,7 @@ ANSWER_TOKENS = 40
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     target, draft = str(models.quantised()), str(models.requantised())  # a draft that reads a prompt fast
-    made = make_rig(tmp_path_factory.mktemp("rig"), target, draft, 20.0, engine="llamacpp", dtype="float32")
+    made = make_rig(tmp_path_factory.mktemp("rig"), target, draft, 20.0, exact=True)
     with made.linked() as running:
         yield running
 

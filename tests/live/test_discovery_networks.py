@@ -187,7 +187,7 @@ def test_mdns_pairing_by_code_and_a_remotely_drafted_request(namespaces: tuple[s
     gateway = namespaces[0]
     draft = str(models.quantised())
     run_in = {name: ["ip", "netns", "exec", one] for name, one in zip(("gateway", "worker"), namespaces, strict=True)}
-    with Rig(tmp_path, draft, draft, None, dtype="float32", within=run_in, by_mdns=True) as stage:
+    with Rig(tmp_path, draft, draft, None, exact=True, within=run_in, by_mdns=True) as stage:
         stage.start_gateway()
         stage.create_key()
         stage.pair()

@@ -18,10 +18,13 @@ import pytest
 from edgespec.core.protocol.messages import Books
 from edgespec.core.protocol.worth import verdict
 from edgespec.shared import models
+from edgespec_lab.deep_target import deepen_gguf
 from edgespec_lab.rig import Rig
 
 pytestmark = pytest.mark.live
 RTT_MS = 20.0
+BLOCKS = 4
+"""Those of the target for each one of the draft: a pass takes four times as long, and gives the same tokens."""
 PROMPTS = (
     "Explain in a few sentences why leaves turn red in autumn.",
     "Write a short story about a lighthouse keeper and a whale.",
@@ -70,7 +73,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     draft = str(models.quantised())
     cores = (0, 1) if (os.cpu_count() or 1) > 1 else (None, None)
     folder = tmp_path_factory.mktemp("stage")
-    rig = Rig(folder, draft, draft, draft, dtype="float32", rtt_ms=RTT_MS, cores=cores)
+    target = folder / "target.gguf"
+    deepen_gguf(Path(draft), target, BLOCKS)
+    rig = Rig(folder, str(target), draft, draft, exact=True, rtt_ms=RTT_MS, cores=cores)
     with rig.linked() as stage:
         yield stage
 

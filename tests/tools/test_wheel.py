@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tools.check.wheel.__main__ import commands, shown, verb_path
 from tools.check.wheel.place import lower_bounds
-from tools.check.wheel.scenario import EXCUSED
 
 
 def test_a_shown_command_is_known_by_its_program_and_verbs() -> None:
@@ -17,7 +16,6 @@ def test_a_shown_command_is_known_by_its_program_and_verbs() -> None:
 def test_the_pages_show_what_operators_and_lab_admins_type() -> None:
     found = shown()
     assert {("edgespec", "pair"), ("edgespec", "models", "fetch"), ("cloud-gateway", "keys", "create")} <= found
-    assert EXCUSED.keys() <= found
 
 
 def test_lowest_versions_are_those_of_every_extra_but_development() -> None:

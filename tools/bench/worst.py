@@ -24,7 +24,7 @@ from edgespec_lab import verbs
 from edgespec_lab.demo.arms import CONTROL, LOCAL, REMOTE, Run, Table
 from edgespec_lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts
 from edgespec_lab.places.series import Asked, Runs, Series, high, measured, save
-from edgespec_lab.rig import module
+from edgespec_lab.rig import TORCH, Rig, module
 
 WARM_UP = "Tell me in a few sentences how a lighthouse works."
 """Answered once in each case before the timing; not one of the prompts."""
@@ -88,12 +88,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def rig_of(folder: Path, options: argparse.Namespace) -> Rig:
+    """The gateway, whose target is in torch as in the pages of results; its workers are added."""
+    return make_rig(folder, str(models.quantised()), str(DRAFTS[options.draft]()), 0.0, engine=TORCH)
+
+
 @contextlib.contextmanager
 def prepared(options: argparse.Namespace) -> Iterator[Series]:
     """One gateway with a neighbour, and the worker of each case."""
-    target = str(models.quantised())
-    draft = str(DRAFTS[options.draft]())
-    with tempfile.TemporaryDirectory(prefix="edgespec-worst-") as name, make_rig(Path(name), target, draft, 0.0) as rig:
+    with tempfile.TemporaryDirectory(prefix="edgespec-worst-") as name, rig_of(Path(name), options) as rig:
         rig.start_gateway()
         rig.create_key()
         keys = {}

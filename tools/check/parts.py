@@ -6,11 +6,11 @@ names, and its lines in the lists of parts. Three kinds of copies are tested:
 - *without one part*, for each: ruff, mypy of the product, both programs start, every module is importable,
   every test is collected.
 - *the core and one part*, for each: the part's own tests pass, so it needs no other part.
-- *the core alone*, named `core`: the checks of format, sizes and structure, and the unit tests of the core. They run
-  here once, without any part, and not once for each part: `--units` adds them to each. Ten tests in other folders still
-  need a part, and so does the rig that chats with a paired worker, which computes its target in torch.
+- *the core alone*, named `core`: the checks of format, sizes and structure, all unit tests, and a chat with a paired
+  worker on real models. The unit tests of the core run here once, without any part, and not once for each part:
+  `--units` adds some of them to each.
 
-`--whole NAME` tests the tree without one part by all unit tests, and by a chat with a paired worker on real models.
+`--whole NAME` tests the tree without one part in the same way as the core alone.
 Documents and claims are not checked without parts: they speak of the whole product.
 
 Each copy is a fresh one. Copies that are tested one after the other lie at the same path and have the same compiled
@@ -156,7 +156,7 @@ def quick_steps(*, with_units: bool) -> list[Step]:
 
 
 def whole_steps() -> list[Step]:
-    """The steps that test the tree without a part of `--whole`."""
+    """The steps that test the core alone, and the tree without a part of `--whole`."""
     return [
         Step("format", python("ruff", "format", "--check", "--quiet", ".")),
         *quick_steps(with_units=False),
@@ -167,16 +167,6 @@ def whole_steps() -> list[Step]:
             python("pytest", "-q", "-m", "not live", *IN_PARALLEL, "--deselect", NEEDS_ALL_PARTS, *TESTS),
         ),
         Step("chat", python("pytest", "-q", "-m", "live", CHAT)),
-    ]
-
-
-def core_steps() -> list[Step]:
-    """The steps that test the core alone."""
-    return [
-        Step("format", python("ruff", "format", "--check", "--quiet", ".")),
-        *quick_steps(with_units=True),
-        Step("sizes", python("tools.check.sizes")),
-        Step("structure", python("tools.check.structure")),
     ]
 
 
@@ -413,7 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         removals += [tester.without_part(part, whole_steps()) for part in whole]
         if CORE in chosen:
-            removals.append(tester.without_any(core_steps()))
+            removals.append(tester.without_any(whole_steps()))
 
     print(table(removals))
 

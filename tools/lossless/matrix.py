@@ -25,7 +25,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.shared import models
 from edgespec_lab import options, verbs
 from edgespec_lab.demo.scene import PROMPTS, read_prompts
-from edgespec_lab.rig import Rig
+from edgespec_lab.rig import LLAMACPP, TORCH, Rig
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
 
 WORKERS = ("worker", "second", "random")
@@ -105,14 +105,24 @@ def make_stage(folder: Path, args: argparse.Namespace) -> Rig:
     """The gateway's own draft and the second worker's are the poorer one, so that mismatches are frequent enough."""
     good = str(models.quantised())
     poor = str(models.dropped())
-    threads: dict[str, Any] = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
-    if args.engine == "torch":
-        # Texts can only be equal if the target is exact. With AMX that takes 64 rows for one in bfloat16, for which
-        # the gateway waits to be asked.
-        threads["target.exact"] = "yes"
-    drafts = {"second": poor}
-    given = args.dtype, args.rtt_ms, threads, {"draft.threads": 1}
-    return Rig(folder, good, good, poor, *given, drafts=drafts, engine=args.engine)
+    settings: dict[str, Any] = {"target.threads": 1, "local_draft.threads": 1, "target.slots": max(4, args.at_once)}
+    # Texts can only be equal if the target is exact. With AMX that takes 64 rows for one in bfloat16, for which
+    # the gateway waits to be asked.
+    settings["target.exact"] = "yes"
+    if args.engine == TORCH:
+        settings["target.dtype"] = args.dtype
+
+    return Rig(
+        folder,
+        good,
+        good,
+        poor,
+        rtt_ms=args.rtt_ms,
+        gateway_options=settings,
+        worker_options={"draft.threads": 1},
+        drafts={"second": poor},
+        engine=args.engine,
+    )
 
 
 def set_up(stage: Rig, console: Console) -> None:
@@ -263,10 +273,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=5,
         help="prompts after which all conditions had their turn, and OUT is written",
     )
-    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
-    parser.add_argument(
-        "--engine", choices=("torch", "llamacpp"), default="torch", help="llamacpp is exact with --dtype float32 only"
-    )
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="of the engine torch")
+    parser.add_argument("--engine", choices=(TORCH, LLAMACPP), default=TORCH, help="what computes the target")
     parser.add_argument(
         "--policy",
         choices=sorted(POLICIES),

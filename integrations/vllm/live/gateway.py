@@ -46,12 +46,12 @@ def rig_of(folder: Path, venv: Path, options: Any) -> Rig:
     script.write_text(SCRIPT.format(venv=venv, integration=INTEGRATION))
     script.chmod(0o755)
     settings = {
-        "target.context": CONTEXT, "target.slots": 8, "policy.verify_nodes": 8,
+        "target.context": CONTEXT, "target.slots": 8, "target.dtype": "float32", "policy.verify_nodes": 8,
         "api.model_alias": ["gpt-4o-mini"], "api.client_options": CLIENT_OPTIONS,
     }  # fmt: skip
     draft = str(resolve_model("auto:quantised"))
     return Rig(
-        folder / "rig", str(venv / "smol"), draft, None, dtype="float32", rtt_ms=options.rtt_ms,
+        folder / "rig", str(venv / "smol"), draft, None, rtt_ms=options.rtt_ms,
         gateway_options=settings, engine=f"vllm:{script}", cores=(None, 1), load_s=SERVE_S,
     )  # fmt: skip
 

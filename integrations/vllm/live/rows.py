@@ -46,13 +46,17 @@ class Pair:
 
 def rig_of(folder: Path, server: Server, draft: str, rtt_ms: float) -> Rig:
     """Gateway, worker and delayed link."""
-    settings = {"target.context": CONTEXT, "target.slots": 8, "api.client_options": CLIENT_OPTIONS}
+    settings = {
+        "target.context": CONTEXT,
+        "target.slots": 8,
+        "target.dtype": "float32",
+        "api.client_options": CLIENT_OPTIONS,
+    }
     return Rig(
         folder,
         str(server.venv / "smol"),
         str(resolve_model(draft)),
         None,
-        dtype="float32",
         rtt_ms=rtt_ms,
         gateway_options=settings,
         engine=f"vllm+http://127.0.0.1:{server.port}",

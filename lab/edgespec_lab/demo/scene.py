@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edgespec.core.errors import ConfigError
 from edgespec.shared import models
 from edgespec_lab.demo.arms import Bench
-from edgespec_lab.rig import Rig
+from edgespec_lab.rig import LLAMACPP, TORCH, Rig
 from edgespec_lab.rig.neighbour import Neighbour
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -35,6 +35,15 @@ def make_rig(folder: Path, target: str, draft: str, rtt_ms: float, **more: Any) 
         cores=two_cores(),
         **more,
     )  # fmt: skip
+
+
+def usual_engine() -> str:
+    """The engine of a target in GGUF if the options name none: torch if the gateway has that part."""
+    from cloud_gateway.parts import all_parts
+
+    if any(TORCH in part.engines for part in all_parts()):
+        return TORCH
+    return LLAMACPP
 
 
 def two_cores() -> tuple[int | None, int | None]:

@@ -11,6 +11,17 @@ Public, by module:
 from __future__ import annotations
 
 from edgespec_lab.rig.processes import Processes, RigError, cpu_time_s, free_port, machine_time_s, module, waited_s
-from edgespec_lab.rig.stage import Rig
+from edgespec_lab.rig.stage import LLAMACPP, TORCH, Rig
 
-__all__ = ["Processes", "Rig", "RigError", "cpu_time_s", "free_port", "machine_time_s", "module", "waited_s"]
+__all__ = [
+    "LLAMACPP",
+    "TORCH",
+    "Processes",
+    "Rig",
+    "RigError",
+    "cpu_time_s",
+    "free_port",
+    "machine_time_s",
+    "module",
+    "waited_s",
+]

@@ -18,6 +18,9 @@ from typing import Any
 from edgespec_lab.rig.chat import ChatClient, greedy
 from edgespec_lab.rig.processes import Processes, RigError, module
 
+LLAMACPP = "llamacpp"
+"""The engine of the target that needs no part."""
+TORCH = "torch"
 MODEL_LOAD_S = 180.0
 """Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
 CLIENT_OPTIONS = ("offload", "ignore_eos", "usage", "policy", "k", "phi", "prefer", "verification")
@@ -33,7 +36,8 @@ class Rig(Processes):
     target: str
     draft: str
     local_draft: str | None
-    dtype: str = "auto"
+    exact: bool = False
+    """Each text equals plain decoding's, to the last bit; slower."""
     rtt_ms: float = 20.0
     gateway_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings, `table.key` -> value."""
@@ -46,8 +50,8 @@ class Rig(Processes):
     """Further workers by name, and their draft models; `worker` itself takes `draft`."""
     by_mdns: bool = False
     """The worker finds the gateway on the network, rather than at a known address through the proxy."""
-    engine: str = "torch"
-    """`target.engine`: not left to "auto", which the figures of an arm must not depend on."""
+    engine: str = LLAMACPP
+    """`target.engine`: not left to "auto", which the figures of an arm must not depend on. Others are of parts."""
     load_s: float = MODEL_LOAD_S
     """Maximum wait for the gateway."""
     text: bool = False
@@ -147,10 +151,10 @@ class Rig(Processes):
         """Until the gateway lists the worker as linked, with a measured round trip."""
         self.wait_for(worker, lambda: self._is_linked(f"demo-{worker}"), timeout_s)
 
-    def restart_gateway(self, dtype: str) -> None:
-        """The gateway again, with another data type, on the same ports; the worker reconnects by itself."""
+    def restart_gateway(self, *, exact: bool) -> None:
+        """The gateway again, exact or not, on the same ports; the worker reconnects by itself."""
         self.stop("gateway")
-        self.dtype = dtype
+        self.exact = exact
         self.start_gateway()
         self.wait_linked()
 
@@ -227,9 +231,7 @@ class Rig(Processes):
         ports = self._ports()
         config: dict[str, Any] = {
             "target.model": self.target,
-            "target.dtype": self.dtype,
             "target.engine": self.engine,
-            "target.exact": "yes" if self.dtype == "float32" else "auto",
             "api.port": ports["api"],
             "api.client_options": CLIENT_OPTIONS,
             "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",
@@ -237,6 +239,12 @@ class Rig(Processes):
             "link.mdns": self.by_mdns,
             "daemon.state_dir": str(self.folder / "gateway"),
         }
+        if self.exact:
+            config["target.exact"] = "yes"
+        if self.exact and self.engine == TORCH:
+            # In bfloat16 an exact product may take 64 rows for one.
+            config["target.dtype"] = "float32"
+
         config.update((f"{port.table}.port", ports[port.table]) for part in all_parts() for port in part.ports)
         if self.local_draft:
             config["local_draft.model"] = self.local_draft

@@ -34,8 +34,6 @@ WORKER: list[tuple[str, str]] = [
     ("[draft]\ntheta = 0.7", "`draft.theta` is no longer a setting; Algorithm 2 uses 0.5 nats."),
 ]
 GATEWAY: list[tuple[str, str]] = [
-    ('[target]\ndevice = "gpu"', '"auto", "cpu", "cuda" or "cuda:N"'),
-    ('[target]\ndevice = "cuda:0\\n"', '"auto", "cpu", "cuda" or "cuda:N"'),
     ('[policy]\nname = "magic"', f'`policy.name` is "magic", but must be "{NAMES[0]}" or "'),
     ("[policy]\nphi = inf", 'must be "learnt" or a number from 0 to 100.'),
     ("[api]\nmax_tokens = 5000", "at most `api.max_tokens_limit`, which is 4096"),

@@ -56,7 +56,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory, quantised_model: Path, dropped
     folder = tmp_path_factory.mktemp("ui")
     target = str(quantised_model)
     draft = str(dropped_model)
-    with Rig(folder, target, draft, None, engine="llamacpp", gateway_options=options).linked() as made:
+    with Rig(folder, target, draft, None, gateway_options=options).linked() as made:
         yield made
 
 

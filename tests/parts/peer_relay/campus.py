@@ -209,7 +209,7 @@ def campus_on(folder: Path) -> Iterator[Campus]:
     draft = str(models.quantised())
     with Machines() as machines:
         inside = {"gateway": machines.inside("gateway")}
-        with Rig(folder, draft, draft, None, dtype="float32", within=inside, by_mdns=True) as stage:
+        with Rig(folder, draft, draft, None, exact=True, within=inside, by_mdns=True) as stage:
             campus = Campus(folder, machines, stage)
             with campus.processes:
                 campus.set_up()

@@ -20,7 +20,7 @@ TOKENS = 64
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     target = str(models.quantised())
-    rig = Rig(tmp_path_factory.mktemp("stage"), target, target, None, engine="llamacpp", dtype="float32")
+    rig = Rig(tmp_path_factory.mktemp("stage"), target, target, None, exact=True)
     with rig.linked() as stage:
         key = stage.gateway_command("keys", "create", "--name", "private", "--json")["key"]
         yield openai.OpenAI(base_url=stage.api, api_key=key)

@@ -117,7 +117,7 @@ def test_another_tokenizers_draft_changes_no_text(
     for name, draft in (("same", quantised_model), ("other", permuted)):
         options = {"policy.name": "wanspec", "policy.sources": [], "policy.k": 4}
         rig = Rig(
-            tmp_path / name, str(quantised_model), str(draft), None, dtype="float32", rtt_ms=5.0,
+            tmp_path / name, str(quantised_model), str(draft), None, exact=True, rtt_ms=5.0,
             gateway_options=options,
         )  # fmt: skip
         with rig.linked():

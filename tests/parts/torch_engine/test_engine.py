@@ -24,7 +24,7 @@ from cloud_gateway.process.loading import engine_settings, load_models
 from cloud_gateway.process.targets import check_models, engine_for, need_of
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
-from edgespec.shared.settings import overridden
+from edgespec.shared.settings import overridden, parse
 from tests.support.engines import complete, started
 from tests.support.families import ARCHITECTURES, SENTENCEPIECE, VOCAB, make, pieces, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -44,6 +44,12 @@ def configured(model: Path, draft: Path | str = "", **more: Any) -> GatewaySetti
     values = {"target.model": str(model), "local_draft.model": str(draft)}
     values |= {key if "." in key else f"target.{key}": value for key, value in more.items()}
     return overridden(schema([PART])(), values)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:0\\n"])
+def test_a_wrong_device_is_refused_with_its_line_and_what_is_allowed(device: str) -> None:
+    with pytest.raises(ConfigError, match=r'^x.toml, line 2: .*"auto", "cpu", "cuda" or "cuda:N"'):
+        parse(f'[target]\ndevice = "{device}"', schema([PART]), "x.toml")
 
 
 def test_a_gguf_file_without_a_gpu_runs_on_llama_cpp(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,17 @@ def completions(options: argparse.Namespace) -> list[list[Token]]:
     target = str(deep_target.target_model(options, Console(stderr=True)))
     settings = {"api.ui": True, "api.prefix_cache": False}
     with tempfile.TemporaryDirectory(prefix="edgespec-picture-") as scratch:
-        rig = Rig(Path(scratch), target, draft, draft, "float32", rtt_ms=RTT_MS, gateway_options=settings, cores=(0, 1))
+        rig = Rig(
+            Path(scratch),
+            target,
+            draft,
+            draft,
+            exact=True,
+            engine=options.engine,
+            rtt_ms=RTT_MS,
+            gateway_options=settings,
+            cores=(0, 1),
+        )
         with rig.linked() as stage:
             # The first completion teaches the policy what passes and drafts cost; it is not drawn.
             stage.chat("Write two sentences about rain.", TOKENS)
