@@ -10,7 +10,7 @@ CORES := $(shell nproc)
 # each would compile all that it imports, which takes longer than most of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz traces check bench peers bench-live clean
+.PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
 .PHONY: check-layers check-budget lint test-parts vllm test-vllm
 
@@ -26,7 +26,6 @@ help:
 	@echo "make test-parts  tests the core without each part, and without any (minutes)"
 	@echo "make test-faults a table of faults with real processes: equal texts, stalls, recovery (about 10 minutes)"
 	@echo "make fuzz        12.5 million random inputs of decoders, trees and the API, none of which may make anything fail"
-	@echo "make traces      record the traces of the offline replay tests anew (after a deliberate change of a policy)"
 	@echo "make bench       what the gateway's host side and one frame cost"
 	@echo "make peers       llama.cpp's own server, built from the pinned source (6 to 30 minutes, once)"
 	@echo "make bench-live  ours and that server on the same model, cores and prompts (about 10 minutes)"
@@ -82,9 +81,6 @@ test-faults: setup
 fuzz: setup
 	@$(BIN)/python -m tools.fuzz --cases 12500000
 	@PYTHONPATH=integrations/vllm $(BIN)/python -m integrations.vllm.tests.fuzz 1000000
-
-traces: setup
-	@$(BIN)/python -m tools.traces
 
 # `make -k check` goes on after the first that fails.
 check: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language check-layers check-budget

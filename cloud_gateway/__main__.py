@@ -46,7 +46,6 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml", parts)
     _add_models(verbs)
-    _add_replay(verbs)
     text = "measure which drafts pay here; the same as `edgespec tune`"
     command.add_forwarded_verb(verbs, "tune", text, "edgespec")
     command.add_shell_verbs(parser, verbs)
@@ -64,14 +63,6 @@ def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     text = "list models, say whether two pair, fetch them, and make drafts of them"
     description = (model_commands.__doc__ or "").partition("\n")[0]
     model_commands.add_models(verbs.add_parser("models", help=text, description=description))
-
-
-def _add_replay(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from cloud_gateway import replay
-
-    text = "look at traces of a gateway: who signed, and what was decided"
-    description = replay.__doc__
-    replay.add_arguments(verbs.add_parser("replay", help=text, description=description))
 
 
 def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser], parts: Sequence[GatewayPart]) -> None:

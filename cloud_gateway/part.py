@@ -27,9 +27,10 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.auth import KeyRing
     from cloud_gateway.core.policies.registry import PolicyMaker
     from cloud_gateway.core.requests.accounting import Stats
+    from cloud_gateway.core.requests.events import Listener
+    from cloud_gateway.core.requests.generation import Generation
     from cloud_gateway.core.requests.request import GenerationRequest
     from cloud_gateway.core.sources.interface import SourceMakers
-    from cloud_gateway.core.trace.format import Trace
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
     from cloud_gateway.links.judge import Judge
@@ -286,11 +287,32 @@ class OtherTokenizers(Protocol):
         """Called when the target is loaded: the tokenizer that workers may fetch. Raises ModelError."""
 
 
-class TracePage(Protocol):
-    """Shows a trace in a browser, without a gateway."""
+@dataclass(frozen=True, slots=True)
+class PastRequest:
+    """A request that has ended, as a file of a part holds it: what listens to requests can listen to it again."""
 
-    def __call__(self, trace: Trace) -> str:
-        """The text of an HTML file that needs no other. Raises TraceError if the trace does not play."""
+    made_at: int
+    """Unix seconds when the request came."""
+    policy: str
+    """The name of the policy that decided."""
+    salted: bool
+    """Its tokens are numbered by first appearance, so that they are none of a model."""
+    play: Callable[[Callable[[Generation], Listener]], None]
+    """Makes a listener of the request and calls it for all that happened. Raises EdgespecError if it cannot be so."""
+
+
+class ReadPast(Protocol):
+    """Reads a file that holds a request. A part that shows requests calls it with such a file."""
+
+    def __call__(self, data: bytes, parts: Sequence[GatewayPart]) -> PastRequest:
+        """`parts`: all of the gateway, whose policies may have decided. Raises EdgespecError if it holds none."""
+
+
+class PastPage(Protocol):
+    """Shows a past request in a browser, without a gateway. A part that reads such requests calls it."""
+
+    def __call__(self, request: PastRequest) -> str:
+        """The text of an HTML file that needs no other. Raises EdgespecError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +341,10 @@ class GatewayPart(Part):
     """Parameters of requests, and what they change in a completion and its response."""
     grammars: GrammarEngine | None = None
     """The compiler of grammars, which give completions a form; that of the first part which has one is used."""
-    page: TracePage | None = None
-    """A recorded trace as a page for a browser; `replay --html` writes that of the first part which has one."""
+    read_past: ReadPast | None = None
+    """Reads files that hold requests; that of the first part which has one is used."""
+    page: PastPage | None = None
+    """Such a request as a page for a browser; that of the first part which has one is used."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)
     """Local drafts that are no model files, by the value of `local_draft.model`."""
     judge: JudgeMaker | None = None

@@ -62,7 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
         for verb in part.verbs:
             verb.add(verbs)
     _add_models(verbs)
-    _add_gateway_verbs(verbs)
     command.add_missing_verbs(verbs, LAB)
     command.add_shell_verbs(parser, verbs)
     verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
@@ -94,12 +93,6 @@ def _check_model(args: argparse.Namespace) -> int:
         pair = f"{args.model} {args.draft}"
         raise ConfigError(f"Whether two models pair is checked by a gateway: run `cloud-gateway models check {pair}`.")
     return models.try_model(args.parts, args.model, config.given(args).draft.n_gpu_layers, args.json)
-
-
-def _add_gateway_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb that a worker's admin has in common with `cloud-gateway`, which reads a gateway's traces."""
-    text = "look at traces of a gateway: who signed, and what was decided; the same as `cloud-gateway replay`"
-    command.add_forwarded_verb(verbs, "replay", text, "cloud_gateway")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,8 +29,6 @@ GATEWAY_ONLY = frozenset({"torch", "transformers", "accelerate", "safetensors", 
 LLAMA = ("edgespec/llamacpp/", "cloud_gateway/models/drafts/gguf.py")
 """The files that may import llama.cpp, beside `gguf.py` of a worker's part; importers of these do so when a GGUF model
 is loaded."""
-BELOW_TRACE = ("cloud_gateway/core/requests/", "cloud_gateway/core/policies/", "cloud_gateway/core/verify/")
-"""What traces are made of: the recorder listens at the request machine's boundary."""
 LIBRARY = ("edgespec.core", "edgespec.shared", "edgespec.__version__")
 
 # The packages of the project that each package may import, besides itself.
@@ -50,14 +48,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth"))),
     # `cloud-gateway models` makes and checks drafts, as `edgespec models` does.
     "cloud_gateway/process": (*LIBRARY, "edgespec.llamacpp", "edgespec.models", "cloud_gateway"),
-    # A trace is looked at on a worker's machine too, which knows the names of the gateways that it is paired with.
-    "cloud_gateway/replay": (
-        *LIBRARY,
-        "edgespec.worker.config",
-        "edgespec.parts",
-        "cloud_gateway.core",
-        "cloud_gateway.parts",
-    ),
     "cloud_gateway/parts": (*LIBRARY, "cloud_gateway", "edgespec.parts"),
     "cloud_gateway": (*LIBRARY, "cloud_gateway"),
 }
@@ -67,8 +57,6 @@ MAY_NAME_PARTS = (
     "cloud_gateway/parts/",
     "edgespec/__main__.py",
     "edgespec/parts/",
-    # `replay --html` writes the page that the live picture has.
-    "cloud_gateway/replay/",
 )
 """The program's entry takes the list of parts and passes it on; the core never imports a part."""
 INNER = {
@@ -126,8 +114,6 @@ def layer_faults(path: str, source: str) -> Iterator[str]:
             yield f"imports {name}; {room or path} may import {', '.join(ALLOWED.get(room, ())) or 'nothing'}"
         if subject and below(name, "edgespec.core") and name.split(".")[2] not in INNER[subject]:
             yield f"imports {name}, which stands above {subject}"
-        if below(name, "cloud_gateway.core.trace") and path.startswith(BELOW_TRACE):
-            yield f"imports {name}; what a trace records does not depend on it"
         if path.startswith("cloud_gateway/parts/") and below(name, "edgespec.parts"):
             part = path.split("/")[2]
             if not below(name, f"edgespec.parts.{part}"):
@@ -193,7 +179,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("cloud_gateway/engine/loop.py", "import llama_cpp"),
         ("cloud_gateway/engine/loop.py", "from cloud_gateway.api import schema"),
         ("cloud_gateway/core/verify/accept.py", "from cloud_gateway.engine import loop"),
-        ("cloud_gateway/core/requests/generation.py", "from cloud_gateway.core.trace.format import InputLog"),
+        ("cloud_gateway/core/requests/generation.py", "from cloud_gateway.parts.example.format import Log"),
         ("cloud_gateway/models/drafts/lookup.py", "import llama_cpp"),
         ("cloud_gateway/models/drafts/gguf.py", "from edgespec.worker.link import Link"),
         ("cloud_gateway/process/serve.py", "from edgespec_lab import demo"),
@@ -207,7 +193,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("edgespec/shared/settings.py", "from edgespec.worker.daemon import Daemon"),
         ("edgespec/llamacpp/drafter.py", "from edgespec.worker import config"),
         ("edgespec/core/protocol/session.py", "from edgespec.core.drafting import tree"),
-        ("edgespec/__main__.py", "from cloud_gateway.replay import look"),
+        ("edgespec/__main__.py", "from cloud_gateway.parts.example import look"),
         ("edgespec/__main__.py", "def f():\n    from edgespec_lab import demo"),
         ("edgespec/models/fetch.py", "from tools import models"),
     ],

@@ -9,7 +9,6 @@ from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import (
     audit,
     conduct,
-    flight_recorder,
     function_calling,
     known_answers,
     live_picture,
@@ -19,6 +18,7 @@ from cloud_gateway.parts import (
     prometheus,
     quotas,
     rejection,
+    request_traces,
     responses_api,
     rotate_keys,
     self_draft,
@@ -32,7 +32,6 @@ from edgespec.shared.part import brought
 PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
     conduct.PART,
-    flight_recorder.PART,
     function_calling.PART,
     known_answers.PART,
     live_picture.PART,
@@ -42,6 +41,7 @@ PARTS: tuple[GatewayPart, ...] = (
     prometheus.PART,
     quotas.PART,
     rejection.PART,
+    request_traces.PART,
     responses_api.PART,
     rotate_keys.PART,
     self_draft.PART,

@@ -5,7 +5,6 @@ EdgespecError                     exit  fault (75, ours, where no other is given
 ├── ConfigError                     78  operator   a configuration value is missing or wrong
 ├── ModelError                      66  operator   a model file is missing, corrupt or unsuitable
 ├── TokenizerMismatch               65  operator   draft and target do not share a tokenizer
-├── TraceError                      65  operator   a trace was altered, or is none
 ├── AddressError                    71  operator   an address cannot be bound or reached
 ├── NoGatewayError                  69  operator   no gateway was found or none answers
 ├── MissingPackageError             69  operator   a package of an extra is not installed
@@ -57,12 +56,6 @@ class LibraryError(EdgespecError):
 
 class TokenizerMismatch(EdgespecError):
     """Draft and target use different tokenizers; the text names both digests."""
-
-    exit_code = 65
-
-
-class TraceError(EdgespecError):
-    """A trace was altered after it was signed, by another gateway than asked for, or is no trace (docs/traces.md)."""
 
     exit_code = 65
 

@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Prints a table for each trace. Raises TraceError, ConfigError."""
-    from cloud_gateway.replay import read
-    from cloud_gateway.replay.look import look
+    from cloud_gateway.parts.request_traces.look import look, read
     from edgespec_lab.comparison import compare
 
     choices = _choices(options)

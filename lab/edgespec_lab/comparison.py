@@ -16,9 +16,9 @@ from rich.table import Table as RichTable
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import Phi, PolicySettings
 from cloud_gateway.core.requests.request import Speculation
-from cloud_gateway.replay.look import USES_PHI, Looked
+from cloud_gateway.parts.request_traces.format import TraceError
+from cloud_gateway.parts.request_traces.look import USES_PHI, Looked
 from edgespec.core.drafting.algorithm2 import Drafting
-from edgespec.core.errors import TraceError
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim.from_trace import Traced
 from edgespec_lab.sim.world import Result, run

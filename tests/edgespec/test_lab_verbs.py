@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ WITHOUT_LAB = (
     "metadata.entry_points = lambda **wanted: [] if wanted.get('group') == 'edgespec.parts' else installed(**wanted)\n"
     "from edgespec.__main__ import main\n"
 )
-TRACE = Path(__file__).parents[1] / "traces" / "wanspec-20ms.trace"
 
 
 @pytest.mark.parametrize("verb", ["compare", "demo", "tune"])
@@ -27,10 +25,3 @@ def test_a_verb_of_the_lab_says_how_to_get_it_if_it_is_missing(verb: str) -> Non
     assert len(done.stderr.splitlines()) == 1
     assert f"`edgespec {verb}` is in the distribution edgespec-lab" in done.stderr
     assert "run `pip install ./lab`" in done.stderr
-
-
-def test_a_worker_shows_a_trace_as_its_gateway_does() -> None:
-    command = [sys.executable, "-m", "edgespec", "replay", str(TRACE), "--no-story"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "decisions the same, bit for bit" in done.stdout

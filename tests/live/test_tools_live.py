@@ -1,4 +1,4 @@
-"""Tools on real models and sockets: `tools.bench live`, the simulator beside the live system, and recorded traces."""
+"""Tools on real models and sockets: `tools.bench live`, and the simulator beside the live system."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.requests.events import WorkerChanged
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import unseal
-from cloud_gateway.core.trace.play import check
 from edgespec_lab.sim.__main__ import main
-from edgespec_lab.sim.from_trace import Traced
 from edgespec_lab.sim.live.replay import TOLERANCE_POINTS, arm_of, measure
 from edgespec_lab.sim.live.setting import Setting
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.bench import __main__ as bench
-from tools.traces import Scene, record
 
 pytestmark = pytest.mark.live
 PROMPTS = ("Say one.", "Say two.", "Say red.", "Say blue.")
@@ -85,16 +79,3 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.Capt
     assert {"rtt_ms", "config", "latency_ratio", "draft_ratio", "sim_latency_ratio", "sim_offload"} <= row.keys()
     assert row["config"] in capsys.readouterr().out
     assert out.with_suffix(".png").stat().st_size > 5000 and out.with_suffix(".svg").exists()
-
-
-def test_answers_of_several_policies_and_one_that_loses_its_worker_replay() -> None:
-    policies = ("wanspec", "adaptive", "rolling-k", "colocated")
-    scenes = [Scene(policy, policy, prompt, tokens=48) for prompt, policy in enumerate(policies)]
-    scenes.append(Scene("lost", "wanspec", len(scenes), tokens=160, worker_ends_after=8))
-    found = {name: unseal(data)[0] for name, data in record(scenes, lambda said: None).items()}
-    for name, recorded in found.items():
-        checked = check(recorded)
-        assert checked.differences == [] and checked.decisions > 5, name
-        assert trace.emitted(recorded.entries) <= 160 and recorded.header.complete
-    assert any(isinstance(event, WorkerChanged) and event.why == "gone" for _, event in found["lost"].entries)
-    assert Traced(found["wanspec"]).known > 0.5

@@ -51,7 +51,6 @@ CEILINGS: Mapping[str, Ceiling] = {
     "cloud_gateway/models": Ceiling(10.5, 5, 17, 3.3),
     "cloud_gateway/parts": Ceiling(9.6, 2, 15, 4.6),
     "cloud_gateway/process": Ceiling(8.3, 2, 21, 4.8),
-    "cloud_gateway/replay": Ceiling(7.8, 1, 48, 3.2),
     "edgespec": Ceiling(9.8, 1, 22, 9.2),
     "edgespec/core": Ceiling(9.0, 2, 22, 3.4),
     "edgespec/llamacpp": Ceiling(9.8, 2, 11, 3.8),
@@ -67,8 +66,8 @@ CEILINGS: Mapping[str, Ceiling] = {
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 207_500
-MAX_CORE_LINES = 28_000
+MAX_CORE_TOKENS = 200_500
+MAX_CORE_LINES = 27_000
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 53
 

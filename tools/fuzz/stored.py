@@ -1,4 +1,4 @@
-"""Decoders of files: keys, lists of paired machines and API keys, traces, models' headers, configurations, samples."""
+"""Decoders of files: keys, lists of paired machines and API keys, models' headers, configurations, samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import shutil
 import struct
 import tempfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,13 @@ import msgspec
 
 from cloud_gateway.auth import FILE_NAME as API_KEYS
 from cloud_gateway.auth import Key, KeyRing
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.play import check
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.models.headers import heads_need
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import schema
 from edgespec import parts as worker_parts
-from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError, TraceError
+from edgespec.core.errors import ClientError, ConfigError, KeyStoreError, ModelError
 from edgespec.core.protocol.handshake import rotation
-from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from edgespec.shared import hf_vocabulary, settings, vocabfiles
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.server_keys import ServerKeyStore
@@ -35,13 +31,10 @@ from edgespec.worker import config as worker_config
 from edgespec_lab.survey.sample import Sample, SurveyFileError
 from edgespec_lab.survey.sample import read as read_samples
 from tools import parts
-from tools.fuzz.decoder import JSON, MSGPACK, Codec, Decoder
+from tools.fuzz.decoder import JSON, Codec, Decoder
 from tools.fuzz.ends import GATEWAY_KEY, HASH, WORKER_KEY
 
-KEY = SigningKey(b"k" * 32)
 ROOT = Path(__file__).parents[2]
-ENTRIES = 60
-"""Of a recorded trace: its first ones, so that an input is decoded in a millisecond."""
 SAFETENSORS = Codec(
     lambda data: json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]),
     lambda value: _tensors(msgspec.json.encode(value)),
@@ -64,8 +57,6 @@ def table() -> dict[str, Decoder]:
     (keys.folder / API_KEYS).touch(0o600)
     (keys.folder / API_KEYS).write_bytes(msgspec.json.encode({"keys": [_API_KEY]}))
     ring = KeyRing(keys.folder)
-    traces = [_shortened(path) for path in sorted(ROOT.glob("tests/traces/*.trace"))]
-    traces.insert(0, msgspec.structs.replace(traces[0], entries=[]))  # valid whatever policies decide
     statements = msgspec.json.encode([rotation(WORKER_KEY, identity)])
 
     def stored(name: str) -> list[bytes]:
@@ -86,10 +77,6 @@ def table() -> dict[str, Decoder]:
         ),
         **{kind: _file(*stored) for kinds in parts.STORED for kind, stored in kinds.items()},
         "survey": _file("samples.jsonl", lambda path: read_samples([path]), [_SAMPLED], SurveyFileError),
-        "trace": Decoder(_trace, [trace.seal(one, KEY) for one in traces], TraceError, cost=20),
-        "signed trace": Decoder(
-            _signed_trace, [trace.encode(one) for one in traces], TraceError, MSGPACK, cost=80
-        ),
         "GGUF file": _file("model.gguf", _gguf, [_GGUF], ModelError),
         "tokenizer.json": _file(
             "tokenizer.json", lambda path: hf_vocabulary.hf_vocabulary(path).digest, _TOKENIZERS, ModelError, JSON
@@ -142,23 +129,6 @@ def _keys(path: Path) -> ServerKeyStore:
 
 def _all(kind: Callable[[Path], Any]) -> Callable[[Path], object]:
     return lambda path: kind(path.parent).all()
-
-
-def _shortened(path: Path) -> trace.Trace:
-    whole, _ = trace.unseal(path.read_bytes())
-    return msgspec.structs.replace(whole, entries=whole.entries[:ENTRIES])
-
-
-def _trace(data: bytes) -> object:
-    return check(trace.unseal(data)[0])
-
-
-def _signed_trace(content: bytes) -> object:
-    """The content of a trace by somebody who has a key."""
-    body = zlib.compress(content, 1)
-    head = trace.MAGIC + KEY.public + KEY.sign(trace.KIND, KEY.public + body)
-    assert len(head) == len(trace.MAGIC) + 32 + SIGNATURE_BYTES
-    return _trace(head + body)
 
 
 def _gguf(path: Path) -> object:

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from tools.fuzz.decoder import Decoder, Stored
 from tools.lossless.cases import Method
-from tools.parts import audit, function_calling, peer_relay, predicted_outputs, rejection, structured_output
+from tools.parts import (
+    audit,
+    function_calling,
+    peer_relay,
+    predicted_outputs,
+    rejection,
+    request_traces,
+    structured_output,
+)
 
 METHODS: tuple[Method, ...] = (rejection.METHOD,)
 """Methods of verification that parts bring, for `python -m tools.lossless`."""
@@ -15,8 +23,9 @@ STORED: tuple[Mapping[str, Stored], ...] = (audit.STORED, peer_relay.STORED)
 DECODERS: tuple[Mapping[str, Decoder], ...] = (
     function_calling.DECODERS,
     peer_relay.DECODERS,
+    request_traces.DECODERS,
     structured_output.DECODERS,
 )
-"""Decoders of what other machines, clients and models send to parts, for the same."""
+"""Decoders of what other people, machines and models send to parts, for the same."""
 PARAMETERS: Sequence[bytes] = (function_calling.CHAT, predicted_outputs.CHAT, structured_output.CHAT)
 """Chats with parameters that parts serve, for the same."""

@@ -3,7 +3,7 @@
 This is the closed vocabulary of `generation.py`, and `Listener` is the seam for all that only records a request.
 
 The messages are msgspec structs, which are made in a sixth of the time of frozen dataclasses: a round takes about
-thirty. Those with a tag stand in a trace as they are (core/trace/format.py).
+thirty. Those with a tag hold plain data only, so that a listener can store them as they are.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ Note = Spent | PromptSent | WaitingFrame | PromptWithdrawn
 
 
 class Listener:
-    """Records one request: accounting, audit log, traces, the live picture and spans are each a listener and no more.
+    """Records one request: accounting, and what a part records or shows of it, are each a listener and no more.
 
     The request (`Generation`) calls it on its driver's thread, right after what it reports. A listener may read the
     request that it was made for. It must not change it, block, or keep what it is given beyond the end. This base

@@ -1,23 +1,20 @@
 """The live picture at `/ui`: who drafted each token, the trees of the passes, and the time axis of the links.
 
-`view` turns what a request's machine was given and decided into JSON events, live and from a trace; `pages` keeps
+`view` turns what a request's machine was given and decided into JSON events, live and of a past request; `pages` keeps
 those of each API key for its open pages and serves them and the files of `static`. The page draws events and nothing
-else, so a played trace looks like the completion did.
+else, so a past request looks like the completion did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloud_gateway.core.requests.request import RequestBounds
-from cloud_gateway.part import Foundation, GatewayPart, Running
+from cloud_gateway.part import Foundation, GatewayPart, PastRequest, Running
 from edgespec.shared.part import Settings
 from edgespec.shared.settings import Section
-
-if TYPE_CHECKING:
-    from cloud_gateway.core.trace.format import Trace
 
 
 class PageSection(Section, frozen=True, kw_only=True):
@@ -39,14 +36,15 @@ def start_page(gateway: Foundation) -> Running:
 
     from cloud_gateway.parts.live_picture.pages import Pages
 
-    return Pages(gateway.keys)
+    parts = [part for part in gateway.settings.parts if isinstance(part, GatewayPart)]
+    return Pages(gateway.keys, parts)
 
 
-def page(trace: Trace) -> str:
-    """The page that plays one trace."""
+def page(request: PastRequest) -> str:
+    """The page that plays one past request."""
     from cloud_gateway.parts.live_picture.view import alone, played
 
-    return alone(played(trace))
+    return alone(played(request))
 
 
 def page_address(status: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The routes of the live picture: its files, the stream of its events, and a trace as the same events.
+"""The routes of the live picture: its files, the stream of its events, and a past request as the same events.
 
 The events of an API key's completions are made and kept for as long as a page shows them.
 """
@@ -26,11 +26,10 @@ from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.engine.exchange import Recording
-from cloud_gateway.part import Running, Serving
+from cloud_gateway.part import GatewayPart, ReadPast, Running, Serving
 from cloud_gateway.parts.live_picture.view import STATIC, Spelling, View, played
-from edgespec.core.errors import ClientError, KeyStoreError, TraceError
+from edgespec.core.errors import ClientError, EdgespecError, KeyStoreError
 
 KEPT_BYTES = 2 * 2**20
 """Of one key's events, of which a pass takes about 1 KB: some minutes, for a page that connects again."""
@@ -126,9 +125,8 @@ OPERATOR_SEES = (
     "why",
 )
 FOREIGN_HOST = "Use a name of this machine, such as 127.0.0.1; a proxy before the gateway sends that as `Host`."
-NOT_OPERATOR = (
-    "Traces are played for keys of `cloud-gateway keys create --operator`; `edgespec replay --html` needs no gateway."
-)
+NOT_OPERATOR = "A trace is played here only for keys of `cloud-gateway keys create --operator`."
+NO_READER = "This gateway has no part that reads files of requests."
 Handler = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -138,8 +136,9 @@ class Pages(Running):
     Listens to the requests of keys that a page watches (`engine.exchange.Recording`).
     """
 
-    def __init__(self, keys: KeyRing) -> None:
+    def __init__(self, keys: KeyRing, parts: Sequence[GatewayPart]) -> None:
         self._keys = keys
+        self._parts = parts
         self._files = {one.name: one.read_bytes() for one in STATIC.iterdir()}
         self._shown: tuple[Text, Workers] | None = None
         self._feeds: dict[str, Feed] = {}
@@ -176,7 +175,7 @@ class Pages(Running):
         return [
             Route("GET", "/ui", "public", self._own(self.file), page="page"),
             Route("GET", "/ui/events", "key", self._own(self.events)),
-            Route("POST", "/ui/trace", "key", self._own(self.trace)),
+            Route("POST", "/ui/trace", "key", self._own(self.past)),
             Route("GET", "/ui/{file}", "public", self._own(self.file)),
         ]
 
@@ -197,19 +196,27 @@ class Pages(Running):
         kind = TYPES["." + name.rpartition(".")[2]]
         return web.Response(body=self._files[name], content_type=kind, charset="utf-8", headers=HEADERS)
 
-    async def trace(self, api: Api, request: web.Request) -> web.StreamResponse:
-        """A trace as events. Its own machine makes them again, for which only an operator may use the processor."""
+    async def past(self, api: Api, request: web.Request) -> web.StreamResponse:
+        """A file's request as events. Playing it takes a core for a second, which only an operator may use."""
         if not request[KEY].operator:
             raise ClientError(NOT_OPERATOR, status=403, code="not_operator")
+
+        read = next((part.read_past for part in self._parts if part.read_past is not None), None)
+        if read is None:
+            raise ClientError(NO_READER, status=404, code="no_reader")
 
         async with asyncio.timeout(api.limits.read_timeout_s):
             data = await request.read()
         try:
-            found = await asyncio.to_thread(lambda: played(unseal(data)[0]))
-        except TraceError as error:
+            found = await asyncio.to_thread(self._played, read, data)
+        except EdgespecError as error:
             raise ClientError(f"This file cannot be played: {error}", code="bad_trace") from None
 
-        return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers=HEADERS)
+        return web.Response(body=found, content_type="application/json", headers=HEADERS)
+
+    def _played(self, read: ReadPast, data: bytes) -> bytes:
+        """The events as JSON. Raises EdgespecError."""
+        return msgspec.json.encode(played(read(data, self._parts)))
 
     async def events(self, api: Api, request: web.Request) -> web.StreamResponse:
         """The events of the key's own completions, from `Last-Event-ID` on where they are still kept."""

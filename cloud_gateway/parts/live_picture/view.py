@@ -1,6 +1,6 @@
 """One request as JSON events for the page: what was drafted by whom, what the target made of it, and when.
 
-`alone` makes a played trace one HTML file: the page with its style, its modules and the events inside.
+`alone` makes a past request one HTML file: the page with its style, its modules and the events inside.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, V
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.trace.format import Trace
-from cloud_gateway.core.trace.play import Player
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import COMMITTED_SPAN
+from cloud_gateway.part import PastRequest
 from edgespec.core.protocol.messages import ROOT, Tree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -191,21 +190,18 @@ def _usage(usage: Usage) -> Mapping[str, Any]:
 
 
 NUMBERS = Spelling(lambda token: f"#{token}", lambda token: f"#{token}\u2009")
-"""For a trace's tokens, whose texts it does not hold."""
+"""For the tokens of a past request, whose texts are not kept."""
 
 
-def played(recorded: Trace) -> dict[str, Any]:
-    """A trace as the events of its one request. Raises TraceError."""
+def played(request: PastRequest) -> dict[str, Any]:
+    """A past request as its events. Raises EdgespecError."""
     found: list[dict[str, Any]] = []
 
     def listen(generation: Generation) -> View:
         return View(generation, NUMBERS, lambda worker, name: name or worker[:8], found.append)
 
-    player = Player(recorded, listen=listen)
-    for _ in player.play():
-        pass
-    header = recorded.header
-    about = {"made_at": header.made_at, "policy": header.settings.name, "salted": header.salted}
+    request.play(listen)
+    about = {"made_at": request.made_at, "policy": request.policy, "salted": request.salted}
     return {"header": about, "events": found}
 
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from cloud_gateway.core.policies.policy import LinkView
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Trace
-from cloud_gateway.core.trace.play import Moment, Player
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import Trace, TraceError
+from cloud_gateway.parts.request_traces.play import Moment, Player
 from edgespec.core.drafting.algorithm2 import DraftRule, Proposal
-from edgespec.core.errors import TraceError
 from edgespec.core.numbers import interpolate
 from edgespec.core.protocol.messages import ROOT
 from edgespec_lab.link_model import LinkModel

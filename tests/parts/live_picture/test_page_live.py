@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cloud_gateway.__main__ import main
-from cloud_gateway.core.trace.format import unseal
 from cloud_gateway.parts.live_picture.view import alone, played
 from edgespec_lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
+from tests.support.past import past
 
 pytestmark = pytest.mark.live
 TRACE = Path(__file__).parents[2] / "traces" / "worker-lost.trace"
@@ -245,7 +245,7 @@ def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, opera
 
 @pytest.mark.parametrize("at", [5e15, 1.5e16, 1e18])
 def test_a_trace_that_ends_beyond_all_clocks_is_still_drawn(at: float, tmp_path: Path) -> None:
-    found = played(unseal(TRACE.read_bytes())[0])
+    found = played(past(TRACE))
     found["events"][-1]["at"] = at
     (tmp_path / "late.html").write_text(alone(found))
     with browser(tmp_path) as late:

@@ -13,24 +13,21 @@ import pytest
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.policy import Costs, LearntLimit, Wait
 from cloud_gateway.core.requests.request import Usage
-from cloud_gateway.core.trace.format import emitted, unseal
-from cloud_gateway.core.trace.play import Player
 from cloud_gateway.parts.live_picture.pages import check_origin
 from cloud_gateway.parts.live_picture.view import STATIC, Spelling, View, _usage, alone, played
 from edgespec.core.errors import ClientError
-
-SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
+from tests.cloud_gateway.core.requests.test_generation import made
+from tests.parts.live_picture.completions import past_completion
+from tests.support.past import SHIPPED, past, usage_of
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
-    recorded = unseal(path.read_bytes())[0]
-    player = Player(recorded)
-    list(player.play())
-    usage = player.generation.usage
-    found = played(recorded)["events"]
+    request = past(path)
+    usage = usage_of(request)
+    found = played(request)["events"]
     passes = [one for one in found if one["kind"] == "pass"]
-    assert sum(len(one["tokens"]) for one in passes) == emitted(recorded.entries) == usage.completion_tokens
+    assert sum(len(one["tokens"]) for one in passes) == usage.completion_tokens
     assert len(passes) == usage.rounds
     for one in passes:
         nodes = one["nodes"]
@@ -50,8 +47,7 @@ def test_events_add_up_to_the_usage_of_the_request(path: Path) -> None:
 
 
 def test_each_change_of_the_policys_mode_is_shown_with_its_reason() -> None:
-    (path,) = (path for path in SHIPPED if path.stem == "adaptive-20ms")
-    generation = Player(unseal(path.read_bytes())[0]).generation
+    generation = made("adaptive")
     policy = generation.policy
     assert isinstance(policy, Adaptive)
     shown: list[dict[str, Any]] = []
@@ -72,12 +68,11 @@ def owner(shown: dict[str, str]) -> tuple[str, str]:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_each_token_is_shown_with_who_drafted_it(path: Path) -> None:
-    recorded = unseal(path.read_bytes())[0]
-    player = Player(recorded)
-    list(player.play())
+    request = past(path)
+    usage = usage_of(request)
     accepted: Counter[str] = Counter()
     drafted: Counter[str] = Counter()
-    for one in played(recorded)["events"]:
+    for one in played(request)["events"]:
         if one["kind"] != "pass":
             continue
         taken = [owner(node) for node in one["nodes"] if node["fate"] == "accepted"]
@@ -88,14 +83,13 @@ def test_each_token_is_shown_with_who_drafted_it(path: Path) -> None:
             kind, name = owner(node)
             drafted["worker" if kind == "worker" else name] += 1
             accepted["worker" if kind == "worker" else name] += node["fate"] == "accepted"
-    usage = player.generation.usage
     assert (+drafted, +accepted) == (Counter(usage.drafted), +Counter(usage.accepted))
 
 
 def test_the_shipped_traces_have_passes_that_two_drafters_share() -> None:
     shared = 0
     for path in SHIPPED:
-        for one in played(unseal(path.read_bytes())[0])["events"]:
+        for one in played(past(path))["events"]:
             shared += one["kind"] == "pass" and len({owner(token) for token in one["tokens"][:-1]}) > 1
     assert shared, "or no trace would show tokens of one drafter under another's name"
 
@@ -130,8 +124,8 @@ def test_only_pages_under_names_of_this_machine_are_served(headers: dict[str, st
 
 
 @pytest.mark.claim("hostile-text-is-text-on-the-page")
-def test_one_file_holds_the_page_and_a_trace_whose_text_is_no_markup() -> None:
-    found = played(unseal(SHIPPED[0].read_bytes())[0])
+def test_one_file_holds_the_page_and_a_request_whose_text_is_no_markup() -> None:
+    found = played(past_completion())
     found["events"][0]["id"] = "</script><script>alert(1)</script>"
     text = alone(found)
     (held,) = re.findall(r'<script type="application/json" id="trace">(.*?)</script>', text, re.DOTALL)

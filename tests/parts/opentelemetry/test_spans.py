@@ -16,15 +16,13 @@ import pytest
 
 from cloud_gateway.api.errors import TRACE_PARENT
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
-from cloud_gateway.core.trace.format import unseal
-from cloud_gateway.core.trace.play import Player
 from cloud_gateway.parts.opentelemetry import spans
 from tests.support.engines import complete, engines
+from tests.support.past import SHIPPED, past, usage_of
 from tools.doubles.engines import TableDraft
 from tools.doubles.workers import LoopWorker
 
 otel = pytest.importorskip("opentelemetry.sdk.trace", reason="`make setup` installs the library")
-SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -46,9 +44,10 @@ def collected() -> Iterator[tuple[Any, list[Any]]]:
 def test_a_span_has_the_figures_of_the_usage_and_an_event_a_round(path: Path) -> None:
     with collected() as (provider, found):
         span = provider.get_tracer("test").start_span("completion")
-        player = Player(unseal(path.read_bytes())[0], listen=lambda generation: spans.SpanOf(generation, span, 0))
-        list(player.play())
-    usage, (one,) = player.generation.usage, found
+        request = past(path)
+        request.play(lambda generation: spans.SpanOf(generation, span, 0))
+    usage = usage_of(request)
+    (one,) = found
     rounds = [event.attributes for event in one.events if event.name == "round"]
     most = len(one.events) == provider._span_limits.max_events  # the library keeps the latest
     assert most or len(rounds) == usage.rounds == one.attributes["edgespec.rounds"]

@@ -38,18 +38,19 @@ def made(
     count: int = 40,
     constraint: ForcesFive | None = None,
     listen: Callable[[Generation], events.Listener] | None = None,
+    key: str = "",
 ) -> Generation:
-    request = GenerationRequest(PROMPT, count, ignore_eos=True, constraint=constraint)
+    request = GenerationRequest(PROMPT, count, ignore_eos=True, constraint=constraint, key=key)
     chooser = SharedNoise(request.sampling, request.tokens, Spread(), request.constraint)
     controller = POLICIES[policy](PolicySettings(k=3))
     return Generation(1, request, controller, chooser, Bounds(512), offload=True, listen=listen)
 
 
-def decoding(policy: str = "adaptive", worker: str | None = "w", **more: Any) -> Generation:
+def decoding(policy: str = "adaptive", worker: str | None = "w", name: str = "", **more: Any) -> Generation:
     generation = made(policy, **more)
     generation.handle(events.Admitted(len(PROMPT) - 1), 0.0)
     if worker:
-        generation.handle(events.WorkerChanged(worker, "assigned"), 0.0)
+        generation.handle(events.WorkerChanged(worker, "assigned", name), 0.0)
     assert generation.status is Status.DECODE
     return generation
 

@@ -29,7 +29,7 @@ from cloud_gateway.core.requests.events import Admitted, Ended, Failed, Preempte
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.sources.interface import Suggestion
 from edgespec.core.drafting.tree import Node
-from edgespec.core.errors import UNDECODABLE, RemoteProtocolError, TraceError
+from edgespec.core.errors import UNDECODABLE, EdgespecError, RemoteProtocolError
 from edgespec.core.protocol.messages import Text
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey, check_public_key, verify
 
@@ -46,6 +46,12 @@ MAX_EVENTS = 1 << 16
 takes half a second."""
 MAX_TIME_S = 2.0**32
 """136 years of a monotonic clock: a float of this size still resolves a microsecond."""
+
+
+class TraceError(EdgespecError):
+    """A trace was altered after it was signed, by another gateway than asked for, or is no trace (docs/traces.md)."""
+
+    exit_code = 65
 
 
 class Event(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, tag=True):

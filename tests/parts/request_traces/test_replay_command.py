@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -12,10 +14,10 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.policy import Action, Costs, LearntLimit, LinkView
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Trace, emitted, seal, unseal
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.replay.look import folded, turns
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import Trace, emitted, seal, unseal
+from cloud_gateway.parts.request_traces.look import folded, turns
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.paired import PairedGateways
@@ -184,3 +186,10 @@ def test_a_decision_that_would_be_another_now_is_shown_as_such() -> None:
     story = list(turns(Trace(header, recorded.entries)))
     changed = [turn for turn in story if not turn.same]
     assert changed and all(turn.why == "now it would be: a plain decoding step" for turn in changed)
+
+
+def test_a_worker_shows_a_trace_as_its_gateway_does() -> None:
+    command = [sys.executable, "-m", "edgespec", "replay", str(ONE), "--no-story"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "decisions the same, bit for bit" in done.stdout

@@ -4,7 +4,6 @@ turn, what was decided and why, and what came of it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cloud_gateway.core.requests.events import Send, WorkerChanged
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace import play as replay
-from edgespec.core.errors import ConfigError, KeyStoreError, TraceError
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces import play as replay
+from cloud_gateway.parts.request_traces.format import TraceError
+from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.names import key_id
-from edgespec.parts import all_parts
-from edgespec.shared import folders
+from edgespec.parts.request_traces.gateways import name_of
 from edgespec.shared.log_text import clean
-from edgespec.shared.paired import PairedGateways
-from edgespec.worker import config
 
 SHOWN = 5
 """Differences that are printed."""
@@ -92,13 +89,21 @@ class Looked:
         return f"{'gateway' if self.as_asked else 'an unknown key,'} {key_id(self.signer)}"
 
 
+def read(path: Path) -> bytes:
+    """The content of a trace's file. Raises TraceError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read ({error.strerror or error}).") from None
+
+
 def look(path: Path, data: bytes, key: str | None) -> Looked:
     """Checks a file's signature and plays it. Raises TraceError with the file's name, ConfigError for a bad `key`."""
     try:
         recorded, signer = trace.unseal(data)
         if key is not None and not _means(key, signer):
             raise TraceError(f"it was signed by gateway {key_id(signer)}, not by {key}.")
-        return Looked(path, recorded, signer, _name_of(signer), key is not None, replay.check(recorded))
+        return Looked(path, recorded, signer, name_of(signer), key is not None, replay.check(recorded))
     except TraceError as error:
         raise TraceError(clean(f"{path}: {error}")) from None
 
@@ -109,21 +114,6 @@ def _means(key: str, signer: bytes) -> bool:
     if len(text) not in (16, 64) or any(digit not in "0123456789abcdef" for digit in text):
         raise ConfigError(f"`--key {key}`: write a key id (16 hexadecimal digits) or a public key (64).")
     return text in (key_id(signer), signer.hex())
-
-
-def _name_of(signer: bytes) -> str | None:
-    """The name that this machine's worker has for the gateway, if it is paired with it."""
-    try:
-        folder = folders.state_dir("worker", config.load(None, all_parts()).daemon.state_dir) / "keys"
-        if os.access(folder, os.R_OK):
-            known = PairedGateways(folder).with_key(signer)
-        else:
-            known = None
-    except (ConfigError, KeyStoreError):  # another command says what is wrong there
-        return None
-    if known:
-        return known.name
-    return None
 
 
 def describe(difference: replay.Difference) -> str:

@@ -12,11 +12,10 @@ from cloud_gateway.core.policies.policy import Costs, LinkView
 from cloud_gateway.core.policies.registry import POLICIES, make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Admitted, WorkerChanged
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Header, Trace, unseal
-from cloud_gateway.core.trace.play import Player
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import Header, Trace, TraceError, unseal
+from cloud_gateway.parts.request_traces.play import Player
 from edgespec.core.drafting.algorithm2 import Drafting
-from edgespec.core.errors import TraceError
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim.from_trace import FILLER, Traced
 from edgespec_lab.sim.world import run

@@ -1,7 +1,7 @@
-"""`python -m tools.traces`: records the shipped traces in tests/traces again, from the real gateway and worker.
+"""`python -m tools.parts.request_traces.scenes`: records the shipped traces again.
 
-The offline replay tests hold every decision of a policy to these traces. Where a policy was changed on purpose, record
-them again and look at what `edgespec replay` shows of them before committing them.
+The traces in tests/traces are of a real gateway and worker, and tests hold every decision of a policy to them. After a
+policy was changed on purpose, record them, and look at what `edgespec replay` shows of them before committing them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgespec_lab.demo.arms import PHI
 from edgespec_lab.demo.scene import PROMPTS, read_lines
 from edgespec_lab.rig import Rig, RigError
 
-FOLDER = Path(__file__).parents[1] / "tests/traces"
+FOLDER = Path(__file__).parents[3] / "tests/traces"
 WRITTEN_S = 10.0
 """Longest wait for the recorder's thread."""
 
@@ -94,7 +94,7 @@ def _run(stage: Rig, scene: Scene, prompt: str, folder: Path) -> bytes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.traces", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.parts.request_traces.scenes", description=__doc__)
     names = [scene.name for scene in SCENES]
     name = checked.known(names, "trace")
     parser.add_argument("names", nargs="*", type=name, metavar="NAME", help=f"{', '.join(names)} (default: all)")

@@ -13,9 +13,8 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Costs, LinkView, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Header, InputLog, Trace, seal, unseal
-from edgespec.core.errors import TraceError
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import Header, InputLog, Trace, TraceError, seal, unseal
 from edgespec.core.protocol.signing import GATEWAY_FRAME, SigningKey
 from tests.cloud_gateway.core.requests.test_generation import decoding
 

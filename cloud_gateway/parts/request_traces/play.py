@@ -20,12 +20,12 @@ from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.sources.asking import put
 from cloud_gateway.core.sources.interface import Suggestion
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Header, Trace, act_of
 from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.part import PastRequest
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import Header, Trace, TraceError, act_of
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
-from edgespec.core.errors import TraceError
 from edgespec.core.numbers import interpolate
 from edgespec.core.protocol.messages import Tree
 
@@ -301,3 +301,14 @@ def check(recorded: Trace, controller: Policy | None = None, policies: Policies 
                 differences.append(Difference(count, moment.now, moment.event.act, moment.decided))
 
     return Check(count, differences)
+
+
+def past(recorded: Trace) -> PastRequest:
+    """A trace as parts that show requests take it."""
+    header = recorded.header
+
+    def play(listen: Callable[[Generation], events.Listener]) -> None:
+        for _ in Player(recorded, listen=listen).play():
+            pass
+
+    return PastRequest(header.made_at, header.settings.name, header.salted, play)

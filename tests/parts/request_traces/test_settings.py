@@ -9,7 +9,7 @@ import pytest
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.links.paired import PairedWorkers
 from cloud_gateway.part import Foundation, LinkIdentity, Running
-from cloud_gateway.parts.flight_recorder import PART, RecordingTraces
+from cloud_gateway.parts.request_traces import PART, RecordingTraces
 from cloud_gateway.process.config import schema
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.signing import SigningKey

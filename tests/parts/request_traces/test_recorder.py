@@ -15,14 +15,14 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.request import Speculation
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import Decided, Frame, Verified
-from cloud_gateway.core.trace.play import check
-from cloud_gateway.parts.flight_recorder.recorder import Recorder
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import Decided, Frame, Verified
+from cloud_gateway.parts.request_traces.play import check
+from cloud_gateway.parts.request_traces.recorder import Recorder
 from edgespec.core.errors import ConfigError
 from edgespec.core.protocol.messages import Sampling
 from tests.cloud_gateway.core.requests.test_generation import COSTS, made
-from tests.parts.flight_recorder.traced import KEY, METHODS, PROMPT, SETTINGS, read, record
+from tests.parts.request_traces.traced import KEY, METHODS, PROMPT, SETTINGS, read, record
 from tests.support.constraints import ForcesFive
 from tools.doubles.engines import TableTarget
 from tools.doubles.model import ShortMemory, plain_greedy

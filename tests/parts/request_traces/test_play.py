@@ -1,6 +1,6 @@
 """Shipped traces hold the policies to what they decided; and a replay can fail, so that this says something.
 
-After a deliberate change of a policy record them again: `make traces`.
+After a deliberate change of a policy record them again: `python -m tools.parts.request_traces.scenes`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from cloud_gateway.core.policies.baselines import Plain
 from cloud_gateway.core.policies.policy import Policy
 from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.requests.events import WorkerChanged
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import AnyEvent, Decided, Trace, unseal
-from cloud_gateway.core.trace.play import Player, check
-from cloud_gateway.replay.look import describe
-from edgespec.core.errors import TraceError
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import AnyEvent, Decided, Trace, TraceError, unseal
+from cloud_gateway.parts.request_traces.look import describe
+from cloud_gateway.parts.request_traces.play import Player, check
 
-FOLDER = Path(__file__).parents[3] / "traces"
+FOLDER = Path(__file__).parents[2] / "traces"
 SHIPPED = sorted(FOLDER.glob("*.trace"))
 NAMES = [path.stem for path in SHIPPED]
 
@@ -41,7 +40,8 @@ def test_the_policies_decide_as_when_the_traces_were_recorded(name: str) -> None
     shown = "\n".join(describe(one) for one in checked.differences[:5])
     assert not checked.differences, (
         f"{len(checked.differences)} of {checked.decisions} decisions of {name} are others now:\n{shown}\n"
-        f"See `edgespec replay tests/traces/{name}.trace`. If that is meant: `python -m tools.traces {name}`."
+        f"See `edgespec replay tests/traces/{name}.trace`. "
+        f"If that is meant: `python -m tools.parts.request_traces.scenes {name}`."
     )
     assert checked.decisions >= 20
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.trace import format as trace
-from cloud_gateway.core.trace.format import InputLog
+from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces.format import InputLog
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.files import locked, private_folder, write_private
 
-log = logging.getLogger("cloud_gateway.parts.flight_recorder.recorder")
+log = logging.getLogger("cloud_gateway.parts.request_traces.recorder")
 
 PENDING = 64
 """Traces that may wait for the disk; further ones are lost."""

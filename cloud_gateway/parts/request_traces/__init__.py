@@ -1,22 +1,32 @@
-"""The flight recorder: each request's inputs and decisions as a signed trace (docs/traces.md), if a folder is set.
+"""Traces of requests and their replay (docs/traces.md): what a request's state machine was given and decided.
 
-The format of a trace and its replay are `cloud_gateway.core.trace`; this part only writes files.
+`recorder` writes a signed file for each request, if a folder is set; `format` is what such a file holds, `play` runs
+the machine on it again, and `verb` is `cloud-gateway replay`, which checks, plays and shows it. The worker's half has
+`edgespec replay`.
+
+Public, by module:
+
+- `format`: all
+- `play`: `Moment`, `Player`
+- `look`: `look`, `read`, `Looked`, `USES_PHI`
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
+from cloud_gateway.part import Foundation, GatewayPart, PastRequest, Running, Serving
+from cloud_gateway.parts.request_traces.verb import ReplayVerb
 from edgespec.shared import folders
 from edgespec.shared.fields import Folder
 from edgespec.shared.settings import Removed, Section
 
 if TYPE_CHECKING:
     from cloud_gateway.engine.exchange import Recording
-    from cloud_gateway.parts.flight_recorder.recorder import Recorder
+    from cloud_gateway.parts.request_traces.recorder import Recorder
 
 MAX_TRACE_BYTES = 16 * 2**20
 """Bytes of one request, before compression (to about a fifth): about 16,000 rounds."""
@@ -55,18 +65,28 @@ def start_recorder(gateway: Foundation) -> Running:
     if not traces.folder:
         return Running()
 
-    from cloud_gateway.parts.flight_recorder.recorder import Recorder
+    from cloud_gateway.parts.request_traces.recorder import Recorder
 
     folder = folders.expand(traces.folder)
     recorder = Recorder(folder, gateway.signing_key, salt=traces.salt, limit_bytes=MAX_TRACE_BYTES, keep=KEPT_TRACES)
     return RecordingTraces(recorder)
 
 
+def read_trace(data: bytes, parts: Sequence[GatewayPart]) -> PastRequest:
+    """The request of a trace. Raises TraceError."""
+    from cloud_gateway.parts.request_traces.format import unseal
+    from cloud_gateway.parts.request_traces.play import past
+
+    return past(unseal(data)[0])
+
+
 PART = GatewayPart(
-    "flight_recorder",
+    "request_traces",
     {"traces": TracesSection},
+    verbs=[ReplayVerb()],
     removed=REMOVED,
     example=Path(__file__).with_name("gateway.toml"),
     start=start_recorder,
+    read_past=read_trace,
     own_engine_only=("traces.folder",),
 )

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.trace.play import Check
-from cloud_gateway.replay.look import Looked
+from cloud_gateway.parts.request_traces.look import Looked
+from cloud_gateway.parts.request_traces.play import Check
 from edgespec.__main__ import main
 from edgespec_lab.comparison import compare
-from tests.lab.sim.test_from_trace import answer, frame, made
+from tests.parts.request_traces.test_from_trace import answer, frame, made
 
-SHIPPED = Path(__file__).parents[1] / "traces"
+SHIPPED = Path(__file__).parents[2] / "traces"
 ONE = SHIPPED / "wanspec-20ms.trace"
 
 

@@ -1,7 +1,0 @@
-"""Traces of requests: format, recording, playback (docs/traces.md).
-
-Public, by module:
-
-- `format`: all
-- `play`: all
-"""
