@@ -226,6 +226,22 @@ class DraftMaker(Protocol):
         """
 
 
+class StateSources(Protocol):
+    """Loads what computes with the target's states beside it, for sources that the part names. `process/` calls it."""
+
+    def check(self, engine: str, settings: Settings) -> None:
+        """Called before any model is loaded. Raises ModelError if a target in this engine does not show its states."""
+
+    def need(self, settings: Settings) -> Need:
+        """Memory that it takes beside the target's, for weights and for each token. Raises ModelError."""
+
+    def load(self, target: Target, digest: bytes, settings: Settings) -> SourceMakers:
+        """Called once, in a thread, when the target is loaded: a maker for each of these sources. Raises ModelError.
+
+        `digest`: of the target's files. The sources that it makes are a `StateSource` each.
+        """
+
+
 class JudgeMaker(Protocol):
     """Makes what judges the workers of one process. `serve` and `link` call it once, before the link port opens."""
 
@@ -335,8 +351,10 @@ class GatewayPart(Part):
     """Further policies: `policy.name` -> what loads its maker. Each is called once, before the API opens; so is it by
     what plays a trace or simulates."""
     sources: Sequence[str] = field(default_factory=tuple)
-    """Further sources of candidates, by the names that `policy.sources` and requests give them. `Running.sources` makes
-    them; the names stand here because a configuration is checked before anything runs."""
+    """Further sources of candidates, by the names that `policy.sources` and requests give them. `Running.sources` or
+    `state_sources` makes them; the names stand here because a configuration is checked before anything runs."""
+    state_sources: StateSources | None = None
+    """Makes those of `sources` that compute with the target's states."""
     parameters: Parameters = no_parameters
     """Parameters of requests, and what they change in a completion and its response."""
     grammars: GrammarEngine | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -21,9 +21,9 @@ from cloud_gateway.core.policies.policy import (
 )
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.events import Drafted, Event, Failed, Spent, Status
-from cloud_gateway.core.sources.heads import HeadSource
+from cloud_gateway.core.sources.interface import StateSource
 from cloud_gateway.engine.exchange import Active
-from cloud_gateway.models.drafts import DraftModel, HeadsModel
+from cloud_gateway.models.drafts import DraftModel
 from edgespec.core.drafting.ranking import Asked, Spread
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import EdgespecError
@@ -77,8 +77,6 @@ class LocalDrafting:
     """Hands a request an event (`Requests.step`)."""
     spread: Spread = field(default_factory=Spread)
     """How far this draft and the target disagree, learned from all requests."""
-    heads: Mapping[str, HeadsModel] = field(default_factory=dict)
-    """Heads over the target's hidden states, by the name of their source."""
     _price: _Price | None = field(default=None, init=False)
     """The latest one, since a turn asks for the same price for every request."""
 
@@ -108,26 +106,21 @@ class LocalDrafting:
             with Contained(self._lost, active):
                 self.model.commit(active.id, tokens)
 
-    def show_heads(self, active: Active) -> None:
-        """The heads that a request uses take in what the target has just read of its prompt."""
-        for source, heads in self._heads(active):
+    def show_prompt(self, active: Active) -> None:
+        """Shows the request's sources what the target has just read of its prompt."""
+        for source in _with_states(active):
             began = self.clock()
-            heads.read(active.slot)
-            self._book_heads(active, source, began, reading=True)
+            source.prompt_read(active.slot)
+            self._book(active, source, began, "reading")
 
-    def ask_heads(self, active: Active) -> None:
-        """What the heads expect after the tokens just kept, for a request that uses them while they pay."""
-        for source, heads in self._heads(active):
+    def show_path(self, active: Active) -> None:
+        """Shows the request's sources what the target has just kept, if they compute with it."""
+        for source in _with_states(active):
             if source.wanted:
                 began = self.clock()
-                levels = heads.ask(active.slot, active.generation.tree.root.token)
-                source.seen(levels, self._book_heads(active, source, began) / self.verify_s(1))
-
-    def _heads(self, active: Active) -> Iterator[tuple[HeadSource, HeadsModel]]:
-        sources = active.generation.sources
-        for source in sources.heads if self.heads and sources is not None and not active.ended else ():
-            if source.name in self.heads:
-                yield source, self.heads[source.name]
+                source.path_kept(active.slot, active.generation.tree.root.token)
+                spent = self._book(active, source, began, "draft")
+                source.charged(spent / self.verify_s(1))
 
     def ask_sources(self, active: Active) -> None:
         """Asks the request's sources for candidates, where tokens were committed, and books the time of each."""
@@ -138,12 +131,12 @@ class LocalDrafting:
             generation.note(Spent("source", now - began, name=source), now)
             began = now
 
-    def _book_heads(self, active: Active, source: HeadSource, began: float, *, reading: bool = False) -> float:
+    def _book(self, active: Active, source: StateSource, began: float, kind: Literal["reading", "draft"]) -> float:
         """Books the time since then as the request's; seconds."""
         spent = self.clock() - began
         self.stats.draft_s += spent
         active.generation.note(Spent("source", spent, name=source.name), began + spent)
-        active.generation.note(Spent("reading" if reading else "draft", spent), began + spent)
+        active.generation.note(Spent(kind, spent), began + spent)
         return spent
 
     def decodes(self, active: Active, in_slots: int) -> bool:
@@ -252,6 +245,14 @@ class LocalDrafting:
             log.error("request %d goes without the local draft after a fault: %s", active.id, describe_fault(error))
             self.refuse(active, "a fault of the gateway ended the local draft of this request")
         self.close(active)
+
+
+def _with_states(active: Active) -> Sequence[StateSource]:
+    """The sources of a request that compute with what the target keeps of it."""
+    sources = active.generation.sources
+    if sources is None or active.ended:
+        return ()
+    return sources.with_states
 
 
 def _asked(active: Active, leaves: Sequence[Node], action: Draft) -> Asked:

@@ -59,7 +59,7 @@ from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
 from cloud_gateway.engine.queued_answers import QueuedAnswers
 from cloud_gateway.engine.requests import Requests
 from cloud_gateway.engine.slots import Slots
-from cloud_gateway.models.drafts import DraftModel, HeadsModel
+from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.settings import PREFILL_CHUNK
 from cloud_gateway.models.target_model import Target
 from edgespec.core.errors import ClientError
@@ -115,14 +115,12 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         recorders: Sequence[Recording] = (),
         curve: Mapping[int, float] | None = None,
-        heads: Mapping[str, HeadsModel] | None = None,
         on_failure: Callable[[], None] = lambda: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`curve`: seconds of a target pass by its rows, as measured before (process/loading.py). `heads`: over the
-        target's hidden states, by the name of their source. `on_failure` is called on the event loop when the engine
-        gave up: the target fails for every request (requests.py). `on_idle` is called on the engine's thread at least
-        every IDLE_S while no request is in a slot or waits for one.
+        """`curve`: seconds of a target pass by its rows, as measured before (process/loading.py). `on_failure` is
+        called on the event loop when the engine gave up: the target fails for every request (requests.py). `on_idle` is
+        called on the engine's thread at least every IDLE_S while no request is in a slot or waits for one.
         """
         self.target = target
         self.settings = settings
@@ -143,7 +141,6 @@ class Engine:
         self.requests = Requests(
             target,
             local,
-            heads or {},
             self._verify_s,
             clock,
             stats,

@@ -159,8 +159,8 @@ class Prefill:
         spent = requests.clock() - began
         tokens = end - generation.prefilled
 
-        with requests.isolated(active, "showing the prompt to the heads"):
-            requests.local.show_heads(active)
+        with requests.isolated(active, "showing the prompt to its sources"):
+            requests.local.show_prompt(active)
         requests.stats.target_s += spent
         self.pace.took(tokens, spent)
         requests.step(active, Read(tokens, spent))

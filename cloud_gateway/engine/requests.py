@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cloud_gateway.core.policies.estimators import StepCurve
@@ -46,7 +46,7 @@ from cloud_gateway.engine.exchange import Active, WorkerGone
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import Changes, Offloading, WorkerNeeded
 from cloud_gateway.engine.pool import WorkerPool
-from cloud_gateway.models.drafts import DraftModel, HeadsModel
+from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.target_model import Target, Work
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
@@ -82,7 +82,6 @@ class Requests:
         self,
         target: Target,
         draft: DraftModel | None,
-        heads: Mapping[str, HeadsModel],
         verify_s: StepCurve,
         clock: Callable[[], float],
         stats: Stats,
@@ -97,7 +96,7 @@ class Requests:
         self.target = target
         self.clock = clock
         self.stats = stats
-        self.local = LocalDrafting(draft, verify_s, self.stats, clock, self.step, heads=heads)
+        self.local = LocalDrafting(draft, verify_s, self.stats, clock, self.step)
         self.active: dict[int, Active] = {}
         """Requests in slots."""
         self.offloading = Offloading(pool, self.active, workers_per_request, on_worker_needed)
@@ -219,9 +218,9 @@ class Requests:
         with Contained() as kept:
             self.target.keep(active.slot, chosen.rows)
         active.unkept = kept.error
-        if kept.error is None and self.local.heads:
-            with self.isolated(active, "asking the heads"):
-                self.local.ask_heads(active)
+        if kept.error is None:
+            with self.isolated(active, "showing the path to its sources"):
+                self.local.show_path(active)
         self.local.commit(active, chosen.tokens)
         if (event := chosen.event) is not None:
             self._post(lambda: active.stream.push(event))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,20 +71,6 @@ class Need:
 def llamacpp_need(path: Path) -> Need:
     """Of a GGUF file in llama.cpp, which keeps keys and values in 16 bits. Raises ModelError."""
     return Need(path.stat().st_size, gguf_numbers(gguf_metadata(path)) * 2)
-
-
-def heads_need(path: Path) -> Need:
-    """Of heads beside a target; those with a `qkv` keep keys, values and the target's state of each token in float32.
-
-    Raises ModelError.
-    """
-    shapes = tensor_shapes(path)
-    match shapes.get("qkv"):
-        case [_, heads, size, width]:
-            numbers = 2 * heads * size + width
-        case _:
-            numbers = 0
-    return Need(4 * sum(map(math.prod, shapes.values())), 4 * numbers)
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:

@@ -9,6 +9,7 @@ from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import (
     audit,
     conduct,
+    draft_heads,
     function_calling,
     known_answers,
     live_picture,
@@ -32,6 +33,7 @@ from edgespec.shared.part import brought
 PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
     conduct.PART,
+    draft_heads.PART,
     function_calling.PART,
     known_answers.PART,
     live_picture.PART,

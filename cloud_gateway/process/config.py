@@ -95,8 +95,6 @@ REMOVED: Mapping[str, Removed] = {
     "sources.kept_tokens": Removed(
         "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.", (262144,)
     ),
-    "sources.medusa": Removed("list the file in `sources.heads`.", ("",)),
-    "sources.eagle": Removed("list the file in `sources.heads`.", ("",)),
     "api.keepalive_s": Removed("a silent stream gets a comment every 10 s.", (10.0,)),
     "api.client_policies": Removed('a client that `api.client_options` allows "policy" may ask for any.', ([],)),
     "api.client_max_k": Removed('a client that `api.client_options` allows "k" may ask for any up to 16.', (16,)),

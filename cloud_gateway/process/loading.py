@@ -10,7 +10,7 @@ import gc
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +21,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import SOURCES
 from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.sources.asking import MAKERS
-from cloud_gateway.core.sources.interface import SourceMakers
+from cloud_gateway.core.sources.interface import SourceMaker, SourceMakers
 from cloud_gateway.core.verify.accept import FlatTree, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.verification import BUILT_IN
@@ -29,9 +29,16 @@ from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models.target_model import LoadedTarget, Target, Work
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.targets import Plan, check_models, draft_cells, draft_class, draft_maker, load_target
+from cloud_gateway.process.targets import (
+    Plan,
+    beside_target,
+    check_models,
+    draft_cells,
+    draft_class,
+    draft_maker,
+    load_target,
+)
 from edgespec import __version__
-from edgespec.shared.folders import expand
 from edgespec.shared.models import resolve_model
 from edgespec.shared.part import require_trials
 
@@ -39,7 +46,7 @@ if TYPE_CHECKING:
     from cloud_gateway.api.grammars import GrammarEngine, Grammars
     from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.links.link import TokenizerOffer
-    from cloud_gateway.models.drafts import HeadsModel, IdlingDraft
+    from cloud_gateway.models.drafts import IdlingDraft
     from cloud_gateway.models.text import Text
 
 
@@ -59,8 +66,8 @@ class Models:
     """None if no part compiles any."""
     offer: TokenizerOffer | None = None
     """The target's tokenizer, for workers with another one."""
-    heads: Mapping[str, HeadsModel] = field(default_factory=dict)
-    """By the name of their source."""
+    makers: SourceMakers = field(default_factory=dict)
+    """Of the sources that compute with the target's states."""
 
     def idle(self) -> None:
         """To be called on the engine's thread when no request waits: may try more threads."""
@@ -93,7 +100,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
         doing(f"checking and loading the local draft {settings.local_draft.model}")
     local = _load_draft(settings, plan, target)
     doing("loading the tokenizer and grammars")
-    heads = _load_heads(settings, target, vocabulary.model_digest)
+    makers = _load_beside(settings, target, vocabulary.model_digest)
     grammars = make_grammars(settings, vocabulary.tokenizer, target.vocab_size, target.eos)
     from cloud_gateway.models.text import Text
 
@@ -101,7 +108,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
     offer = offer_of(settings.parts, path)
-    return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, offer, heads)
+    return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, offer, makers)
 
 
 def offer_of(parts: Sequence[GatewayPart], target: Path) -> TokenizerOffer | None:
@@ -140,16 +147,12 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
     return draft
 
 
-def _load_heads(settings: GatewaySettings, target: Target, digest: bytes) -> Mapping[str, HeadsModel]:
-    files = [expand(file) for file in settings.sources.heads]
-    if not files:
-        return {}
-
-    from cloud_gateway.models.drafts.eagle import beside
-    from cloud_gateway.models.target_model.inside import StatesTarget
-
-    assert isinstance(target, StatesTarget)  # held by check_models
-    return beside(target, digest, files)
+def _load_beside(settings: GatewaySettings, target: Target, digest: bytes) -> SourceMakers:
+    """Makers of the sources that compute with the target's states, whose models are loaded now."""
+    makers: dict[str, SourceMaker] = {}
+    for beside in beside_target(settings):
+        makers.update(beside.load(target, digest, settings))
+    return makers
 
 
 def choices_of(parts: Sequence[GatewayPart]) -> Choices:

@@ -180,7 +180,7 @@ class Gateway:
         """The engine, which runs until `closing` is left."""
         serving = Serving(models.served, models.text, self.commands.worker_rows)
         recorders = self._recordings(serving)
-        makers = self._makers(serving)
+        makers = self._makers(serving, models.makers)
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = Engine(
@@ -190,7 +190,6 @@ class Gateway:
             links,
             recorders=recorders,
             curve=curve,
-            heads=models.heads,
             on_failure=self._engine_failed,
             on_idle=models.idle,
         )
@@ -199,9 +198,9 @@ class Gateway:
         closing.push_async_callback(asyncio.to_thread, engine.stop)
         return engine
 
-    def _makers(self, serving: Serving) -> SourceMakers:
-        """Makers of sources of candidates, of the core and of the parts."""
-        makers = dict(MAKERS)
+    def _makers(self, serving: Serving, loaded: SourceMakers) -> SourceMakers:
+        """Makers of sources of candidates, of the core and of the parts. `loaded`: those that came with the models."""
+        makers = {**MAKERS, **loaded}
         for running in self.running:
             makers.update(running.sources(serving))
         return makers

@@ -6,19 +6,18 @@ The engine of llama.cpp is here; a part may bring others, which fill the same se
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.models.headers import Need, check_llamacpp, heads_need, llamacpp_need, spare_sequences
-from cloud_gateway.part import DraftMaker, GatewayPart, Place, TargetEngine
+from cloud_gateway.models.headers import Need, check_llamacpp, llamacpp_need, spare_sequences
+from cloud_gateway.part import DraftMaker, GatewayPart, Place, StateSources, TargetEngine
 from cloud_gateway.process.config import LLAMACPP, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
-from edgespec.shared.folders import expand
 from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.installed import require
 from edgespec.shared.models import resolve_model
@@ -138,8 +137,8 @@ def check_models(settings: GatewaySettings) -> Plan:
     maker = draft_maker(settings)
     if maker is not None:
         maker.check(name)
-    if settings.sources.heads and name == LLAMACPP:
-        raise ModelError("`sources.heads` needs the engine torch: set `target.engine` to it, or leave the key empty.")
+    for beside in beside_target(settings):
+        beside.check(name, settings)
 
     draft = None
     if settings.local_draft.model and maker is None:
@@ -154,6 +153,13 @@ def draft_maker(settings: GatewaySettings) -> DraftMaker | None:
         if settings.local_draft.model in part.drafts:
             return part.drafts[settings.local_draft.model]
     return None
+
+
+def beside_target(settings: GatewaySettings) -> Iterator[StateSources]:
+    """What parts load beside the target, for sources that compute with its states."""
+    for part in settings.parts:
+        if part.state_sources is not None:
+            yield part.state_sources
 
 
 def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
@@ -211,10 +217,10 @@ def kv_tokens(settings: GatewaySettings, engine: TargetEngine, path: Path, draft
 
 
 def need_of(settings: GatewaySettings, engine: TargetEngine, path: Path) -> Need:
-    """Memory that the target takes with this engine, and the files of heads beside it. Raises ModelError."""
+    """Memory that the target takes with this engine, and what is loaded beside it. Raises ModelError."""
     need = engine.need(path, settings)
-    for file in settings.sources.heads:
-        need += heads_need(expand(file))
+    for beside in beside_target(settings):
+        need += beside.need(settings)
     return need
 
 

@@ -18,7 +18,7 @@ import msgspec
 from cloud_gateway.auth import FILE_NAME as API_KEYS
 from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.models.headers import heads_need
+from cloud_gateway.models.headers import tensor_shapes
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import schema
 from edgespec import parts as worker_parts
@@ -82,7 +82,7 @@ def table() -> dict[str, Decoder]:
             "tokenizer.json", lambda path: hf_vocabulary.hf_vocabulary(path).digest, _TOKENIZERS, ModelError, JSON
         ),
         "safetensors": _file(
-            "heads.safetensors", heads_need, [_tensors(json.dumps(_TENSORS).encode())], ModelError, SAFETENSORS
+            "model.safetensors", tensor_shapes, [_tensors(json.dumps(_TENSORS).encode())], ModelError, SAFETENSORS
         ),
         "gateway.toml": Decoder(
             lambda data: settings.parse(data.decode(errors="replace"), schema(all_parts()), "gateway.toml"),

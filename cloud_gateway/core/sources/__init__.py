@@ -3,9 +3,8 @@
 Public, by module:
 
 - `answers`: `Answers`, `Archive`
-- `asking`: `HEADS`, `make`, `MAKERS`, `put`, `Sources`
-- `heads`: `HeadSource`, `Level`
-- `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceMakers`,
-  `SourceSettings`, `Suggestion`
-- `lookup`: `MIN_SURVIVAL`, `Rates`
+- `asking`: `make`, `MAKERS`, `put`, `Sources`
+- `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceMaker`,
+  `SourceMakers`, `SourceSettings`, `SourceStart`, `StateSource`, `Suggestion`
+- `lookup`: `MAX_WEIGHT`, `MIN_SURVIVAL`, `PRIOR_WEIGHT`, `Rates`
 """

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from cloud_gateway.core.policies.policy import Learnt
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.sources.answers import Answers
-from cloud_gateway.core.sources.heads import HeadSource
 from cloud_gateway.core.sources.interface import (
     ROOT,
     DraftSource,
     RequestSource,
     SourceMakers,
     SourceStart,
+    StateSource,
     Suggestion,
 )
 from cloud_gateway.core.sources.lookup import Lookup
@@ -22,13 +22,9 @@ from edgespec.core.drafting.tree import Node
 
 MAX_TAKEN = 2048
 """Tokens of a long prompt that a source takes at one decision: some milliseconds, while other requests wait."""
-HEADS = ("medusa", "eagle")
-"""Sources that suggest what heads of this name expect (cloud_gateway/models/drafts/heads.py)."""
 MAKERS: SourceMakers = {
     "lookup": lambda start: Lookup(len(start.prompt)),
     "answers": lambda start: Answers(start.prompt),
-    "medusa": lambda start: HeadSource("medusa", start.learnt),
-    "eagle": lambda start: HeadSource("eagle", start.learnt),
 }
 """The sources of the core, by name (`policies.settings.SOURCES`)."""
 
@@ -43,16 +39,13 @@ class Sources:
         self._sources = sources
         self._room = room
         self._taken = 0
+        self.with_states = [source for source in sources if isinstance(source, StateSource)]
+        """Those that the engine shows what the target keeps of the request."""
 
     @property
     def answers(self) -> Answers | None:
         """The source that other answers to the same prompt are given to, where it is among them."""
         return next((source for source in self._sources if isinstance(source, Answers)), None)
-
-    @property
-    def heads(self) -> Sequence[HeadSource]:
-        """The sources that are given what heads expect."""
-        return [source for source in self._sources if isinstance(source, HeadSource)]
 
     def state(self) -> Learnt:
         """What the sources have learnt, for the next completion of this kind, by their names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, runtime_checkable
 
 from msgspec import Meta, Struct
 
@@ -16,14 +16,11 @@ QUEUED_TOKENS = 256
 KEPT_TOKENS = 262_144
 """Tokens of earlier prompts and completions that are kept for the next request of a conversation: 2 MB."""
 
-HeadsFile = Annotated[str, Meta(min_length=1, max_length=4000, extra={"allowed": "a path"})]
-
 
 class SourceSettings(Struct, frozen=True, kw_only=True):
-    """[sources]: where candidates of source `answers` and of heads beside the target come from."""
+    """[sources]: where candidates of source `answers` come from."""
 
     queued_answers: Annotated[int, Meta(ge=0, le=MAX_ANSWERS)] = 0
-    heads: tuple[HeadsFile, ...] = ()
 
 
 ROOT = -1
@@ -59,6 +56,28 @@ class DraftSource(Protocol):
         A class that names this one as its base has this answer.
         """
         return []
+
+
+@runtime_checkable
+class StateSource(DraftSource, Protocol):
+    """A source that computes with what the target keeps of its request, such as hidden states.
+
+    The engine calls it on its thread, names the slot of the request, and books the time as the request's drafting. A
+    fault ends the drafting of this request, and not the request.
+    """
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it computes after the next pass; the engine asks that after each."""
+
+    def prompt_read(self, slot: int) -> None:
+        """The target has read a chunk of the request's prompt."""
+
+    def path_kept(self, slot: int, token: int) -> None:
+        """The target has kept the path of a pass, and has chosen `token` after it. Called before `committed`."""
+
+    def charged(self, passes: float) -> None:
+        """Called after `path_kept` with what it took, in passes of the target over one row."""
 
 
 @dataclass(frozen=True, slots=True)

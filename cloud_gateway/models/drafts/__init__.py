@@ -3,7 +3,6 @@
 Public, by module:
 
 - `gguf`: `LocalDraft`
-- `eagle`: `beside`
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud_gateway.core.policies.policy import Points
-from cloud_gateway.core.sources.heads import Level
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked
 
@@ -85,13 +83,3 @@ class MakeLocalDraft(Protocol):
         target_vocab_size: int,
     ) -> IdlingDraft:
         """Called once, in a thread. `context`: KV cells that `requests` share. Raises ModelError, ConfigError."""
-
-
-class HeadsModel(Protocol):
-    """Heads over the target's hidden states; on the engine's thread."""
-
-    def read(self, slot: int) -> object:
-        """Takes in what the target has just read of the prompt in this slot."""
-
-    def ask(self, slot: int, token: int) -> Sequence[Level]:
-        """What they expect after the tokens of this slot and `token`, which the target has just chosen."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.drafts.eagle import EagleHead, Line
+from cloud_gateway.parts.draft_heads.eagle import EagleHead, Line
 from cloud_gateway.parts.torch_engine.load import Loaded
 from edgespec.core.errors import ConfigError
 from edgespec_lab import options

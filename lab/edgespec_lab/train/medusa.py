@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.models.drafts.heads import Heads
+from cloud_gateway.parts.draft_heads.medusa import MedusaTensors
 from cloud_gateway.parts.torch_engine.load import Loaded
 from edgespec.core.errors import ConfigError
 from edgespec_lab import options
@@ -42,14 +42,14 @@ def pupil(args: argparse.Namespace, loaded: Loaded, lessons: Sequence[Lesson], h
     return Pupil({"down": heads.down, "up": heads.up}, losses(heads, text), finish)
 
 
-def fresh(embedding: Tensor, tokens: Tensor, count: int, rank: int) -> Heads:
+def fresh(embedding: Tensor, tokens: Tensor, count: int, rank: int) -> MedusaTensors:
     """Heads for these tokens that expect of every place what the target expects of the next one."""
     width = embedding.shape[1]
     down = torch.randn(count, width, rank) / width**0.5
-    return Heads(down, torch.zeros(count, rank, width), embedding[tokens].float(), tokens)
+    return MedusaTensors(down, torch.zeros(count, rank, width), embedding[tokens].float(), tokens)
 
 
-def labels(heads: Heads, tokens: Tensor) -> Tensor:
+def labels(heads: MedusaTensors, tokens: Tensor) -> Tensor:
     """[n, heads]: index among the heads' tokens of what each is to give after each state, or IGNORED.
 
     The state before token i gives that token itself; head 0 is to give the one after it.
@@ -67,7 +67,7 @@ def labels(heads: Heads, tokens: Tensor) -> Tensor:
     return found
 
 
-def losses(heads: Heads, text: Pairs) -> Callable[[int], Tensor]:
+def losses(heads: MedusaTensors, text: Pairs) -> Callable[[int], Tensor]:
     """The cross-entropy of all heads, after random states. Raises ConfigError where no head has a token to learn."""
     wanted = labels(heads, text.tokens)
     useful = (wanted != IGNORED).any(1).nonzero()[:, 0]
@@ -83,7 +83,7 @@ def losses(heads: Heads, text: Pairs) -> Callable[[int], Tensor]:
 
 
 @torch.inference_mode()
-def measure(heads: Heads, text: Pairs) -> list[Row]:
+def measure(heads: MedusaTensors, text: Pairs) -> list[Row]:
     """Of each head: how often its first and its first TOP tokens hold the right one; unknown tokens count as wrong."""
     best = heads(text.states).topk(min(TOP, len(heads.tokens))).indices
     tokens = text.tokens

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from cloud_gateway.core.sources.asking import HEADS
 from cloud_gateway.engine.queued_answers import REST
 from edgespec.core.numbers import interpolate
 
@@ -15,7 +14,8 @@ PAYS = 0.97
 """A source pays if it takes at most this share of the time without it: less is within what runs differ by."""
 MAX_BUSY = 0.3
 """Above it times say more of the other programs than of the models."""
-SOURCES: tuple[str, ...] = ("lookup", *HEADS)
+# The lab advises for a gateway without the part that brings the last two, too.
+SOURCES: tuple[str, ...] = ("lookup", "medusa", "eagle")
 """Arms without a draft model, named as in `policy.sources`."""
 # The value of `local_draft.model` for the target's own layers; the lab advises for a gateway without that part, too.
 SELF: Final = "self"
@@ -35,7 +35,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Measurements of this machine. Times in milliseconds."""
 
     arms: Mapping[str, float]
-    """Whole completion, per token, by arm: those of `ARMS` (arms.py) that ran."""
+    """Whole completion, per token, by arm: those of `arms_with` (arms.py) that ran."""
     write_s: float | None = None
     """Seconds in which the local draft wrote an answer of the arm `answers`."""
     match: float | None

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.asking import HEADS
+from cloud_gateway.core.sources.asking import MAKERS
+from cloud_gateway.core.sources.interface import SourceMakers, SourceStart, StateSource
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import GatewaySettings
@@ -24,7 +25,7 @@ from cloud_gateway.process.targets import check_models, draft_maker
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec_lab.tune.advice import SELF
+from edgespec_lab.tune.advice import SELF, SOURCES
 
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
@@ -44,16 +45,29 @@ class Arm(NamedTuple):
     draft: Draft = "none"
 
 
-ARMS: Mapping[str, Arm] = {
-    "plain": Arm(Speculation(policy="plain")),
-    "lookup": Arm(Speculation(policy="adaptive", sources=("lookup",))),
-    **{name: Arm(Speculation(policy="adaptive", sources=(name,))) for name in HEADS},
-    "colocated": Arm(Speculation(policy="colocated", k=2), "local"),
-    "draft": Arm(DRAFT, "local"),
-    "self": Arm(DRAFT, "self"),
-    "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=("lookup", *HEADS)), "local"),
-    "answers": Arm(Speculation(policy="adaptive", sources=("lookup", "answers")), "queue"),
-}
+def arms_with(sources: Sequence[str]) -> dict[str, Arm]:
+    """All arms, by name, for the sources that are asked alone and merged."""
+    alone = {name: Arm(Speculation(policy="adaptive", sources=(name,))) for name in sources}
+    return {
+        "plain": Arm(Speculation(policy="plain")),
+        **alone,
+        "colocated": Arm(Speculation(policy="colocated", k=2), "local"),
+        "draft": Arm(DRAFT, "local"),
+        "self": Arm(DRAFT, "self"),
+        "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=tuple(sources)), "local"),
+        "answers": Arm(Speculation(policy="adaptive", sources=("lookup", "answers")), "queue"),
+    }
+
+
+def sources_of(makers: SourceMakers) -> list[str]:
+    """The sources to compare, of those that these make; not one that computes with a model that is not loaded."""
+    sources: list[str] = []
+    for name in SOURCES:
+        if name in makers:
+            source = makers[name](SourceStart(()))
+            if not isinstance(source, StateSource) or source.wanted:
+                sources.append(name)
+    return sources
 
 
 def self_draft(loaded: Models, settings: GatewaySettings) -> DraftModel | None:
@@ -98,14 +112,13 @@ class Arms:
         self._eos = frozenset(loaded.target.eos)
         self._render = loaded.text.render_chat
         self._engines = dict[Draft, Engine]()
+        makers = {**MAKERS, **loaded.makers}
         for name, model in drafts.items():
             kept = replace(settings, sources=replace(settings.sources, queued_answers=0))
-            made = engine_settings(kept if name == "queue" else settings)
+            made = engine_settings(kept if name == "queue" else settings, makers=makers)
             self._engines[name] = Engine(loaded.target, model, made, curve=curve)
-            self._engines[name].local.heads = loaded.heads
-        self.names = [
-            name for name, arm in ARMS.items() if arm.draft in drafts and (name not in HEADS or name in loaded.heads)
-        ]
+        self._arms = arms_with(sources_of(makers))
+        self.names = [name for name, arm in self._arms.items() if arm.draft in drafts]
         self._written_s = list[float]()
 
     @property
@@ -135,7 +148,7 @@ class Arms:
             shift = number % len(self.names)
             found.append({})
             for name in [*self.names[shift:], *self.names[:shift]]:
-                arm = ARMS[name]
+                arm = self._arms[name]
                 scope = self._write(tokens, count) if arm.draft == "queue" else b""
                 found[-1][name] = await self._completion(arm, tokens, count, scope)
                 done()

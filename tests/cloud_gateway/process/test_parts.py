@@ -111,7 +111,7 @@ async def test_a_part_brings_sources_that_learn_over_completions_of_a_scope(tmp_
     policy = PolicySettings(sources=("repeating",))
     settings = GatewaySettings(daemon=DaemonSection(state_dir=str(tmp_path)), policy=policy)
     gateway = Gateway(settings, Starting("test"), parts=[PART])
-    makers = gateway._makers(Serving(MODEL, cast(Any, ByteText()), list))
+    makers = gateway._makers(Serving(MODEL, cast(Any, ByteText()), list), {})
     assert list(makers) == [*MAKERS, "repeating"]
 
     engine = Engine(TableTarget(), None, engine_settings(settings, gateway.choices, makers))

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.engine.loop import Engine
@@ -21,7 +19,7 @@ from cloud_gateway.parts.torch_engine.headers import FAMILIES
 from cloud_gateway.process import targets
 from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import engine_settings, load_models
-from cloud_gateway.process.targets import check_models, engine_for, need_of
+from cloud_gateway.process.targets import check_models, engine_for
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden, parse
@@ -107,28 +105,6 @@ def test_what_a_model_needs_is_read_from_its_headers(model: Path, tmp_path: Path
     folder = make_tiny_target(tmp_path / "folder")
     inexact = configured(folder, dtype="bfloat16", exact="no")
     assert TORCH.need(folder, inexact) == Need(2 * weights, 2 * numbers)
-
-
-def test_heads_are_counted_as_weights_and_an_eagle_head_with_every_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_tiny_target(tmp_path / "folder")
-    eagle = tmp_path / "eagle"
-    medusa = tmp_path / "medusa"
-    save_file({"qkv": torch.zeros(3, 2, 16, 32), "norm_1": torch.zeros(32)}, eagle)
-    save_file({"down": torch.zeros(3, 32, 8)}, medusa)
-    plain = TORCH.need(folder, configured(folder))
-    assert need_of(configured(folder, **{"sources.heads": [str(medusa)]}), TORCH, folder) == plain + Need(
-        4 * 3 * 32 * 8, 0
-    )
-    need = need_of(configured(folder, **{"sources.heads": [str(eagle)]}), TORCH, folder)
-    assert need == plain + Need(4 * (3 * 2 * 16 * 32 + 32), 4 * (2 * 2 * 16 + 32))
-    settings = overridden(configured(folder, context="256", device="cpu"), {"sources.heads": [str(eagle)]})
-    monkeypatch.setattr(targets, "available_memory", lambda: need.weights + 1000 * need.token)
-    assert check_models(settings).kv_tokens == 900
-    eagle.write_bytes(b"cut")
-    with pytest.raises(ModelError, match="eagle is corrupt"):
-        check_models(settings)
 
 
 @pytest.mark.parametrize("missing", ["torch", "llama_cpp"])

@@ -4,7 +4,7 @@ export const WORKERS = 4; // hues of workers; a fifth has the first one's hue
 
 const SOURCES = {
   local: "local draft", grammar: "grammar", lookup: "lookup", answers: "earlier completions",
-  medusa: "Medusa heads", eagle: "EAGLE head", target: "the target itself",
+  target: "the target itself",
 };
 export const FATES = { accepted: "accepted", refused: "refused", below: "below a refused one", late: "too late" };
 

@@ -53,8 +53,6 @@ class VllmGateway(Gateway):
     def _given_without_effect(self) -> Iterator[str]:
         """Settings, dotted, that need the gateway's own engine, and are not their default."""
         settings = self.settings
-        if settings.sources.heads:
-            yield "sources.heads"
         for part in self.parts:
             for key in part.own_engine_only:
                 table, _, name = key.partition(".")

@@ -13,32 +13,35 @@ import torch
 from safetensors.torch import save_file
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
-from cloud_gateway.core.sources.heads import Level
+from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.models.drafts.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line, beside
-from cloud_gateway.models.drafts.heads import Heads, MedusaHeads
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.inside import StatesTarget
+from cloud_gateway.models.target_model.load import folder_digest
+from cloud_gateway.parts.draft_heads import KINDS, heads_need
+from cloud_gateway.parts.draft_heads.beside import heads_beside
+from cloud_gateway.parts.draft_heads.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line
+from cloud_gateway.parts.draft_heads.medusa import MedusaHeads, MedusaTensors
+from cloud_gateway.parts.draft_heads.source import Heads, Level, source_maker
+from cloud_gateway.process import targets
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import engine_settings
-from cloud_gateway.process.targets import check_models
+from cloud_gateway.process.loading import engine_settings, load_models
+from cloud_gateway.process.targets import check_models, engines_of, need_of
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.messages import Sampling
-from edgespec.shared.settings import overridden
 from edgespec_lab.train import eagle, medusa
 from edgespec_lab.train.loop import Trainer
 from edgespec_lab.train.text import Pairs, lesson, pairs, write
 from tests.support.engines import complete, started
-from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import Architecture, load_tiny, make_tiny_target
-from tests.support.torch_targets import torch_target
+from tests.support.torch_targets import torch_settings, torch_target
 
 PROMPT = [1 + i % 50 for i in range(12)]
 OTHER = [50 - i % 40 for i in range(9)]
 DIGEST = b"digest of the target"
 COUNT = 40
-kinds = pytest.mark.parametrize("kind", ["medusa", "eagle"])
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def made(folder: Path, steps: int) -> tuple[EagleHead, torch.Tensor, Pairs]:
@@ -70,7 +73,7 @@ def head(trained: tuple[EagleHead, torch.Tensor, Pairs]) -> EagleHead:
 
 
 @pytest.fixture(scope="module")
-def heads(folder: Path) -> Heads:
+def heads(folder: Path) -> MedusaTensors:
     """Heads that know the completion of PROMPT by heart."""
     model = load_tiny(folder)
     text = pairs([lesson(model, [PROMPT], 40)]).completions()
@@ -82,9 +85,9 @@ def heads(folder: Path) -> Heads:
 
 
 @pytest.fixture
-def saved(request: pytest.FixtureRequest, kind: str) -> Heads | EagleHead:
+def saved(request: pytest.FixtureRequest, kind: str) -> MedusaTensors | EagleHead:
     """Those of the kind that a test is about."""
-    found: Heads | EagleHead = request.getfixturevalue("heads" if kind == "medusa" else "head")
+    found: MedusaTensors | EagleHead = request.getfixturevalue("heads" if kind == "medusa" else "head")
     return found
 
 
@@ -92,8 +95,14 @@ def target_of(folder: Path, **options: int) -> Any:
     return torch_target(load_tiny(folder), **{"slots": 2, "threads": 1, **options})
 
 
-def drafts_of(saved: Heads | EagleHead, target: StatesTarget) -> MedusaHeads | EagleDrafts:
-    return MedusaHeads(saved, target) if isinstance(saved, Heads) else EagleDrafts(saved, target)
+def drafts_of(saved: MedusaTensors | EagleHead, target: StatesTarget) -> MedusaHeads | EagleDrafts:
+    return MedusaHeads(saved, target) if isinstance(saved, MedusaTensors) else EagleDrafts(saved, target)
+
+
+def engine_with(target: StatesTarget, **heads: Heads) -> Engine:
+    """An engine whose requests may ask these heads, by kind."""
+    makers = {**MAKERS, **{kind: source_maker(kind, heads.get(kind)) for kind in KINDS}}
+    return Engine(target, None, engine_settings(GatewaySettings(), makers=makers))
 
 
 def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
@@ -123,7 +132,7 @@ def test_the_state_is_that_of_the_row_kept_last(architecture: Architecture, tmp_
     assert target.hidden(slot) is None
 
 
-def test_heads_expect_what_a_plain_product_gives(folder: Path, heads: Heads) -> None:
+def test_heads_expect_what_a_plain_product_gives(folder: Path, heads: MedusaTensors) -> None:
     with torch.no_grad():
         state = torch.linspace(-1, 1, 32)
         for number, row in enumerate(heads(state)):
@@ -267,11 +276,10 @@ def test_what_is_dropped_for_others_leaves_nothing(folder: Path, head: EagleHead
 @kinds
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 async def test_the_text_is_that_of_plain_decoding(
-    folder: Path, saved: Heads | EagleHead, kind: str, temperature: float
+    folder: Path, saved: MedusaTensors | EagleHead, kind: str, temperature: float
 ) -> None:
     target = target_of(folder, slots=3)
-    engine = Engine(target, None, engine_settings(GatewaySettings()))
-    engine.local.heads = {kind: drafts_of(saved, target)}
+    engine = engine_with(target, **{kind: drafts_of(saved, target)})
 
     def wanted(prompt: list[int], speculation: Speculation) -> GenerationRequest:
         sampling = Sampling(temperature=temperature, seed=5)
@@ -299,7 +307,7 @@ async def test_the_text_is_that_of_plain_decoding(
 
 
 async def test_without_heads_the_reason_is_in_the_usage(folder: Path) -> None:
-    engine = Engine(target_of(folder), None, engine_settings(GatewaySettings()))
+    engine = engine_with(target_of(folder))
     with started(engine):
         wanted = GenerationRequest(PROMPT, 4, ignore_eos=True, speculation=Speculation(sources=("medusa",)))
         _, done = await complete(engine, wanted)
@@ -312,32 +320,31 @@ async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead
             raise RuntimeError("broken")
 
     target = target_of(folder)
-    engine = Engine(target, None, engine_settings(GatewaySettings()))
-    engine.local.heads = {"eagle": Broken(head, target)}
+    engine = engine_with(target, eagle=Broken(head, target))
     with started(engine):
         wanted = GenerationRequest(PROMPT, 8, ignore_eos=True, speculation=Speculation(sources=("eagle",)))
         tokens, done = await complete(engine, wanted)
     assert len(tokens) == 8 and done.error is None and engine.stats.faults == 1
 
 
-def test_a_file_states_whose_heads_it_holds(heads: Heads, folder: Path, tmp_path: Path) -> None:
+def test_a_file_states_whose_heads_it_holds(heads: MedusaTensors, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "heads"
     other = tmp_path / "other"
     target = target_of(folder)
     heads.save(path, DIGEST)
-    found = beside(target, DIGEST, [path])
+    found = heads_beside(target, DIGEST, [path])
     assert list(found) == ["medusa"] and isinstance(found["medusa"], MedusaHeads)
     with pytest.raises(ModelError, match="other heads of its kind are named too"):
-        beside(target, DIGEST, [path, path])
+        heads_beside(target, DIGEST, [path, path])
     for kind in ("gguf", "lookup"):  # a module and a source, but no heads
         save_file({"tokens": torch.zeros(1)}, other, {"kind": kind, "target": DIGEST.hex()})
         with pytest.raises(ModelError, match="it holds none of medusa"):
-            beside(target, DIGEST, [other])
+            heads_beside(target, DIGEST, [other])
 
 
 @kinds
 def test_files_that_do_not_fit_are_one_sentence(
-    folder: Path, saved: Heads | EagleHead, kind: str, tmp_path: Path
+    folder: Path, saved: MedusaTensors | EagleHead, kind: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "heads"
     load = type(saved).load
@@ -370,7 +377,33 @@ def test_files_that_do_not_fit_are_one_sentence(
 def test_heads_need_the_target_that_they_were_made_for(head: EagleHead, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="do not fit this target"):
         EagleDrafts(head, target_of(make_tiny_target(tmp_path / "wide", hidden=64)))
-    values = {"target.model": str(make_tiny_gguf(tmp_path / "tiny.gguf")), "target.engine": "llamacpp"}
-    settings = overridden(GatewaySettings(), {**values, "sources.heads": ["heads"], "local_draft.model": ""})
-    with pytest.raises(ModelError, match="`sources.heads` needs the engine torch"):
+
+
+async def test_heads_are_loaded_beside_the_target_and_asked(folder: Path, heads: MedusaTensors, tmp_path: Path) -> None:
+    path = tmp_path / "heads"
+    heads.save(path, folder_digest(folder))
+    named = {"target.model": str(folder), "local_draft.model": "", "sources.heads": [str(path)]}
+    settings = torch_settings({**named, "policy.sources": KINDS})
+    models = load_models(settings)
+    engine = Engine(models.target, None, engine_settings(settings, makers={**MAKERS, **models.makers}))
+    with started(engine):
+        _, done = await complete(engine, GenerationRequest(PROMPT, COUNT, ignore_eos=True))
+    assert done.usage.sources["medusa"]["accepted"] > 0
+    assert "no eagle heads are loaded" in done.usage.sources["eagle"]["why"]
+
+
+def test_heads_take_memory_beside_the_target(
+    folder: Path, head: EagleHead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "eagle"
+    head.save(path, DIGEST)
+    named = {"target.model": str(folder), "local_draft.model": "", "target.context": 256, "target.device": "cpu"}
+    settings = torch_settings({**named, "sources.heads": [str(path)]})
+    torch = engines_of(settings.parts)["torch"]
+    need = need_of(settings, torch, folder)
+    assert need == torch.need(folder, settings) + heads_need(path)
+    monkeypatch.setattr(targets, "available_memory", lambda: need.weights + 1000 * need.token)
+    assert check_models(settings).kv_tokens == 900
+    path.write_bytes(b"cut")
+    with pytest.raises(ModelError, match="eagle is corrupt"):
         check_models(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloud_gateway.core.sources.heads import Level
+from cloud_gateway.parts.draft_heads.source import Level
 from edgespec_lab.train import eagle
 from edgespec_lab.train.medusa import IGNORED, fresh, labels
 from edgespec_lab.train.text import Pairs

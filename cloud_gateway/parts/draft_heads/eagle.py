@@ -4,8 +4,6 @@ A pair is a state and the token after it. From a pair, and from all pairs before
 predicts the state after the token; the output embedding's rows of the most frequent tokens give what may follow, and
 each of these with the predicted state is the next pair. Only pairs of the target's own states stay in the keys and
 values, so that nothing of a rejected draft is left.
-
-`beside` makes what is beside a target from files of heads, of this kind and of Medusa's.
 """
 
 from __future__ import annotations
@@ -13,21 +11,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.core.sources.asking import HEADS
-from cloud_gateway.core.sources.heads import Level
-from cloud_gateway.models.drafts.heads import UNFIT, Heads, HeadTensors, MedusaHeads, opened
-from cloud_gateway.models.drafts.rows import Rows
+from cloud_gateway.parts.draft_heads.rows import GrowingRows
+from cloud_gateway.parts.draft_heads.source import Level
+from cloud_gateway.parts.draft_heads.tensors import UNFIT, HeadTensors
 from edgespec.core.errors import ModelError
 
 if TYPE_CHECKING:
-    from cloud_gateway.models.drafts import HeadsModel
     from cloud_gateway.models.target_model.inside import StatesTarget
 
 DEPTH = 5
@@ -76,7 +71,7 @@ class EagleHead(HeadTensors):
     """[v]: their token ids."""
 
     def __call__(
-        self, embedded: Tensor, states: Tensor, positions: Tensor, visible: Tensor, past: Rows | None = None
+        self, embedded: Tensor, states: Tensor, positions: Tensor, visible: Tensor, past: GrowingRows | None = None
     ) -> Tensor:
         """The states [n, d] after n tokens, from their embeddings [n, e] and the states [n, d] before them.
 
@@ -84,17 +79,25 @@ class EagleHead(HeadTensors):
         and of these, whose keys and values are written behind those of `past`, a plane for each head.
         """
         size = self.norm_1.shape
-        x = F.linear(torch.cat([_unit(embedded), _unit(states)], -1), self.join)
-        parts = F.linear(F.rms_norm(x, size, self.norm_1), self.qkv.flatten(0, 2))
-        queries, keys, values = parts.view(-1, *self.qkv.shape[:3]).permute(1, 2, 0, 3).unsqueeze(1)
+        joined = torch.cat([_unit(embedded), _unit(states)], -1)
+        x = F.linear(joined, self.join)
+
+        # Attention, with the keys and values of `past` in front.
+        projected = F.linear(F.rms_norm(x, size, self.norm_1), self.qkv.flatten(0, 2))
+        by_head = projected.view(-1, *self.qkv.shape[:3]).permute(1, 2, 0, 3)
+        queries, keys, values = by_head.unsqueeze(1)
         queries = _rotated(queries, positions)
         keys = _rotated(keys, positions)
         if past is not None:
-            keys, values = past.put(torch.cat([keys[0], values[0]])).unsqueeze(0).chunk(2, dim=1)
-        found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
-        x = x + F.linear(found[0].transpose(0, 1).flatten(1), self.out)
+            kept = past.put(torch.cat([keys[0], values[0]]))
+            keys, values = kept.unsqueeze(0).chunk(2, dim=1)
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
+        x = x + F.linear(attended[0].transpose(0, 1).flatten(1), self.out)
+
+        # The inner product.
         h = F.rms_norm(x, size, self.norm_2)
-        x = x + F.linear(F.silu(F.linear(h, self.gate)) * F.linear(h, self.up), self.down)
+        gated = F.silu(F.linear(h, self.gate)) * F.linear(h, self.up)
+        x = x + F.linear(gated, self.down)
         return F.rms_norm(x, size, self.norm_3)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -110,6 +113,17 @@ class EagleHead(HeadTensors):
         return shape == (1, len(self.tokens)) and len(self.tokens) > 0 and self.tokens.dtype == torch.int64
 
 
+class Continued(NamedTuple):
+    """A drafted token that is continued."""
+
+    survival: float
+    """Probability of its whole path."""
+    row: int
+    """The level that has it, among those of its depth."""
+    rank: int
+    """Its place in this level."""
+
+
 class Line:
     """One text: the target's states, the pairs that were read, and what may follow them."""
 
@@ -118,8 +132,8 @@ class Line:
         self._head = head
         self._embedding = embedding
         _, heads, dim, width = head.qkv.shape
-        self._kv = Rows(2 * heads, dim, embedding.device, room + DRAFTED)
-        self._states = Rows(1, width, embedding.device, room)
+        self._kv = GrowingRows(2 * heads, dim, embedding.device, room + DRAFTED)
+        self._states = GrowingRows(1, width, embedding.device, room)
         """Of the target's states: a text that goes on from any of its tokens needs the one before."""
         self._last: Tensor | None = None
         """[1, d]: the state predicted after the last pair."""
@@ -143,14 +157,15 @@ class Line:
     def read(self, tokens: Sequence[int]) -> None:
         """Reads the pairs of these tokens, which are the text from `next_place` on, as far as it has states."""
         new = tokens[: self._states.length - self._kv.length]
-        for at in range(0, len(new), CHUNK):
-            some = new[at : at + CHUNK]
+        for first in range(0, len(new), CHUNK):
+            chunk = new[first : first + CHUNK]
             held = self._kv.length
-            n = len(some)
-            states = self._states.first(held + n)[0, held:]
-            positions = torch.arange(held, held + n, device=states.device)
-            visible = torch.ones(n, held + n, dtype=torch.bool, device=states.device).tril_(held)
-            self._last = self._after(some, states, positions, visible)[-1:]
+            end = held + len(chunk)
+            states = self._states.first(end)[0, held:]
+
+            positions = torch.arange(held, end, device=states.device)
+            visible = torch.ones(len(chunk), end, dtype=torch.bool, device=states.device).tril_(held)
+            self._last = self._after(chunk, states, positions, visible)[-1:]
 
     @torch.inference_mode()
     def ahead(self) -> list[Level]:
@@ -159,52 +174,64 @@ class Line:
             return []
 
         held = self._kv.length
-        levels = list[Level]()
+        reached = self._levels(self._last)
+        levels = list(reached)
         states = self._last
         survivals = [1.0]
-        paths = [list[int]()]
-        """Of each leaf; its path are the drafted pairs that it attends to, by their place in `_kv`."""
-        for depth in range(DEPTH):
-            first = len(levels)
-            levels += self._levels(states)
-            leaves = _best(levels[first:], survivals) if depth + 1 < DEPTH else []
+        # Of each level at this depth: the drafted pairs above it, by their places in `_kv`.
+        paths: list[list[int]] = [[]]
+
+        for depth in range(DEPTH - 1):
+            leaves = _best(reached, survivals)
             if not leaves:
                 break
-            for place, (_, row, rank) in enumerate(leaves, len(levels)):
-                levels[first + row].below[rank] = place
-            begin = self._kv.length
-            n = len(leaves)
-            paths = [[*paths[row], begin + number] for number, (_, row, _) in enumerate(leaves)]
-            survivals = [survival for survival, _, _ in leaves]
-            visible = torch.zeros(n, begin + n, dtype=torch.bool)
+
+            # Each leaf is a new pair, which attends to the text and to the pairs of its own path.
+            first = self._kv.length
+            paths = [[*paths[leaf.row], place] for place, leaf in enumerate(leaves, first)]
+            survivals = [leaf.survival for leaf in leaves]
+            visible = torch.zeros(len(leaves), first + len(leaves), dtype=torch.bool)
             visible[:, :held] = True
             for number, path in enumerate(paths):
                 visible[number, path] = True
-            tokens = [levels[first + row].tokens[rank] for _, row, rank in leaves]
-            positions = torch.full((n,), held + depth, device=states.device)
-            states = self._after(tokens, states[[row for _, row, _ in leaves]], positions, visible.to(states.device))
+
+            tokens = [reached[leaf.row].tokens[leaf.rank] for leaf in leaves]
+            positions = torch.full((len(leaves),), held + depth, device=states.device)
+            before = states[[leaf.row for leaf in leaves]]
+            states = self._after(tokens, before, positions, visible.to(states.device))
+
+            for place, leaf in enumerate(leaves, len(levels)):
+                reached[leaf.row].below[leaf.rank] = place
+            reached = self._levels(states)
+            levels += reached
+
         self._kv.length = held
         return levels
 
     def _after(self, tokens: Sequence[int], states: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         """The states [n, d] after these tokens; the pairs are behind the others then."""
         embedded = F.embedding(torch.tensor(tokens, device=states.device), self._embedding).float()
-        found = self._head(embedded, states, positions, visible, self._kv)
+        after: Tensor = self._head(embedded, states, positions, visible, self._kv)
         self._kv.length += len(tokens)
-        return found
+        return after
 
     def _levels(self, states: Tensor) -> list[Level]:
         """What follows after each of these states."""
-        best = self._head.logits(states).softmax(-1).topk(min(WIDTH, len(self._head.tokens)))
-        pairs = zip(self._head.tokens[best.indices].tolist(), best.values.tolist(), strict=True)
-        return [Level(tokens, chances, [NOTHING] * len(tokens)) for tokens, chances in pairs]
+        chances = self._head.logits(states).softmax(-1)
+        best = chances.topk(min(WIDTH, len(self._head.tokens)))
+        tokens = self._head.tokens[best.indices].tolist()
+
+        levels: list[Level] = []
+        for chosen in zip(tokens, best.values.tolist(), strict=True):
+            levels.append(Level(*chosen, [NOTHING] * len(chosen[0])))
+        return levels
 
 
 class EagleDrafts:
-    """The head beside a target (`HeadsModel`, and the target's `StateReader`), on the engine's thread."""
+    """The head beside a target (`Heads`, and the target's `StateReader`), on the engine's thread."""
 
     def __init__(self, head: EagleHead, target: StatesTarget) -> None:
-        """Raises ModelError where the target's states, embeddings or tokens are others."""
+        """Raises ModelError if the target's states, embeddings or tokens are others."""
         width = target.hidden_size
         fits = head.join.shape == (width, target.embedding.shape[1] + width)
         if not fits or int(head.tokens.max()) >= target.vocab_size:
@@ -241,35 +268,15 @@ class EagleDrafts:
         return line.ahead()
 
 
-def beside(target: StatesTarget, digest: bytes, files: Sequence[Path]) -> dict[str, HeadsModel]:
-    """The heads of these files beside the target of this digest, by the name of their source. Raises ModelError."""
-    found: dict[str, HeadsModel] = {}
-    for path in files:
-        with opened(path) as file:
-            kind = (file.metadata() or {}).get("kind", "")
-        if kind not in HEADS or kind in found:
-            if kind in found:
-                why = "other heads of its kind are named too"
-            else:
-                why = f"holds none of {', '.join(HEADS)}"
-            raise ModelError(f"{path} in `sources.heads`: it {why}; `python -m edgespec_lab.train` makes such a file.")
-        if kind == EagleHead.kind:
-            found[kind] = EagleDrafts(EagleHead.load(path, digest), target)
-        else:
-            found[kind] = MedusaHeads(Heads.load(path, digest), target)
-
-    return found
-
-
-def _best(levels: Sequence[Level], survivals: Sequence[float]) -> list[tuple[float, int, int]]:
-    """(survival, row, rank) of the most probable tokens after rows of these survivals, that one first."""
-    pairs = [
-        (survival * chance, row, rank)
-        for row, (level, survival) in enumerate(zip(levels, survivals, strict=True))
-        for rank, chance in enumerate(level.chances)
-        if survival * chance >= MIN_PATH
-    ]
-    return heapq.nlargest(BEAM, pairs)
+def _best(levels: Sequence[Level], survivals: Sequence[float]) -> list[Continued]:
+    """The most probable tokens of levels that are reached with these probabilities, that one first."""
+    leaves: list[Continued] = []
+    for row, level in enumerate(levels):
+        for rank, chance in enumerate(level.chances):
+            leaf = Continued(survivals[row] * chance, row, rank)
+            if leaf.survival >= MIN_PATH:
+                leaves.append(leaf)
+    return heapq.nlargest(BEAM, leaves)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 MIN_ROWS = 256
-"""Rows of the first buffer; it doubles from there."""
+"""GrowingRows of the first buffer; it doubles from there."""
 
 
-class Rows:
+class GrowingRows:
     """`length` rows of `planes` vectors each are committed; `put` writes behind them and commits nothing."""
 
     def __init__(self, planes: int, dim: int, device: torch.device, limit: int) -> None:
@@ -29,7 +29,7 @@ class Rows:
         self._buffer[:, self.length : end] = new
         return self.first(end)
 
-    def copy_from(self, other: Rows, count: int) -> None:
+    def copy_from(self, other: GrowingRows, count: int) -> None:
         """Replaces all rows by the first ones of another text."""
         self.length = 0
         if count:

@@ -1,32 +1,19 @@
-"""Heads beside a target: their safetensors files, which `edgespec_lab.train` writes, and Medusa's (Cai et al. 2024).
-
-Medusa's head i adds a residual block of low rank to the last hidden state and looks at the token i + 1 places behind
-the target's own next one. All heads share the rows of the target's output embedding for the most frequent tokens: one
-small product.
-"""
+"""Heads as files: the named tensors of a safetensors file, which `edgespec_lab.train` writes for one target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
-import torch.nn.functional as F  # noqa: N812  torch's own convention
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
-from cloud_gateway.core.sources.heads import Level
 from edgespec.core.errors import ModelError
 
-if TYPE_CHECKING:
-    from cloud_gateway.models.target_model.inside import StatesTarget
-
-WIDTH = 6
-"""Tokens that a head is asked for."""
 UNFIT = "The heads do not fit this target: train some for it (`python -m edgespec_lab.train`)."
 
 
@@ -67,7 +54,9 @@ class HeadTensors:
                 raise ModelError(f"{path} {why}")
             if facts.get("target") != target.hex():
                 raise ModelError(f"The heads in {path} were trained for another target; train some for this one.")
+
             heads = cls(**{name: file.get_tensor(name) for name in cls.names()})
+
         try:
             fits = heads.fits()
         except (RuntimeError, IndexError, TypeError, ValueError):
@@ -87,54 +76,3 @@ def opened(path: Path) -> Iterator[safe_open]:
     except (OSError, SafetensorError) as error:
         why = f"The heads in {path} cannot be read ({error}); train them again or name another file."
         raise ModelError(why) from error
-
-
-@dataclass(slots=True)
-class Heads(HeadTensors):
-    """n heads of rank r over states of `width` numbers, and v tokens."""
-
-    kind = "medusa"
-    down: Tensor
-    """[n, width, r]."""
-    up: Tensor
-    """[n, r, width]."""
-    output: Tensor
-    """[v, width]: rows of the target's output embedding."""
-    tokens: Tensor
-    """[v]: their token ids."""
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits [..., n, v] after states [..., width]."""
-        inner = F.silu(torch.einsum("...w,nwr->...nr", hidden, self.down))
-        return (hidden.unsqueeze(-2) + torch.einsum("...nr,nrw->...nw", inner, self.up)) @ self.output.T
-
-    def fits(self) -> bool:
-        (count, width, rank), size = self.down.shape, len(self.tokens)
-        return count > 0 < size and self.up.shape == (count, rank, width) and self.output.shape == (size, width)
-
-
-class MedusaHeads:
-    """The heads beside a target (`HeadsModel`), on the engine's thread."""
-
-    def __init__(self, heads: Heads, target: StatesTarget) -> None:
-        """Raises ModelError where the target's states or tokens are others."""
-        if heads.output.shape[1] != target.hidden_size or int(heads.tokens.max()) >= target.vocab_size:
-            raise ModelError(UNFIT)
-        self._heads = heads.on(target.device)
-        self._target = target
-
-    def read(self, slot: int) -> None:
-        """Does nothing: the state kept last is all that the heads see."""
-
-    @torch.inference_mode()
-    def ask(self, slot: int, token: int) -> list[Level]:
-        """What each head expects after the tokens kept last in this slot; nothing before its first pass."""
-        hidden = self._target.hidden(slot)
-        if hidden is None:
-            return []
-
-        chances = self._heads(hidden.to(self._heads.down.dtype)).softmax(-1)
-        best = chances.topk(min(WIDTH, chances.shape[-1]))
-        tokens = self._heads.tokens[best.indices].tolist()
-        pairs = zip(tokens, best.values.tolist(), strict=True)
-        return [Level(*pair, [number] * len(pair[0])) for number, pair in enumerate(pairs, 1)]

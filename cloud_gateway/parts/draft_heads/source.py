@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
-from cloud_gateway.core.sources.interface import ROOT, DraftSource, Suggestion
+from cloud_gateway.core.sources.interface import ROOT, SourceMaker, SourceStart, StateSource, Suggestion
 from cloud_gateway.core.sources.lookup import MAX_WEIGHT, MIN_SURVIVAL, PRIOR_WEIGHT
 
 MAX_CHANCE = 0.99
@@ -32,12 +33,35 @@ class Level(Struct, frozen=True):
     """After each token: the index in the list of what is expected then; outside of it, nothing is."""
 
 
-class HeadSource(DraftSource):
-    """One request's source. The engine gives it what its heads expect (`seen`) after each pass in which `wanted`."""
+class Heads(Protocol):
+    """Heads over the target's hidden states; on the engine's thread."""
 
-    def __init__(self, name: str, learnt: Sequence[float] = ()) -> None:
+    def read(self, slot: int) -> None:
+        """Takes in what the target has just read of the prompt in this slot."""
+
+    def ask(self, slot: int, token: int) -> Sequence[Level]:
+        """What they expect after the tokens of this slot and `token`, which the target has just chosen.
+
+        The first level follows directly.
+        """
+
+
+def source_maker(name: str, heads: Heads | None) -> SourceMaker:
+    """Makes the source of this name for each request. `heads`: None if none are loaded."""
+
+    def make(start: SourceStart) -> HeadSource:
+        return HeadSource(name, heads, start.learnt)
+
+    return make
+
+
+class HeadSource(StateSource):
+    """One request's source. It asks its heads after each pass while that pays."""
+
+    def __init__(self, name: str, heads: Heads | None, learnt: Sequence[float] = ()) -> None:
         """`learnt`: the `state` of an earlier completion of this kind."""
         self.name = name
+        self._heads = heads
         self._not_asked = f"no {name} heads are loaded (`sources.heads`), or there was no pass yet"
         self.why: str | None = self._not_asked
         self._coming: Sequence[Level] = ()
@@ -45,8 +69,11 @@ class HeadSource(DraftSource):
         self._right: list[float] = []
         self._expected: list[float] = []
         """By depth: tokens that were right, and the sum of the probabilities given to them."""
-        self._asked = self._rounds = 0
-        self._saved = self._cost = 0.0
+        self._asked = 0
+        self._rounds = 0
+        self._saved = 0.0
+        self._cost = 0.0
+        """Passes over one row, of a round: what the heads save, and what asking them takes."""
         if learnt:
             self._resume(learnt)
 
@@ -65,17 +92,22 @@ class HeadSource(DraftSource):
 
     @property
     def wanted(self) -> bool:
-        """Whether the heads are to be asked after this pass."""
+        """Whether the heads are asked after the next pass."""
+        if self._heads is None:
+            return False
         return self._asked < TRIAL or self._saved >= self._cost or self._rounds % AGAIN == 0
 
-    def seen(self, levels: Sequence[Level], cost: float) -> None:
-        """What the heads expect after the tokens of the pass just made, the first level directly behind them.
+    def prompt_read(self, slot: int) -> None:
+        if self._heads is not None:
+            self._heads.read(slot)
 
-        `cost`: what asking took, in passes over one row.
-        """
-        self._coming = levels
+    def path_kept(self, slot: int, token: int) -> None:
+        assert self._heads is not None  # it is not `wanted` otherwise
+        self._coming = self._heads.ask(slot, token)
         self._asked += 1
-        self._cost += (cost - self._cost) * max(WEIGHT, 1 / self._asked)
+
+    def charged(self, passes: float) -> None:
+        self._cost += (passes - self._cost) * max(WEIGHT, 1 / self._asked)
 
     def committed(self, tokens: Sequence[int]) -> None:
         """Compares these tokens with what was expected in their place."""
@@ -90,6 +122,7 @@ class HeadSource(DraftSource):
         for depth, token in enumerate(tokens):
             if not 0 <= number < len(self._levels):
                 break
+
             level = self._levels[number]
             if depth == len(self._right):
                 self._right.append(PRIOR_WEIGHT)
@@ -98,30 +131,40 @@ class HeadSource(DraftSource):
             if self._expected[depth] > MAX_WEIGHT:
                 self._right[depth] *= MAX_WEIGHT / self._expected[depth]
                 self._expected[depth] = MAX_WEIGHT
+
             if token not in level.tokens:  # what follows was not reached by a tree of theirs
                 break
+
             self._right[depth] += 1
             right += 1
             number = level.below[level.tokens.index(token)]
-        saved = right if right + 1 >= len(tokens) else 0  # else another source had them, and more
+
+        # If more was committed, another source had these tokens, and more.
+        saved = 0
+        if right + 1 >= len(tokens):
+            saved = right
         self._saved += (saved - self._saved) * max(WEIGHT, 1 / self._asked)
 
     def propose(self, room: int) -> Sequence[Suggestion]:
         """The most likely paths, by their survival."""
-        found: list[Suggestion] = []
+        suggestions: list[Suggestion] = []
         ahead = [(-1.0, ROOT, 0, 0)]
         """(-survival, index of the suggestion, depth below it, index of what is expected there)."""
-        while ahead and len(found) < room:
+        while ahead and len(suggestions) < room:
             negative, parent, depth, number = heapq.heappop(ahead)
             if not 0 <= number < len(self._levels):
                 continue
+
             level = self._levels[number]
             for token, chance, below in zip(level.tokens, self._trusted(depth, level), level.below, strict=True):
-                if -negative * chance >= MIN_SURVIVAL and len(found) < room:
-                    found.append(Suggestion(parent, token, chance))
-                    heapq.heappush(ahead, (negative * chance, len(found) - 1, depth + 1, below))
-        self.why = None if found else self._refusal()
-        return found
+                if -negative * chance >= MIN_SURVIVAL and len(suggestions) < room:
+                    suggestions.append(Suggestion(parent, token, chance))
+                    heapq.heappush(ahead, (negative * chance, len(suggestions) - 1, depth + 1, below))
+
+        self.why = None
+        if not suggestions:
+            self.why = self._refusal()
+        return suggestions
 
     def _trusted(self, depth: int, level: Level) -> Sequence[float]:
         """The heads' probabilities, scaled by how often they were right at this depth so far."""
