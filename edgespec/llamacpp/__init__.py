@@ -6,5 +6,5 @@ Public, by module:
 - `context`: `Context`, `quiet`, `require_gpu`, `Row`
 - `convert`: `count_loaded_layers`, `requantise`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
-- `step_time`: `affordable_leaves`, `step_curve`
+- `step_time`: `affordable_leaves`, `step_curve`, `timed_steps`
 """

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
 
 from edgespec.core.drafting.ranking import Asked
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
@@ -22,24 +23,38 @@ _REPEATS = 3
 
 
 def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
-    """Seconds of one step by the number of its leaves, up to what one request may have and up to what all may have
-    together; runs some hundred draft steps."""
+    """Seconds of one step by the number of its leaves: the minimum of `timed_steps`."""
+    curve = dict[int, float]()
+    for leaves, seconds in timed_steps(drafter, clock):
+        curve[leaves] = min(seconds, curve.get(leaves, seconds))
+
+    return curve
+
+
+def timed_steps(
+    drafter: Drafter, clock: Callable[[], float] = time.perf_counter
+) -> Generator[tuple[int, float], None, None]:
+    """Leaves and seconds of some twenty steps, one after another: up to the leaves that one request may have, and those
+    that all may have together.
+
+    Nothing is left in the drafter if the caller closes the iterator after any of them.
+    """
     vocabulary = drafter.vocab_size
     own = drafter.sequences
     most = min(drafter.together, own * drafter.requests)
     names = [f"calibration {number}" for number in range(math.ceil(most / own))]
-    for name in names:
-        drafter.open(name, [token % vocabulary for token in range(1, _PROMPT)], b"calibration")  # in the same cells
-        drafter.step(name, [()], 1)  # reads the prompt, and the weights for the first time
     widths = [1, *(width for width in WIDTHS if width < own), own, most]
-    curve = {}
-    for number, leaves in enumerate(dict.fromkeys(widths)):
-        shares = [min(own, leaves - before) for before in range(0, leaves, own)]
-        curve[leaves] = _step_s(drafter, dict(zip(names, shares)), 100 * number, clock)
-    for name in names:
-        drafter.close(name, keep=False)
+    with ExitStack() as opened:
+        for name in names:
+            drafter.open(name, [token % vocabulary for token in range(1, _PROMPT)], b"calibration")  # in the same cells
+            opened.callback(drafter.close, name, keep=False)
+            drafter.step(name, [()], 1)  # reads the prompt, and the weights for the first time
 
-    return curve
+        for number, leaves in enumerate(dict.fromkeys(widths)):
+            shares = [min(own, leaves - before) for before in range(0, leaves, own)]
+            for repeat in range(_REPEATS):
+                first = 100 * number + repeat * leaves
+                yield leaves, _step_s(drafter, dict(zip(names, shares)), first, clock)
 
 
 def affordable_leaves(curve: Mapping[int, float]) -> int:
@@ -53,15 +68,11 @@ def affordable_leaves(curve: Mapping[int, float]) -> int:
 
 
 def _step_s(drafter: Drafter, shares: Mapping[str, int], first: int, clock: Callable[[], float]) -> float:
-    """The minimum time of a few steps over so many new leaves of each request."""
-    times = []
-    for repeat in range(_REPEATS):
-        asked = [
-            Asked(name, [((first + repeat * leaves + leaf) % drafter.vocab_size,) for leaf in range(leaves)])
-            for name, leaves in shares.items()
-        ]
-        began = clock()
-        drafter.step_together(asked)
-        times.append(clock() - began)
-
-    return min(times)
+    """The time of a step over so many new leaves of each request."""
+    asked = [
+        Asked(name, [((first + leaf) % drafter.vocab_size,) for leaf in range(leaves)])
+        for name, leaves in shares.items()
+    ]
+    began = clock()
+    drafter.step_together(asked)
+    return clock() - began

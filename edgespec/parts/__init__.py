@@ -13,6 +13,7 @@ from edgespec.parts import (
     peer_relay,
     request_traces,
     rotate_keys,
+    stopwatch,
     system_service,
     text_translation,
 )
@@ -27,6 +28,7 @@ PARTS: tuple[WorkerPart, ...] = (
     peer_relay.PART,
     request_traces.PART,
     rotate_keys.PART,
+    stopwatch.PART,
     system_service.PART,
     text_translation.PART,
 )

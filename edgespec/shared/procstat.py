@@ -63,6 +63,34 @@ def waited_s(pid: int) -> float:
     return _schedstat(pid, 1)
 
 
+MAX_PRESSURE = 20.0
+"""Percent of the last ten seconds in which some thread waited for a processor; an idle machine has less than 2."""
+MAX_LOAD = 2.0
+"""Threads that could run for each processor, where the kernel does not report the pressure (PSI)."""
+
+
+def busy_because(root: Path = Path("/")) -> str:
+    """Why this machine is busy, as a sentence without its full stop; empty if it is not, or does not say.
+
+    By the pressure on its processors (Linux PSI), or by its load if there is none (proc_loadavg(5)).
+    """
+    try:
+        load = float((root / "proc/loadavg").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return ""
+
+    cores = os.cpu_count() or 1
+    says = f"this machine is busy: its load is {load:.1f} on {cores} processors"
+    try:
+        pressure = float((root / "proc/pressure/cpu").read_text().split()[1].removeprefix("avg10="))
+    except (OSError, ValueError, IndexError):
+        return says if load > MAX_LOAD * cores else ""
+
+    if pressure < MAX_PRESSURE:
+        return ""
+    return f"{says}, and threads waited for one in {pressure:.0f} % of the last ten seconds"
+
+
 def _schedstat(pid: int, figure: int) -> float:
     total = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from edgespec.shared import sdnotify
+from edgespec.shared.procstat import busy_because
 
 log = logging.getLogger("edgespec.starting")
 
@@ -49,7 +50,7 @@ class Starting:
     def status(self) -> dict[str, object]:
         """The answer to `status` until the daemon is ready."""
         doing, since = self._step
-        return {"state": "starting", "doing": doing, "doing_s": round(self._clock() - since, 1)}
+        return {"state": "starting", "doing": doing, "doing_s": round(self._clock() - since, 1), "busy": busy_because()}
 
     async def finished(self, work: Callable[[], T], stop: asyncio.Event) -> T:
         """`done` for `work` in a thread; if it is stopped, the work goes on unobserved and ends with the process."""
@@ -64,7 +65,8 @@ class Starting:
             while not (running.done() or stopping.done()):
                 await asyncio.wait((running, stopping), timeout=REMIND_S, return_when=asyncio.FIRST_COMPLETED)
                 if not (running.done() or stopping.done()):
-                    self._tell("still ", self._step[0])
+                    busy = busy_because()
+                    self._tell("still ", f"{self._step[0]}{'; ' if busy else ''}{busy}")
         finally:
             stopping.cancel()
         if not running.done():

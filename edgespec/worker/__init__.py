@@ -14,5 +14,6 @@ Public, by module:
 - `report`: all
 - `service`: `paired_gateway`
 - `start`: all
+- `step_timer`: `ASSUMED`, `StepTimer`
 - `tokens`: `DraftTokens`, `RefusedTokens`, `TargetTokens`
 """

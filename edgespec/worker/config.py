@@ -48,7 +48,7 @@ class DaemonSection(Section, frozen=True):
 REMOVED: Mapping[str, Removed] = {
     "draft.branching": Removed("the rule that `draft.order` names has its own.", (0, 2)),
     "draft.theta": Removed("Algorithm 2 uses 0.5 nats.", (0.5, 2.0)),
-    "draft.sequences": Removed("the worker measures at its start how many leaves a step is best with.", (0, 4)),
+    "draft.sequences": Removed("the worker measures how many leaves a step is best with.", (0, 4)),
     "draft.prefill_batch": Removed(
         f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.", (256,)
     ),

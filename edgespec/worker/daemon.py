@@ -33,6 +33,7 @@ from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
 from edgespec.core.protocol.messages import FRAME_NODES, Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.log_text import LimitedLog, origin, places
+from edgespec.worker.step_timer import StepTimer
 
 log = logging.getLogger("edgespec.worker.daemon")
 
@@ -100,6 +101,8 @@ class Daemon:
     """Of prompts, in batches; other requests and commits are served between them."""
     curve: DraftCurve | None = None
     """Times of a step, from which the best-first rule chooses its leaves; None: always the maximum, and no reports."""
+    timer: StepTimer = field(default_factory=StepTimer)
+    """Measures the curve while no request is open."""
     load: Callable[[], Drafter] | None = None
     """Loads the model after it was freed; None: it is never freed."""
     clock: Callable[[], float] = time.perf_counter
@@ -170,13 +173,30 @@ class Daemon:
             work = () if self.paused else self._next()
             self._send_due(began + self._expected_s(work) if work else math.inf)
             if not work:
-                if self.loaded and not self.paused and not self._requests:
-                    self.drafter.idle()
-                self._wake.wait(self.outlet.wait_s(self.clock()) or None if self._requests else None)
+                self._wake.wait(self._idle())
                 self._wake.clear()
                 continue
             self._draft(work)
             self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
+
+    def _idle(self) -> float | None:
+        """Uses time without work for the model; returns seconds until there may be more to do. None: only a message
+        brings work."""
+        if self._requests:
+            return self.outlet.wait_s(self.clock()) or None
+        if self.paused or not self.loaded:
+            return None
+
+        self.drafter.idle()
+        points = self.timer.measure(self.drafter, self.clock(), self._interrupted)
+        if points is not None:
+            self.curve = DraftCurve(points)
+            self.outlet.send([self.curve.report()])
+        return self.timer.wait_s(self.clock())
+
+    def _interrupted(self) -> bool:
+        """Whether the thread has to do something else than to use idle time."""
+        return bool(self._inbox) or self.paused or not self._keep or self._stopping
 
     def _free_or_load(self) -> None:
         """Does what `keep_model` asked for last."""

@@ -21,6 +21,7 @@ from edgespec.shared.models import resolve_model
 from edgespec.shared.part import Part, require_trials
 from edgespec.worker.config import WorkerSettings, worker_name
 from edgespec.worker.part import WorkerPart
+from edgespec.worker.step_timer import StepTimer
 from edgespec.worker.tokens import DraftTokens, TargetTokens
 
 
@@ -45,6 +46,14 @@ def target_tokens(parts: Sequence[Part], settings: WorkerSettings, drafter: Draf
         if isinstance(part, WorkerPart) and part.target_tokens is not None:
             return part.target_tokens(settings, drafter)
     return TargetTokens(drafter)
+
+
+def step_timer(parts: Sequence[WorkerPart], settings: WorkerSettings, drafter: Drafter) -> StepTimer:
+    """That of the first part which brings one, or the core's."""
+    for part in parts:
+        if part.timer is not None:
+            return part.timer(settings, drafter)
+    return StepTimer()
 
 
 def drafting_in(me: WorkerIdentity, tokens: DraftTokens) -> WorkerIdentity:

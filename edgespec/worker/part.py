@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # commands import this file, and start without WebSockets and
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedGateway
     from edgespec.worker.config import WorkerSettings
+    from edgespec.worker.step_timer import MakeStepTimer
     from edgespec.worker.tokens import MakeTargetTokens
 
 
@@ -149,6 +150,8 @@ class WorkerPart(Part):
     target_tokens: MakeTargetTokens | None = None
     """Drafts for targets whose tokenizer is not the draft model's (`edgespec/worker/tokens.py`). The first part that
     has one is asked."""
+    timer: MakeStepTimer | None = None
+    """Times draft steps while the worker is idle (`edgespec/worker/step_timer.py`)."""
     start: StartRunning = nothing_beside
     handlers: Sequence[str] = ()
     """The names of the control socket's handlers that it brings: while the worker starts, each says that it does."""

@@ -46,6 +46,8 @@ def duration(seconds: float) -> str:
 def _lines(status: Mapping[str, Any], parts: Sequence[WorkerPart]) -> Iterator[tuple[str, str]]:
     if status["state"] == "starting":
         yield "state", f"starting: {status['doing']} (for {status['doing_s']:.0f} s)"
+        if status["busy"]:
+            yield "", status["busy"]
         return
 
     yield (

@@ -23,7 +23,7 @@ from edgespec.core.protocol.handshake import Notice, Pin
 from edgespec.core.protocol.messages import VERSION, Books, Decline, Pause, Resume, StepTimes, ToWorker, Tree
 from edgespec.core.protocol.names import key_id
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.step_time import affordable_leaves, step_curve
+from edgespec.llamacpp.step_time import affordable_leaves
 from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.keystore import KeyStore
@@ -68,8 +68,11 @@ class Service(Handler):
         store = KeyStore(state)
         draft = settings.draft
         self._load = load or load_drafter
-        started = partial(self._load_and_time, doing)
-        drafter, curve = models.run_lowered(started) if self._lowered else started()
+        doing(f"checking and loading the draft model {draft.model}")
+        loading = partial(self._load, settings)
+        drafter = models.run_lowered(loading) if self._lowered else loading()
+        timer = models.step_timer(parts, settings, drafter)
+        curve = timer.known()
         rule = self._rule = draft_rule(draft, curve)
         self._tokens = target_tokens(parts, settings, drafter)
         tokens = self._tokens.at_start()
@@ -79,7 +82,7 @@ class Service(Handler):
         self.daemon = Daemon(
             drafter, Starts(rule, tokens.make),
             Outlet(send, broken, loaded), draft.requests,
-            curve=DraftCurve(curve), load=self._reload,
+            curve=DraftCurve(curve), timer=timer, load=self._reload,
         )  # fmt: skip
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
@@ -131,14 +134,13 @@ class Service(Handler):
             self._addresses = GatewayAddresses(
                 self._gateways, self.gateway.key, where.address, self._browser, self._ways
             )
-            alive = asyncio.ensure_future(sdnotify.keep_alive())
             present = asyncio.ensure_future(self.presences.run())
             link = asyncio.ensure_future(self._keep_linked())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
             waits: list[asyncio.Future[Any]] = [link, present, self._failed, asyncio.ensure_future(stop.wait())]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             sdnotify.notify("STOPPING=1")
-            for wait in (*waits, alive):
+            for wait in waits:
                 wait.cancel()
             await asyncio.gather(link, present, return_exceptions=True)  # lets the link send `Bye`
         finally:
@@ -261,12 +263,6 @@ class Service(Handler):
         if self._link is not None:
             self._link.end(error)
 
-    def _load_and_time(self, doing: Callable[[str], None]) -> tuple[Drafter, dict[int, float]]:
-        doing(f"checking and loading the draft model {self.settings.draft.model}")
-        drafter = self._load(self.settings)
-        doing("timing draft steps")
-        return drafter, step_curve(drafter)
-
     def _reload(self) -> Drafter:
         """The model again, on the drafting thread. Raises ModelError where the file was replaced."""
         drafter = self._load(self.settings)
@@ -344,6 +340,7 @@ class Service(Handler):
             "tokens_committed": stats.committed,
             "tokens_matched": stats.matched,
             "books": msgspec.structs.asdict(self._books) if self._books is not None else None,
+            **self.daemon.timer.status(),
             "step_ms": round(stats.drafting_s / stats.steps * 1e3, 3) if stats.steps else None,
             "host_us_per_step": round(stats.host_s / stats.steps * 1e6, 1) if stats.steps else None,
             "drafting_s": round(stats.drafting_s, 1),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec import __version__
 from edgespec.core.errors import AddressError
-from edgespec.shared import control, folders, logs
+from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.fields import pin
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 from edgespec.worker.config import WorkerSettings
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edgespec.service")
 
+READY_S = 5.0
+"""Seconds after which systemd is notified that the worker is up, if it still loads its model then. A start that fails
+earlier fails for `systemctl start`; a busy machine, which may need minutes, is no reason to end it."""
 WATCH_S = 1.0
 """Between two states of `edgespec status --watch`."""
 Make = Callable[[WorkerSettings, Starting], "Service"]
@@ -64,6 +67,7 @@ async def run(
     handlers["watch"] = partial(watching, handlers)
     commands = control.ControlServer(path, handlers)
     await commands.start()
+    up = asyncio.ensure_future(_say_ready(starting))
     try:
         service = await starting.finished(lambda: make(settings, starting), stop)
         handlers.update(service.commands())
@@ -73,7 +77,19 @@ async def run(
     except Stopped:
         return
     finally:
+        up.cancel()
         await commands.close()
+
+
+async def _say_ready(starting: Starting) -> None:
+    """Notifies systemd after READY_S that the worker is up, and its watchdog from now on that the event loop runs."""
+    alive = asyncio.ensure_future(sdnotify.keep_alive())
+    try:
+        await asyncio.sleep(READY_S - starting.seconds)
+        sdnotify.notify("READY=1")
+        await alive
+    finally:
+        alive.cancel()
 
 
 async def watching(handlers: Mapping[str, control.Handler]) -> AsyncIterator[Any]:

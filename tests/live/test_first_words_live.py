@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec_lab.rig import module
 from tests.live.test_gateway_live import ENDLESS, gateway
+from tests.support.busy import busy_loops
 from tests.support.links import GATEWAY_KEY
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.until import until
@@ -63,6 +65,15 @@ def in_terminal(argv: Sequence[str]) -> Iterator[Terminal]:
         terminal.process.wait()
 
 
+@contextmanager
+def socket_of_systemd(path: Path) -> Iterator[socket.socket]:
+    """The receiver of notifications; reading waits for ten seconds at most."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(path))
+        systemd.settimeout(10)
+        yield systemd
+
+
 def paired_worker(folder: Path) -> Path:
     """The configuration of a worker that is paired with a gateway that never answers."""
     store = KeyStore(folder / "state")
@@ -78,12 +89,12 @@ def paired_worker(folder: Path) -> Path:
 
 async def test_a_worker_answers_while_it_loads(tmp_path: Path) -> None:
     config = paired_worker(tmp_path)
-    socket = tmp_path / "state" / "worker.sock"
+    control_socket = tmp_path / "state" / "worker.sock"
     with in_terminal([*module("edgespec"), "run", "--config", str(config)]) as terminal:
-        await until(socket.exists)
+        await until(control_socket.exists)
         terminal.process.send_signal(signal.SIGSTOP)  # else the tiny model might be loaded before it is asked
         asked = [
-            asyncio.ensure_future(asyncio.to_thread(control.call, socket, method, timeout_s=LOAD_S))
+            asyncio.ensure_future(asyncio.to_thread(control.call, control_socket, method, timeout_s=LOAD_S))
             for method in ("status", "pause")
         ]
         await asyncio.sleep(0.2)
@@ -93,13 +104,23 @@ async def test_a_worker_answers_while_it_loads(tmp_path: Path) -> None:
             await asked[1]
         await until(lambda: "ready after" in terminal.text(), LOAD_S)
         text = terminal.text()
-        assert (
-            text.index("starts") < text.index("checking and loading the draft model") < text.index("timing draft steps")
-        )
-        assert (await asyncio.to_thread(control.call, socket, "status"))["linked"] is False
+        assert text.index("starts") < text.index("checking and loading the draft model") < text.index("ready after")
+        assert (await asyncio.to_thread(control.call, control_socket, "status"))["linked"] is False
         terminal.close()
         assert await asyncio.to_thread(terminal.process.wait, LOAD_S) == 0
-        assert not socket.exists()
+        assert not control_socket.exists()
+
+
+async def test_a_worker_is_ready_within_ten_seconds_beside_busy_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = paired_worker(tmp_path)
+    with socket_of_systemd(tmp_path / "systemd") as systemd, busy_loops():
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "systemd"))
+        began = time.monotonic()
+        with in_terminal([*module("edgespec"), "run", "--config", str(config)]):
+            await until(lambda: b"READY=1" in systemd.recv(4096), 10)
+            assert time.monotonic() - began < 10
 
 
 def test_closing_the_gateways_terminal_cuts_no_stream(tmp_path: Path) -> None:

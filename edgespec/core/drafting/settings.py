@@ -36,7 +36,7 @@ class DraftSettings(Struct, frozen=True, kw_only=True):
     """θ: entropy (nats) below which Algorithm 2 gives a node one child. It is the entropy that remains given the noise
     and the pair's usual disagreement (docs/numerics.md), so that 0.5 suits small and large models."""
     sequences: Annotated[int, Meta(ge=0, le=32, extra=FIXED)] = 0
-    """s: maximum leaves of one draft step; 0: chosen by the steps measured at the start, which fits any model."""
+    """s: maximum leaves of one draft step; 0: chosen by the measured times of steps, which fits any model."""
     requests: Annotated[int, Meta(ge=1, le=MAX_REQUESTS)] = 8
 
 

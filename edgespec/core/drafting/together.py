@@ -103,7 +103,7 @@ REPORT_EVERY_S = 0.1
 
 
 class DraftCurve:
-    """Callable: seconds of a draft step over so many leaves: the curve measured at the start, times how much longer the
+    """Callable: seconds of a draft step over so many leaves: a curve, measured or assumed, times how much longer the
     latest steps took.
 
     Wall clock time, with every wait for a core: a worker whose owner uses the machine reports it with its next step.

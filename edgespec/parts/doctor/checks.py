@@ -30,6 +30,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.part import require_trials
+from edgespec.shared.procstat import busy_because
 from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.dial import GatewayAddresses
@@ -51,6 +52,8 @@ STALLED_S = 10.0
 """Seconds of drafting without a finished step, a hundred times what a step may take."""
 UNASKED_S = 300
 """Seconds after its start in which nobody may have asked for a completion."""
+AGAIN = "let it draft while this machine is idle, and run `edgespec doctor` again then; `top` shows what runs here"
+"""The remedy on a busy machine, on which nothing can be said about the draft model."""
 WARNINGS = 3
 """Latest different ones that are shown."""
 DO = {
@@ -119,14 +122,16 @@ def assigned(status: Mapping[str, Any]) -> Finding:
     return Finding("requests", "linked, but no request was assigned to this worker", do, ASIDE)
 
 
-def matched(status: Mapping[str, Any]) -> Finding:
-    """Whether the worker helps, by the gateway's figures if it has sent any."""
+def matched(status: Mapping[str, Any], busy: str = "") -> Finding:
+    """Whether the worker helps, by the gateway's figures if it has sent any. `busy`: why this machine is, if it is."""
     books = books_of(status)
     if books is None or not books.tokens:
-        return draft_matched(status)
+        return draft_matched(status, busy)
 
     if helps(books) or not judged(books):
         return Finding("match", f"this worker {verdict(books)}")
+    if late_share(books) >= LATE and busy:
+        return Finding("match", f"this worker {verdict(books)}; {busy}", AGAIN, ASIDE)
     if late_share(books) >= LATE:
         do = "draft on a less busy or faster machine, use a smaller draft model, or one nearer to the gateway"
         return Finding("match", f"this worker {verdict(books)}", do, ASIDE)
@@ -134,7 +139,7 @@ def matched(status: Mapping[str, Any]) -> Finding:
     return Finding("match", f"this worker {verdict(books)}", do, 66)
 
 
-def draft_matched(status: Mapping[str, Any]) -> Finding:
+def draft_matched(status: Mapping[str, Any], busy: str = "") -> Finding:
     """Whether the draft was right often enough, in time or not: what the worker can say alone."""
     committed = status["tokens_committed"]
     if not status["frames"]:
@@ -144,12 +149,19 @@ def draft_matched(status: Mapping[str, Any]) -> Finding:
     if committed < MIN_COMMITTED or share >= MIN_MATCHED:
         return Finding("match", f"{share:.0%} of {committed} committed tokens were drafted before")
 
+    says = f"only {share:.0%} of {committed} committed tokens were drafted before"
+    if busy:
+        return Finding("match", f"{says}; {busy}", AGAIN, ASIDE)
+
     do = "use a larger or less reduced draft model of the target's family (`draft.model`)"
-    return Finding("match", f"only {share:.0%} of {committed} committed tokens were drafted before", do, 66)
+    return Finding("match", says, do, 66)
 
 
-def speed(step_s: float | None, drafting_s: float = 0.0) -> Finding:
-    """Whether a draft step is fast enough to be of use; None: none was finished in `drafting_s` of drafting."""
+def speed(step_s: float | None, drafting_s: float = 0.0, undisturbed_s: float | None = None, busy: str = "") -> Finding:
+    """Whether a draft step is fast enough to be of use; None: none was finished in `drafting_s` of drafting.
+
+    `undisturbed_s`: the same step when nothing else used the machine, if that was measured; `busy`: why the machine is.
+    """
     if step_s is None and drafting_s < STALLED_S:
         return Finding("speed", "no draft step was made yet")
     if step_s is None:
@@ -158,8 +170,21 @@ def speed(step_s: float | None, drafting_s: float = 0.0) -> Finding:
     if step_s <= MAX_STEP_S:
         return Finding("speed", f"a draft step takes {step_s * 1e3:.1f} ms")
 
+    says = f"a draft step takes {step_s * 1e3:.0f} ms, which is too slow to be of use"
+    if undisturbed_s is not None and undisturbed_s <= MAX_STEP_S:
+        says = f"{says}, but {undisturbed_s * 1e3:.1f} ms if nothing else uses this machine"
+        return Finding("speed", "; ".join(filter(None, (says, busy))), AGAIN, ASIDE)
+    if busy:
+        return Finding("speed", f"{says}; {busy}", AGAIN, ASIDE)
+
     do = "use a smaller or quantised draft model (`draft.model`), more threads (`draft.threads`) or another machine"
-    return Finding("speed", f"a draft step takes {step_s * 1e3:.0f} ms, which is too slow to be of use", do, 66)
+    return Finding("speed", says, do, 66)
+
+
+def seconds(ms: float | None) -> float | None:
+    if ms is None:
+        return None
+    return ms / 1e3
 
 
 def logged(status: Mapping[str, Any]) -> Finding:
@@ -328,12 +353,15 @@ async def examine(configured: Callable[[], WorkerSettings]) -> AsyncIterator[Fin
     status = await _running(settings)
     if status is not None:
         if status.get("state") == "starting":
-            yield Finding("worker", f"it is starting: {status['doing']}", "wait until it is ready", ASIDE)
+            says = f"it is starting: {status['doing']}"
+            yield Finding("worker", "; ".join(filter(None, (says, status["busy"]))), "wait until it is ready", ASIDE)
             return
-        for check in (linked, paused, assigned, matched, logged):
+        busy = busy_because()
+        for check in (linked, paused, assigned):
             yield check(status)
-        step_ms = status["step_ms"]
-        yield speed(step_ms / 1e3 if step_ms is not None else None, status["drafting_s"])
+        yield matched(status, busy)
+        yield logged(status)
+        yield speed(seconds(status["step_ms"]), status["drafting_s"], seconds(status.get("timed_step_ms")), busy)
     where = await GatewayAddresses(gateways, gateway.key, settings.gateway.address, None).now()
     reached: list[Address] = []
     is_down = False
@@ -378,7 +406,7 @@ async def _not_running(
         yield fault("model", error)
         return
     yield Finding("model", f"loaded, {drafter.vocab_size} tokens of vocabulary")
-    yield speed(step_curve(drafter)[1])
+    yield speed(step_curve(drafter)[1], busy=busy_because())
     if reached:
         me = identity(settings, store, drafter, tokens, 1)
         yield await handshake(me, gateway.pin, reached)

@@ -145,8 +145,6 @@ def compare(bench: Bench, prompts: Sequence[str], options: argparse.Namespace, c
         for done, so_far in measure(bench, prompts, options.max_tokens):
             table = so_far
             bar.update(task, completed=done)
-    if not table.clean:
-        console.print("[yellow]Other processes were busy during every prompt: take the times with care.[/]")
     return table
 
 

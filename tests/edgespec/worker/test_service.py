@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from edgespec.shared.settings import overridden
 from edgespec.shared.starting import Starting
 from edgespec.worker import models, start
 from edgespec.worker.config import WorkerSettings
-from edgespec.worker.service import load_drafter
+from edgespec.worker.service import Service, load_drafter
 from tests.support.links import GATEWAY_KEY, TOKENIZER, serving
 from tests.support.services import Running, listed, service_of, serving_worker, until
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -38,6 +39,29 @@ async def test_watching_goes_on_from_the_start_until_the_worker_is_ready(
     async with serving_worker(tmp_path) as running:
         handlers.update(running.service.commands())
         assert (await anext(states))["state"] == "ready"
+
+
+async def test_systemd_counts_a_worker_as_started_that_still_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that loads for minutes beside other programs is no reason for systemd to end the worker."""
+    monkeypatch.setattr(start, "READY_S", 0.2)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "systemd"))
+    loads = threading.Event()
+
+    def make(settings: WorkerSettings, starting: Starting) -> Service:
+        loads.wait(60)
+        raise ModelError("enough")
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "systemd"))
+        systemd.settimeout(30)
+        settings = overridden(WorkerSettings(), {"daemon.state_dir": str(tmp_path / "state")})
+        running = asyncio.ensure_future(start.run(settings, make=make))
+        assert await asyncio.to_thread(systemd.recv, 100) == b"READY=1"
+        loads.set()
+        with pytest.raises(ModelError, match="enough"):
+            await running
 
 
 @pytest.fixture

@@ -134,8 +134,10 @@ def test_each_state_has_its_sentence(changed: dict[str, Any], line: str) -> None
 
 
 def test_a_worker_that_starts_says_what_it_does() -> None:
-    starting = {"version": "0.1", "state": "starting", "doing": "timing draft steps", "doing_s": 12.3}
-    assert report.text(starting) == "state         starting: timing draft steps (for 12 s)"
+    starting = {"version": "0.1", "state": "starting", "doing": "loading libraries", "doing_s": 12.3, "busy": ""}
+    assert report.text(starting) == "state         starting: loading libraries (for 12 s)"
+    busy = report.text(starting | {"busy": "this machine is busy: its load is 9.0 on 2 processors"}).splitlines()
+    assert busy[1].split() == "this machine is busy: its load is 9.0 on 2 processors".split()
 
 
 @pytest.mark.parametrize(("verb", "reason"), [("pause", "exam week"), ("resume", None)])

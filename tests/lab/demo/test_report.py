@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from edgespec_lab.demo.arms import ARMS, BASE, CONTROL, LOCAL, Bench, Run, Table, measure
-from edgespec_lab.demo.report import COLUMNS, show, summary
+from edgespec_lab.demo.report import COLUMNS, remarks, show, summary
 
 MAX_COLUMNS = 8
 """The width of a table that people read."""
@@ -88,6 +88,23 @@ def test_disturbed_prompts_count_only_where_there_are_no_others() -> None:
     alone = table(noisy)
     assert both.dropped == 1 and both.median("remote", lambda one: one.ms_per_token) == 15.0
     assert alone.dropped == 0 and alone.median("remote", lambda one: one.ms_per_token) == 99.0
+
+
+@pytest.mark.parametrize(
+    ("quiet", "noisy", "line"),
+    [
+        (2, 0, ""),
+        (1, 2, "2 of 3 prompts are left out: other programs used more than 15% of a core"),
+        (0, 2, "The times are those of a busy machine: for every prompt other programs used"),
+    ],
+)
+def test_the_report_says_why_prompts_are_missing_and_what_to_do(quiet: int, noisy: int, line: str) -> None:
+    disturbed = [prompt_runs() for _ in range(noisy)]
+    for runs in disturbed:
+        runs["plain"].others_share = 0.5
+    lines = remarks(summary(table(*(prompt_runs() for _ in range(quiet)), *disturbed), {}, CONTEXT))
+    assert [shown for shown in lines if "top" in shown] == [shown for shown in lines if line and line in shown]
+    assert bool(line) == ("Run it again" in lines[0]) and lines[-1].startswith("Next: `edgespec plan`")
 
 
 def test_every_arm_without_a_worker_asks_for_none() -> None:

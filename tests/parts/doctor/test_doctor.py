@@ -84,6 +84,30 @@ def test_a_slow_model_and_a_clock_that_is_behind_are_found() -> None:
     assert doctor.clock(999.0, 1000.0).exit_code == 78
 
 
+BUSY = "this machine is busy: its load is 45.0 on 2 processors"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        doctor.speed(1.042, busy=BUSY),
+        doctor.speed(1.042, undisturbed_s=0.02),
+        doctor.speed(1.042, undisturbed_s=0.02, busy=BUSY),
+        doctor.matched(WELL | {"tokens_matched": 100}, BUSY),
+        doctor.matched(WELL | {"books": {"tokens": 2457, "accepted": 9, "verified": 19, "frames": 9, "late": 7}}, BUSY),
+    ],
+)
+def test_a_busy_machine_is_not_blamed_on_the_draft(found: Finding) -> None:
+    assert found.exit_code == ASIDE and "draft.model" not in found.do and "again" in found.do
+    assert BUSY in found.says or "20.0 ms if nothing else uses this machine" in found.says
+
+
+def test_a_model_that_is_slow_on_an_idle_machine_is_blamed() -> None:
+    assert doctor.speed(1.042, undisturbed_s=0.9).exit_code == 66
+    books = {"tokens": 2457, "accepted": 9, "verified": 900, "frames": 9, "late": 1}
+    assert doctor.matched(WELL | {"books": books}, BUSY).exit_code == 66, "the target refused them: no load does that"
+
+
 def test_a_worker_that_never_finished_a_step_is_starved_not_slow() -> None:
     """A stalled worker: 597 s of drafting, 1302 tokens committed without it."""
     stalled = doctor.speed(None, 597.0)
