@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `exchange`: `Declined`, `Inbox`, `Recording`, `WorkerGone`, `WorkerReady`
+- `exchange`: `Declined`, `Inbox`, `PolicyStart`, `Recording`, `WorkerGone`, `WorkerReady`
 - `loop`: `Engine`, `EngineSettings`
 - `pool`: `Workers`
 - `queued_answers`: `REST`

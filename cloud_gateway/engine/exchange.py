@@ -15,7 +15,7 @@ from msgspec import Struct
 from cloud_gateway.core.limits.cells import Room
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.policies.estimators import Ewma, StepCurve
-from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Verify, Wait
+from cloud_gateway.core.policies.policy import Action, Costs, Learnt, LinkView, Verify, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Note, Status
 from cloud_gateway.core.requests.events import Event as RequestEvent
@@ -278,10 +278,21 @@ class Inbox(Protocol):
 # --- records -----------------------------------------------------------------------------------------------------
 
 
-class Recording(Protocol):
-    """What records requests, such as the audit log, the recorder of traces, the live picture, or the spans."""
+@dataclass(frozen=True, slots=True)
+class PolicyStart:
+    """What a request's policy decides by, besides what it is asked with."""
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> Listener | None:
+    settings: PolicySettings
+    curve: StepCurve
+    """Seconds of a target pass by its rows: the one behind `Costs.verify_s`."""
+    learnt: Learnt | None = None
+    """What earlier completions of this kind taught; None: nothing."""
+
+
+class Recording(Protocol):
+    """What listens to requests: a part's record or picture of them."""
+
+    def listener(self, generation: Generation, start: PolicyStart) -> Listener | None:
         """Makes the listener of a request that has just come; None if nothing is to be recorded of it.
 
         The engine calls it on the event loop, at the end of the request's construction.

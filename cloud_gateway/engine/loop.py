@@ -47,6 +47,7 @@ from cloud_gateway.engine.exchange import (
     InboxEvent,
     Listeners,
     Outbox,
+    PolicyStart,
     Recording,
     Stream,
     Waiting,
@@ -240,11 +241,11 @@ class Engine:
         allowed = [worker.label for worker in workers if worker.groups & request.groups]
         return self._memory.recall(allowed, _kind(request, settings))
 
-    def _listen(self, generation: Generation, settings: PolicySettings) -> Listener | None:
+    def _listen(self, generation: Generation, start: PolicyStart) -> Listener | None:
         """What records the request besides its account; None if nothing does."""
         listeners: list[Listener] = []
         for recorder in self.recorders:
-            listener = recorder.listener(generation, settings, self._verify_s)
+            listener = recorder.listener(generation, start)
             if listener is not None:
                 listeners.append(listener)
         if not listeners:
@@ -279,7 +280,7 @@ class Engine:
             sources=make_sources(
                 settings, request.tokens, learnt, request.brought, request.cache_scope, self.settings.makers
             ),
-            listen=partial(self._listen, settings=settings),
+            listen=partial(self._listen, start=PolicyStart(settings, self._verify_s, learnt)),
         )
 
     # --- the engine's thread -------------------------------------------------------------------------------------

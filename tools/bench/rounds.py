@@ -29,7 +29,6 @@ import numpy as np
 from msgspec import convert
 from numpy.typing import NDArray
 
-from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Policy
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
@@ -38,7 +37,7 @@ from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.core.requests.router import LinkedWorker
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.exchange import Recording, Stream
+from cloud_gateway.engine.exchange import PolicyStart, Recording, Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.pool import Workers
 from cloud_gateway.models.target_model import Pass, Work
@@ -283,7 +282,7 @@ class Decisions:
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> None:
+    def listener(self, generation: Generation, start: PolicyStart) -> None:
         """As the recorder's."""
         generation.policy = cast(Policy, _Timed(generation.policy, self.seconds))
 

@@ -79,7 +79,6 @@ class Adaptive(Policy):
     fallbacks: int = field(default=0, init=False)
     why: str | None = field(default=None, init=False)
     change: tuple[Mode, Reason] | None = field(default=None, init=False)
-    carried: Learnt | None = field(default=None, init=False)
     learnt_phi: LearntLimit | None = field(default=None, init=False)
     completion: CompletionState = field(init=False)
     tree_model: TreeModel = field(init=False)
@@ -108,7 +107,6 @@ class Adaptive(Policy):
         if missing := sorted(STATE - learnt.keys()):
             raise ValueError(f"what policy `adaptive` carried over lacks {', '.join(missing)}")
 
-        self.carried = learnt
         self.tree_model.local.resume(learnt["local hits"])
         self.tree_model.worker.resume(learnt["worker hits"])
         self.tree_model.calibrator.resume(learnt["draft"])

@@ -56,7 +56,7 @@ Points = tuple[tuple[int, float], ...]
 CHEAP = 1.3
 """Longest step over several leaves that counts as one over a single leaf, relative to that."""
 MAX_REMAINING = 1 << 30
-"""Stands for an answer whose length nobody limits; an integer, so that a trace can hold it."""
+"""Stands for an answer whose length nobody limits; an integer, so that any format can hold it."""
 
 
 def at(points: Points, leaves: int) -> float:
@@ -222,8 +222,6 @@ class Policy:
     """The guard's new mode and its reason, if the latest decision changed it (guard.py)."""
     learnt_phi: LearntLimit | None = None
     """The limit on the entropy that it learnt; None if it learns none, or no token called for it."""
-    carried: Learnt | None = None
-    """What it was resumed from, for the trace."""
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """What to do next. `link` is None while no worker drafts for this request."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.part import PromptBook
 
 
@@ -42,6 +41,6 @@ class Audited:
     def __init__(self, book: PromptBook) -> None:
         self._book = book
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> RequestAudit:
+    def listener(self, generation: Generation, start: PolicyStart) -> RequestAudit:
         """A request has just come."""
         return RequestAudit(generation.request, self._book)

@@ -23,10 +23,8 @@ from cloud_gateway.api.routes import Route
 from cloud_gateway.api.service import KEY, Api, Text
 from cloud_gateway.api.sse import KEEPALIVE_S, EventStream
 from cloud_gateway.auth import Key, KeyRing
-from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.engine.exchange import Recording
+from cloud_gateway.engine.exchange import PolicyStart, Recording
 from cloud_gateway.part import GatewayPart, ReadPast, Running, Serving
 from cloud_gateway.parts.live_picture.view import STATIC, Spelling, View, played
 from edgespec.core.errors import ClientError, EdgespecError, KeyStoreError
@@ -150,7 +148,7 @@ class Pages(Running):
         self._shown = serving.text, serving.worker_rows
         return self
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> View | None:
+    def listener(self, generation: Generation, start: PolicyStart) -> View | None:
         """A request has just come. Without a page of its key nothing is made of it."""
         feed = self._feeds.get(generation.request.key)
         if self._shown is None or feed is None or not (feed.pages or CLOCK() - feed.left_at < KEPT_S):

@@ -14,11 +14,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from cloud_gateway.api.errors import TRACE_PARENT
-from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import Usage
+from cloud_gateway.engine.exchange import PolicyStart
 
 log = logging.getLogger("cloud_gateway.parts.opentelemetry.spans")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -52,7 +51,7 @@ class Spans:
         self._model = model
         self._context = TraceContextTextMapPropagator()
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> SpanOf:
+    def listener(self, generation: Generation, start: PolicyStart) -> SpanOf:
         """A request has just come; its span's parent is that of the client's header `traceparent`."""
         request = generation.request
         now = time.perf_counter()

@@ -1,8 +1,8 @@
 """Traces of requests and their replay (docs/traces.md): what a request's state machine was given and decided.
 
-`recorder` writes a signed file for each request, if a folder is set; `format` is what such a file holds, `play` runs
-the machine on it again, and `verb` is `cloud-gateway replay`, which checks, plays and shows it. The worker's half has
-`edgespec replay`.
+`recorder` writes a signed file for each request, if a folder is set, of what `input_log` has noted; `format` is what
+such a file holds, `play` runs the machine on it again, and `verb` is `cloud-gateway replay`, which checks, plays and
+shows it. The worker's half has `edgespec replay`.
 
 Public, by module:
 

@@ -13,11 +13,10 @@ import time
 from collections import deque
 from pathlib import Path
 
-from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.parts.request_traces import format as trace
-from cloud_gateway.parts.request_traces.format import InputLog
+from cloud_gateway.parts.request_traces.input_log import InputLog
 from edgespec import __version__
 from edgespec.core.errors import ConfigError, KeyStoreError
 from edgespec.core.protocol.signing import SigningKey
@@ -50,10 +49,10 @@ class Recorder:
         self._said = ""
         self._thread.start()
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> InputLog:
+    def listener(self, generation: Generation, start: PolicyStart) -> InputLog:
         """The log of a request that has just come."""
         made_at = int(time.time())
-        return InputLog(generation, settings, curve, made_at, self._limit_bytes, self.end, salt=self._salt)
+        return InputLog(generation, start, made_at, self._limit_bytes, self.end, salt=self._salt)
 
     def end(self, log: InputLog, finish: str) -> None:
         """The request is over. One that was never decided on leaves no trace."""

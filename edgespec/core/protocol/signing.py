@@ -10,7 +10,7 @@ verifies in about two thirds of the time that `cryptography` takes, and detects 
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import lru_cache
 
 from nacl.bindings import (
     crypto_core_ed25519_is_valid_point,
@@ -28,10 +28,19 @@ GATEWAY_FRAME = "gateway-frame"
 GATEWAY_CHALLENGE = "gateway-challenge"
 GATEWAY_REFUSE = "gateway-refuse"
 WORKER_PROOF = "worker-proof"
-KEY_ROTATION = "key-rotation"
-GATEWAY_ROTATION = "gateway-rotation"
-STORED = frozenset({KEY_ROTATION, GATEWAY_ROTATION, "trace"})
-"""Kinds whose statements are kept in files, and outlive a version of the wire: their domain stays the first one's."""
+
+
+class StoredKind(str):
+    """A kind whose statements are kept in files and outlive a version of the wire: their domain stays the first one's.
+
+    Such a kind and one of the wire never have the same text.
+    """
+
+    __slots__ = ()
+
+
+KEY_ROTATION = StoredKind("key-rotation")
+GATEWAY_ROTATION = StoredKind("gateway-rotation")
 
 SIGNATURE_BYTES = 64
 HEADER_BYTES = SIGNATURE_BYTES + 2
@@ -124,6 +133,9 @@ def digest(domain: str, *fields: bytes) -> bytes:
     return sha.digest()
 
 
-@cache
+@lru_cache(maxsize=None, typed=True)
 def _domain(kind: str) -> bytes:
-    return f"{'edgespec/1' if kind in STORED else PROTOCOL} {kind}\0".encode()
+    version = PROTOCOL
+    if isinstance(kind, StoredKind):
+        version = "edgespec/1"
+    return f"{version} {kind}\0".encode()

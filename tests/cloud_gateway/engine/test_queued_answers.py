@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.engine import queued_answers
+from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.engine.queued_answers import FIRST_NUMBER
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.digests import prefix_hash
@@ -95,7 +94,7 @@ class Noting:
     def __init__(self) -> None:
         self.entries: Entries = []
 
-    def listener(self, generation: Generation, settings: PolicySettings, curve: StepCurve) -> Shown:
+    def listener(self, generation: Generation, start: PolicyStart) -> Shown:
         return Shown(generation.request.tokens[0], self.entries)
 
 

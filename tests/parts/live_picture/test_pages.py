@@ -18,6 +18,7 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.events import Listener
 from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.part import GatewayPart, Serving
 from cloud_gateway.parts import all_parts
 from cloud_gateway.parts.live_picture import pages
@@ -58,7 +59,7 @@ class Site:
         """A completion of this key."""
 
         def listen(generation: Generation) -> Listener:
-            return self.pages.listener(generation, PolicySettings(), StepCurve({1: 0.01})) or Listener()
+            return self.pages.listener(generation, PolicyStart(PolicySettings(), StepCurve({1: 0.01}))) or Listener()
 
         completion(listen, self.id_of(secret))
 

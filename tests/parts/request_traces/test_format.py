@@ -13,11 +13,14 @@ from cloud_gateway.core.policies.estimators import StepCurve
 from cloud_gateway.core.policies.policy import Costs, LinkView, Wait
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
+from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.parts.request_traces import format as trace
-from cloud_gateway.parts.request_traces.format import Header, InputLog, Trace, TraceError, seal, unseal
+from cloud_gateway.parts.request_traces.format import Header, Trace, TraceError, seal, unseal
+from cloud_gateway.parts.request_traces.input_log import InputLog
 from edgespec.core.protocol.signing import GATEWAY_FRAME, SigningKey
 from tests.cloud_gateway.core.requests.test_generation import decoding
 
+START = PolicyStart(PolicySettings(), StepCurve({1: 0.03}))
 KEY = SigningKey(b"k" * 32)
 HEADER = Header("0.1", 1, 7, PolicySettings(phi=0.1), 12, 40, 4096, True, False, [31], ["ab"], "stop", True)
 COSTS = Costs(None, 0.004, local_points=((1, 1e-3),))
@@ -115,7 +118,7 @@ def test_as_many_events_as_allowed_are_read_and_one_more_is_refused() -> None:
 
 def test_a_request_of_too_many_events_is_recorded_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "MAX_EVENTS", 3)
-    log = InputLog(decoding("plain", worker=None), PolicySettings(), StepCurve({1: 0.03}), 0, 1 << 20)
+    log = InputLog(decoding("plain", worker=None), START, 0, 1 << 20)
     for number in range(4):
         log.decided(None, COSTS, float(number), Wait(2.0))
         assert log.complete == (number < 3)
@@ -130,7 +133,7 @@ def test_a_trace_of_another_version_is_refused_by_name() -> None:
 
 def test_all_that_a_policy_can_see_is_written() -> None:
     generation = decoding("plain", worker=None)
-    log = InputLog(generation, PolicySettings(), StepCurve({1: 0.03}), 0, 1 << 20)
+    log = InputLog(generation, START, 0, 1 << 20)
     log.decided(LINK, COSTS, 1.0, Wait(2.0))
     log.decided(None, COSTS, 1.5, Wait(2.0))
     (_, first), (now, second) = log.as_trace("0", "open").entries

@@ -15,8 +15,9 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.worth import Prices
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.request import Speculation
+from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.parts.request_traces import format as trace
-from cloud_gateway.parts.request_traces.format import Decided, Frame, Verified
+from cloud_gateway.parts.request_traces.format import Decided, Frame, Trace, Verified
 from cloud_gateway.parts.request_traces.play import check
 from cloud_gateway.parts.request_traces.recorder import Recorder
 from edgespec.core.errors import ConfigError
@@ -27,7 +28,7 @@ from tests.support.constraints import ForcesFive
 from tools.doubles.engines import TableTarget
 from tools.doubles.model import ShortMemory, plain_greedy
 
-CURVE = StepCurve({1: 0.03})
+START = PolicyStart(PolicySettings(name="plain"), StepCurve({1: 0.03}))
 pytestmark = pytest.mark.driven
 
 
@@ -49,6 +50,17 @@ async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy
     gone = next(i for i, (_, event) in enumerate(entries) if event == events.WorkerChanged("w", "gone"))
     asked = [(i > gone, event.link) for i, (_, event) in enumerate(entries) if isinstance(event, Decided)]
     assert any(link for late, link in asked if not late) and not any(link for late, link in asked if late)
+
+
+async def test_what_earlier_completions_taught_is_in_the_trace_and_replayed(tmp_path: Path) -> None:
+    first, second = await record(tmp_path / "t", [SETTINGS["adaptive"]] * 2, 80)
+
+    assert read(first).header.policy_state is None
+    recorded = read(second)
+    assert recorded.header.policy_state is not None
+    assert check(recorded).differences == []
+    forgotten = Trace(replace(recorded.header, policy_state=None), recorded.entries)
+    assert check(forgotten).differences
 
 
 async def test_a_row_count_that_is_tried_is_in_the_trace_and_replayed(
@@ -119,7 +131,7 @@ async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, cap
     recorder = Recorder(folder, KEY, salt=True, limit_bytes=2**21, keep=1000)
     folder.rmdir()
     for _ in range(2):
-        generation = made("plain", listen=lambda new: recorder.listener(new, PolicySettings(name="plain"), CURVE))
+        generation = made("plain", listen=lambda new: recorder.listener(new, START))
         generation.handle(events.Admitted(len(PROMPT) - 1), 0.0)
         generation.decide(None, COSTS, 0.0)
         generation.handle(events.Ended("stopped"), 0.0)

@@ -7,7 +7,9 @@ from hypothesis import settings
 
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.parts.request_traces.format import InputLog, seal, unseal
+from cloud_gateway.engine.exchange import PolicyStart
+from cloud_gateway.parts.request_traces.format import seal, unseal
+from cloud_gateway.parts.request_traces.input_log import InputLog
 from cloud_gateway.parts.request_traces.play import Player
 from tests.parts.request_traces.traced import KEY
 from tests.support.walks import NAMES, Walk, walk_long
@@ -17,7 +19,7 @@ class TracedWalk(Walk):
     """A walk that is recorded, and played again at its end."""
 
     def listen(self, generation: Generation) -> InputLog:
-        self.log = InputLog(generation, self.settings, self.curve, 0, 1 << 20)
+        self.log = InputLog(generation, PolicyStart(self.settings, self.curve), 0, 1 << 20)
         return self.log
 
     def teardown(self) -> None:
