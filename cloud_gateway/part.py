@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.auth import KeyRing
     from cloud_gateway.core.policies.registry import PolicyMaker
     from cloud_gateway.core.requests.accounting import Stats
+    from cloud_gateway.core.requests.choices import Choices
     from cloud_gateway.core.requests.events import Listener
     from cloud_gateway.core.requests.generation import Generation
     from cloud_gateway.core.requests.request import GenerationRequest
@@ -376,3 +377,23 @@ class GatewayPart(Part):
     other_tokenizers: OtherTokenizers | None = None
     own_engine_only: Sequence[str] = ()
     """Settings, dotted, that have no effect if the target is another engine (edgespec-vllm); it refuses them."""
+
+
+def choices_of(parts: Sequence[GatewayPart]) -> Choices:
+    """What can be chosen by name: of the core and of these parts. Called once by each command that serves, plays past
+    requests or simulates."""
+    from cloud_gateway.core.policies.registry import POLICIES
+    from cloud_gateway.core.policies.settings import SOURCES
+    from cloud_gateway.core.requests.choices import Choices
+    from cloud_gateway.core.verify.verification import BUILT_IN
+
+    policies = dict(POLICIES)
+    sources = list(SOURCES)
+    methods = dict(BUILT_IN)
+    for part in parts:
+        sources += part.sources
+        for name, load_policy in part.policies.items():
+            policies[name] = load_policy()
+        for name, load_method in part.methods.items():
+            methods[name] = load_method()
+    return Choices(policies, tuple(sources), methods)

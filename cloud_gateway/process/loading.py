@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.limits.visits import QUEUE_LIMIT
-from cloud_gateway.core.policies.registry import POLICIES
-from cloud_gateway.core.policies.settings import SOURCES
 from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import SourceMaker, SourceMakers
 from cloud_gateway.core.verify.accept import FlatTree, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.verification import BUILT_IN
 from cloud_gateway.engine.loop import EngineSettings
 from cloud_gateway.models.target_model import LoadedTarget, Target, Work
 from cloud_gateway.part import GatewayPart
@@ -153,20 +150,6 @@ def _load_beside(settings: GatewaySettings, target: Target, digest: bytes) -> So
     for beside in beside_target(settings):
         makers.update(beside.load(target, digest, settings))
     return makers
-
-
-def choices_of(parts: Sequence[GatewayPart]) -> Choices:
-    """What can be chosen by name: of the core and of these parts."""
-    policies = dict(POLICIES)
-    sources = list(SOURCES)
-    methods = dict(BUILT_IN)
-    for part in parts:
-        sources += part.sources
-        for name, load_policy in part.policies.items():
-            policies[name] = load_policy()
-        for name, load_method in part.methods.items():
-            methods[name] = load_method()
-    return Choices(policies, tuple(sources), methods)
 
 
 def parameters_of(parts: Sequence[GatewayPart]) -> Sequence[Parameter]:

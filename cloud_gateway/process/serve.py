@@ -23,13 +23,12 @@ from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
-from cloud_gateway.part import Foundation, GatewayPart, LinkIdentity, Operating, Running, Serving
+from cloud_gateway.part import Foundation, GatewayPart, LinkIdentity, Operating, Running, Serving, choices_of
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, reachable_host
 from cloud_gateway.process.loading import (
     Models,
-    choices_of,
     engine_settings,
     load_models,
     measure,

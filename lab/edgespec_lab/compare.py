@@ -35,10 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Prints a table for each trace. Raises TraceError, ConfigError."""
     from cloud_gateway.parts.request_traces.look import look, read
+    from edgespec_lab.choices import gateway_choices
     from edgespec_lab.comparison import compare
 
-    choices = _choices(options)
-    compared = [compare(look(path, read(path), None), choices, options.seed) for path in options.traces]
+    policies = gateway_choices(*(options.policy or ())).policies
+    tried = _tried(options)
+    compared = [compare(look(path, read(path), None, policies), tried, options.seed) for path in options.traces]
 
     if options.json:
         print(json.dumps({"compared": [table.row() for table in compared]}, indent=1))
@@ -48,14 +50,10 @@ def run_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _choices(options: argparse.Namespace) -> list[dict[str, object]]:
+def _tried(options: argparse.Namespace) -> list[dict[str, object]]:
     """Every combination of the policies and parameters that are given. Raises ConfigError."""
-    from cloud_gateway.core.policies.registry import POLICIES
     from cloud_gateway.core.policies.settings import MAX_K
 
-    for name in options.policy or ():
-        if name not in POLICIES:
-            raise ConfigError(f"`--policy {name}`: there is no such policy; there are {', '.join(sorted(POLICIES))}.")
     if any(not 1 <= k <= MAX_K for k in options.k or ()):
         raise ConfigError(f"`--k` takes whole numbers from 1 to {MAX_K}.")
     if any(not 0 <= rtt_ms <= MAX_RTT_MS for rtt_ms in options.rtt_ms or ()):

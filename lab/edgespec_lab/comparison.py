@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cloud_gateway.core.policies.registry import make
+from cloud_gateway.core.policies.registry import Policies, make
 from cloud_gateway.core.policies.settings import Phi, PolicySettings
 from cloud_gateway.core.requests.request import Speculation
 from cloud_gateway.parts.request_traces.format import TraceError
-from cloud_gateway.parts.request_traces.look import USES_PHI, Looked
+from cloud_gateway.parts.request_traces.look import Looked
 from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim.from_trace import Traced
@@ -27,7 +27,6 @@ FILLINGS = 8
 """Ways of filling what the trace leaves open; figures are means over them."""
 PROMPT_LEN = 2
 """Of the simulated request: the prompt is behind it."""
-USES_K = ("wanspec", "colocated", "colocated-tree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +98,13 @@ def compare(looked: Looked, choices: Sequence[Mapping[str, Any]], seed: int) -> 
     """The recorded policy and each one chosen, on the same answers. Raises TraceError with the file's name."""
     header = looked.trace.header
     try:
-        traced = Traced(looked.trace)
-        base = _try(traced, header.settings, None, seed)
+        traced = Traced(looked.trace, looked.policies)
+        base = _try(traced, header.settings, looked.policies, None, seed)
         rows = [replace(base, kind="simulated")]
         seen = {_key(base)}
         for choice in choices:
             asked = Speculation(policy=choice["policy"], k=choice["k"], phi=choice["phi"])
-            row = _try(traced, asked.over(header.settings), choice["rtt_ms"], seed)
+            row = _try(traced, asked.over(header.settings), looked.policies, choice["rtt_ms"], seed)
             if _key(row) not in seen:
                 seen.add(_key(row))
                 rows.append(replace(row, ratio=row.ms_per_token / base.ms_per_token))
@@ -130,22 +129,22 @@ def _key(row: Row) -> tuple[object, ...]:
     return row.policy, row.k, row.phi, row.rtt_ms
 
 
-def _try(traced: Traced, settings: PolicySettings, rtt_ms: float | None, seed: int) -> Row:
-    policy = settings.name
-    alone = not make(settings).asks_workers
+def _try(traced: Traced, settings: PolicySettings, policies: Policies, rtt_ms: float | None, seed: int) -> Row:
+    kind = make(settings, policies=policies)
+    alone = not kind.asks_workers
     net = LinkModel(0.0) if alone else traced.net(None if rtt_ms is None else rtt_ms / 1000)
     ahead_s = 0.0 if alone else traced.ahead_s
     results: list[Result] = []
     for filling in range(FILLINGS):
         drafting = [] if alone else [Drafting(1, 1, PROMPT_LEN, traced.rule())]
         process = traced.process(seed * FILLINGS + filling)
-        controller = make(settings)
+        controller = make(settings, policies=policies)
         results.append(run(controller, drafting, process, net, traced.steps, traced.tokens, filling, ahead_s=ahead_s))
-    k = settings.k if policy in USES_K else None
-    phi = settings.phi if policy in USES_PHI else None
+    k = settings.k if kind.uses_k else None
+    phi = settings.phi if kind.uses_phi else None
     rtt = None if alone else round(net.rtt_s * 1000, 3)
     return Row(
-        "tried", policy, k, phi, rtt,
+        "tried", settings.name, k, phi, rtt,
         mean(r.seconds for r in results) * 1000 / traced.tokens,
         mean(r.rounds for r in results), mean(r.local_passes for r in results), 1.0,
     )  # fmt: skip

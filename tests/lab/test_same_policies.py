@@ -12,6 +12,7 @@ import tools.doubles.workers
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.baselines import Colocated
 from cloud_gateway.core.policies.policy import Verify
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first
@@ -34,7 +35,7 @@ STEPS = Steps(Curve({1: 0.010}), Curve({1: 0.004}), Curve({1: 0.004}), catch_up_
 
 def simulated(policy: str, worker: WorkerSpec | None = None) -> Result:
     """One answer in the simulator."""
-    return simulate(Cell(Arm(policy, policy, worker), Iid(), LinkModel(0.004), STEPS, tokens=60, runs=1))[0]
+    return simulate(Cell(Arm(policy, policy, worker), Iid(), LinkModel(0.004), STEPS, tokens=60, runs=1), POLICIES)[0]
 
 
 async def live(policy: str, worker: LoopWorker | None = None) -> Usage:

@@ -12,12 +12,14 @@ import pytest
 from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.wanspec import UNSET_PHI, WanSpec
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim import figures, tables
 from edgespec_lab.sim.__main__ import main
 from edgespec_lab.sim.config import load, steps_of, tokens_of
-from edgespec_lab.sim.experiment import Arm, Cell, WorkerSpec, rows_of, simulate
+from edgespec_lab.sim.experiment import Arm, Cell, Simulator, WorkerSpec, rows_of, simulate
 
+POLICIES = gateway_choices().policies
 CONFIG = load("wanspec")
 CHAIN = WorkerSpec(branching=1, theta=0.0, sequences=1)
 TREE = WorkerSpec()
@@ -37,7 +39,7 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
         for (_, arm), rtts in zip(figures.ablation("", want), [(10, 20, 30), (20, 50), (15, 20), (15, 20, 30)])
         for rtt in rtts
     ]
-    return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, processes=1)}
+    return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, Simulator(POLICIES, processes=1))}
 
 
 def test_without_branching_10_ms_gains_6_percent_and_30_ms_nothing(ablation: Any) -> None:
@@ -117,7 +119,7 @@ class Algorithm1(Policy):
 class AsPrinted(Arm):
     """An arm with `Algorithm1` instead of the policy that ships."""
 
-    def controller(self, before: object = None) -> Policy:
+    def controller(self, policies: object, before: object = None) -> Policy:
         return Algorithm1(self.k, self.phi)
 
 
@@ -126,7 +128,7 @@ def both(worker: WorkerSpec, phi: float, rtt_ms: float) -> list[list[tuple[float
     options = {"k": 2, "phi": phi, "depth": 2}
     arms = Arm("ours", "wanspec", worker, **options), AsPrinted("printed", "wanspec", worker, **options)
     cells = [Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps_of(CONFIG), 100, 2) for arm in arms]
-    return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell)] for cell in cells]
+    return [[(r.seconds, r.rounds, r.local_passes) for r in simulate(cell, POLICIES)] for cell in cells]
 
 
 @pytest.mark.parametrize("worker", [CHAIN, TREE])
@@ -139,7 +141,7 @@ def test_the_shipped_wanspec_is_algorithm_1_to_the_last_bit(worker: WorkerSpec, 
 class AsTheWholePaper(Arm):
     """An arm with what the paper says in print and in words."""
 
-    def controller(self, before: object = None) -> Policy:
+    def controller(self, policies: object, before: object = None) -> Policy:
         return Algorithm1(self.k, self.phi, whole=True)
 
 
@@ -155,7 +157,7 @@ def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
     options = {"k": 2, "phi": phi, "depth": 2}
     arms = Arm("ours", "wanspec", TREE, **options), AsTheWholePaper("paper", "wanspec", TREE, **options)
     ours, paper = (
-        [(r.seconds, r.rounds, r.local_passes, r.local_tokens) for r in simulate(cell)]
+        [(r.seconds, r.rounds, r.local_passes, r.local_tokens) for r in simulate(cell, POLICIES)]
         for cell in (Cell(arm, tokens_of(CONFIG), LinkModel(rtt_ms / 1000), steps, 60, 3) for arm in arms)
     )
     assert ours == paper
@@ -167,7 +169,7 @@ def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
 
 def test_the_match_statistics_are_those_of_section_5_4() -> None:
     config = load("wanspec-cloud")
-    found = figures.match_statistics(tokens_of(config), steps_of(config), 100, 60)
+    found = figures.match_statistics(tokens_of(config), steps_of(config), 100, 60, POLICIES)
     assert found["first"] == pytest.approx(0.80, abs=0.015)
     assert found["second_given_first"] == pytest.approx(0.83, abs=0.015)
     assert found["second_given_first"] > found["first"], "the tokens are not i.i.d."
@@ -187,7 +189,7 @@ def test_the_posts_drafts_stand_beside_their_formula_and_what_is_simulated() -> 
     config = load("cluster")
     config["run"] |= {"tokens": 150}
     found = tables.draft_cells(config, 4)
-    rows = rows_of([cell for _, _, cell in found], processes=1)
+    rows = rows_of([cell for _, _, cell in found], Simulator(POLICIES, processes=1))
     table = {row["draft"]: row for row in tables.draft_table(config, [(name, arm) for name, arm, _ in found], rows)}
     assert table["Llama 7B"]["formula"] == 1.91 and table["Llama 7B"]["printed"] == 2.2
     assert all(row["colocated"] == pytest.approx(row["formula"], rel=0.1) for row in table.values())

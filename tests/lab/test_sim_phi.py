@@ -9,16 +9,18 @@ import pytest
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.entropy import CENTRE, PathOdds
 from cloud_gateway.core.policies.policy import Policy
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim import entropy
 from edgespec_lab.sim import process as processes
 from edgespec_lab.sim.config import load
-from edgespec_lab.sim.experiment import Arm, WorkerSpec
+from edgespec_lab.sim.experiment import Arm, Simulator, WorkerSpec
 from edgespec_lab.sim.sweep import Place, steps_at
 from edgespec_lab.sim.tokens import Recorded
 from edgespec_lab.sim.world import Result, run
 
 NARROW = WorkerSpec("algorithm2", 2, 0.5, 4)
+POLICIES = gateway_choices().policies
 PLACE = Place("q4_0", 0.06, 0.0, 40.0)
 TOKENS = 80
 
@@ -29,7 +31,7 @@ def simulated(arm: Arm, runs: int = 3, *, flat_entropy: bool = False) -> list[tu
     kind = Recorded("without-14", flat_entropy=flat_entropy)
     found: list[tuple[Policy, Result]] = []
     for seed in range(runs):
-        controller = arm.controller(found[-1][0].state() if found else None)
+        controller = arm.controller(POLICIES, found[-1][0].state() if found else None)
         drafting = [arm.worker.make(2, steps.worker)] if arm.worker else []
         process = kind.make(seed, TOKENS)
         found.append((controller, run(controller, drafting, process, LinkModel(0.01), steps, TOKENS, seed)))
@@ -85,7 +87,7 @@ def test_the_figure_has_all_arms_of_every_place(tmp_path: Path, monkeypatch: pyt
     small = {"drafts": ["without-14"], "ratio": [0.3], "rtt_ms": [10], "prefer": ["latency"], "tokens": 12, "runs": 1}
     changed = config | {"run": config["run"] | small}
     monkeypatch.setattr(entropy, "load", lambda name: changed if name == "phi" else load(name))
-    found = entropy.phi(tmp_path / "phi.json", 1, lambda done, total: None)
+    found = entropy.phi(tmp_path / "phi.json", Simulator(POLICIES, processes=1))
     assert [row["worker"] for row in found["rows"]] == list(config["workers"])
     assert all(row["learnt"] > 0 and row["constant"] > 0 for row in found["rows"])
     assert len(found["text"].splitlines()) == 1 + 3 + 1 and (tmp_path / "phi.svg").exists()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.tree import Node
 from edgespec_lab.link_model import LinkModel
@@ -68,7 +69,7 @@ def test_a_draft_that_brings_too_little_does_not_read_the_prompt(place: sweep.Pl
     steps = sweep.steps_at(place, CONFIG)
     net = LinkModel(place.rtt_ms / 1000)
     spent = [
-        sum(one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, 5)))
+        sum(one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, 5), POLICIES))
         for arm in (Arm("plain", "plain"), Arm("latency", "adaptive", sweep.WORKER, prefer="latency"))
     ]
     assert spent[1] <= 1.01 * spent[0], "1.1 to 1.2 where each token counted as a use of the draft"

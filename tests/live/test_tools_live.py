@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.sim.__main__ import main
 from edgespec_lab.sim.live.replay import TOLERANCE_POINTS, arm_of, measure
 from edgespec_lab.sim.live.setting import Setting
@@ -63,7 +64,7 @@ def test_latency_and_offload_agree_with_the_simulators(policy: str) -> None:
     of the host decides between 0.4 and 0.74 of the reference's passes, in the simulator too.
     """
     arm, answers = replace(arm_of(policy), prefer="offload"), 5  # medians: a standstill may be in two of them
-    row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None)
+    row = measure(arm, CLOUD.of_arm(arm, 15.0, 0.0), answers, lambda: None, gateway_choices().policies)
     allowed = TOLERANCE_POINTS + 100 * row["waited_share"]
     assert abs(row["latency_points"]) <= allowed + 1.0, row  # five short answers; twenty long ones are asked for
     assert abs(row["offload_points"]) <= allowed, row

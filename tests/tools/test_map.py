@@ -10,6 +10,7 @@ import pytest
 
 from cloud_gateway.engine.decisions import Hold
 from edgespec_lab import verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.sim import virtual
 from tools.bench import map as mapped
 from tools.bench.map import cells, theory
@@ -17,6 +18,7 @@ from tools.bench.map.cells import live
 from tools.bench.map.machine import TARGET_MS, Place
 from tools.bench.map.report import draw
 
+CHOICES = gateway_choices()
 HERE = Place(20.0, 0.75, 1)
 
 
@@ -30,7 +32,7 @@ def test_the_law_of_capacity_is_the_papers() -> None:
 def test_co_located_chains_take_what_the_closed_form_says(clients: int, gamma: int) -> None:
     place = Place(0.0, 0.75, clients)
     setting = cells.chain(gamma).setting(place)
-    found = virtual.measure(setting, 0, clients, 8, 600 // clients)
+    found = virtual.measure(setting, 0, clients, 8, 600 // clients, choices=CHOICES)
     assert found["rate"] == pytest.approx(theory.colocated(place, gamma), rel=0.06)
 
 
@@ -41,7 +43,7 @@ FAR = 0.975
 @pytest.mark.parametrize(("ratio", "acceptance"), [(4, 0.75), (8, 0.5)])
 def test_a_lone_client_is_no_slower_with_a_far_worker(ratio: float, acceptance: float) -> None:
     place = Place(ratio * TARGET_MS, acceptance, 1)
-    ours, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.OURS, cells.ALONE))
+    ours, alone = (cells.simulated(arm, place, CHOICES)["rate"] for arm in (cells.OURS, cells.ALONE))
     assert ours >= FAR * alone
 
 
@@ -56,7 +58,7 @@ def test_a_pass_of_the_target_waits_for_those_that_draft(monkeypatch: pytest.Mon
 
 def test_in_company_far_workers_cost_little() -> None:
     place = Place(8 * TARGET_MS, 0.5, 16)
-    ours, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.OURS, cells.ALONE))
+    ours, alone = (cells.simulated(arm, place, CHOICES)["rate"] for arm in (cells.OURS, cells.ALONE))
     assert ours >= 0.98 * alone
 
 
@@ -64,7 +66,9 @@ def test_in_company_far_workers_cost_little() -> None:
 def test_in_company_the_gateway_alone_drafts_only_what_pays(clients: int, acceptance: float) -> None:
     """Plain decoding is best for 64, whose roots fill a pass, and a chain of 1 for 32."""
     place = Place(0.0, acceptance, clients)
-    best, alone = (cells.simulated(arm, place)["rate"] for arm in (cells.chain(theory.best(place)[0]), cells.ALONE))
+    best, alone = (
+        cells.simulated(arm, place, CHOICES)["rate"] for arm in (cells.chain(theory.best(place)[0]), cells.ALONE)
+    )
     assert alone >= 0.98 * best
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from edgespec.shared import models
 from edgespec_lab import options as checked
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo.arms import PHI, Bench, Run, Table, rotated
 from edgespec_lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts
 from edgespec_lab.markdown import table
@@ -60,8 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints a row for each policy; returns 1 if texts differ."""
+    """Prints a row for each policy; returns 1 if texts differ. Raises ConfigError if the gateway lacks one."""
     policies = list(dict.fromkeys([PLAIN, *options.policy]))
+    gateway_choices(*policies)
     prompts = read_prompts(options.prompts, options.limit, seed=0)
     draft = str(DRAFTS[options.draft]())
     with tempfile.TemporaryDirectory(prefix="edgespec-policies-") as scratch:

@@ -30,8 +30,8 @@ from msgspec import convert
 from numpy.typing import NDArray
 
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Policy
-from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
@@ -53,6 +53,7 @@ from edgespec.core.protocol.messages import Commit, Open, ToWorker, Tree, check_
 from edgespec.core.protocol.session import WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec_lab import verbs
+from edgespec_lab.choices import gateway_choices
 
 VOCAB = 49_152
 VOCABULARIES = (49_152, 128_256, 262_144)
@@ -246,10 +247,10 @@ class Setup:
     workers: int = 1
 
 
-def measure(setup: Setup) -> dict[str, Any]:
+def measure(setup: Setup, choices: Choices) -> dict[str, Any]:
     """Microseconds of each part of a round, and of a decision of the policy: medians, and 99th percentiles."""
     decisions = Decisions()
-    figures = asyncio.run(_measure(setup, decisions))
+    figures = asyncio.run(_measure(setup, choices, decisions))
     spent = decisions.seconds[-round(len(decisions.seconds) * setup.rounds / (setup.rounds + WARM_UP)) :]
     return figures | {
         "entropy_us": {str(size): entropy_us(size) for size in VOCABULARIES},
@@ -305,10 +306,11 @@ class _Timed:
         return getattr(self.policy, name)
 
 
-async def _measure(setup: Setup, recorder: Recording) -> dict[str, Any]:
+async def _measure(setup: Setup, choices: Choices, recorder: Recording) -> dict[str, Any]:
     target = InstantTarget()
     link = BenchLink(target, setup)
-    settings = engine_settings(GatewaySettings(policy=convert({"name": setup.policy}, PolicySettings)))
+    policy = convert({"name": setup.policy}, PolicySettings)
+    settings = engine_settings(GatewaySettings(policy=policy), choices)
     curve = {rows: PASS_S + ROW_S * rows / setup.requests for rows in (1, *range(4, 17 * setup.requests + 1, 4))}
     engine = Engine(target, None, settings, link, clock=lambda: target.now, recorders=[recorder], curve=curve)
     prompts = [[*range(100, 190), number] for number in range(setup.requests)]
@@ -384,7 +386,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--match", type=float, default=0.8, help="share of places where the draft's first choice is right"
     )
     parser.add_argument("--branching", type=int, default=0, help="of Algorithm 2; 0: best first, as shipped")
-    parser.add_argument("--policy", choices=sorted(POLICIES), default="adaptive")
+    parser.add_argument("--policy", default="adaptive")
     parser.add_argument("--frames", type=int, default=4, help="draft steps of the worker in each round")
     parser.add_argument("--requests", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
@@ -394,5 +396,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints; returns 0."""
     given = options.rounds, options.match, options.branching, options.policy, options.frames
-    verbs.print_json(measure(Setup(*given, options.requests, options.workers)), options.json)
+    setup = Setup(*given, options.requests, options.workers)
+    verbs.print_json(measure(setup, gateway_choices(setup.policy)), options.json)
     return 0

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from cloud_gateway.api.schema import RANGES
-from cloud_gateway.core.policies.registry import POLICIES
 from edgespec.core.protocol.ranges import Range
-from tools.fuzz.model import METHODS
+from tools.fuzz.model import CHOICES, METHODS
 
 SUBNORMAL = (5e-324, 1e-310, 2.2250738585072014e-308)
 EDGES = (0.0, -0.0, *SUBNORMAL, 1e-300, 1e-38, 1e-5, 0.009999, 0.01, 0.5, 1.0, 2.0, 10.0)
@@ -116,7 +115,7 @@ def _biases(rng: random.Random, vocab_size: int) -> dict[str, float]:
 
 def _extension(rng: random.Random) -> Body:
     made: Body = {}
-    _maybe(rng, made, "policy", lambda: rng.choice(list(POLICIES)), 0.5)
+    _maybe(rng, made, "policy", lambda: rng.choice(list(CHOICES.policies)), 0.5)
     _maybe(rng, made, "k", lambda: int(inside(rng, RANGES["edgespec.k"], whole=True)), 0.5)
     _maybe(rng, made, "phi", lambda: inside(rng, RANGES["edgespec.phi"]), 0.5)
     _maybe(rng, made, "prefer", lambda: rng.choice(("latency", "balanced", "offload")), 0.5)

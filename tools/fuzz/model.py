@@ -12,9 +12,10 @@ import numpy as np
 
 from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.part import choices_of
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import schema
-from cloud_gateway.process.loading import choices_of, make_grammars, parameters_of
+from cloud_gateway.process.loading import make_grammars, parameters_of
 from tools.doubles.model import Logits
 
 CHOICES = choices_of(all_parts())

@@ -16,7 +16,7 @@ import numpy as np
 
 from cloud_gateway.core.policies.estimators import MAX_S, RttEstimator, StepClock, StepCurve
 from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
-from cloud_gateway.core.policies.registry import NAMES, make
+from cloud_gateway.core.policies.registry import make
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.rounds import Rounds
 from cloud_gateway.core.requests.router import LinkedWorker
@@ -28,7 +28,7 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling, check_tree_shape, max_entropy, step_curve
 from tools.doubles.model import Rows
 from tools.fuzz.frames import RandomWorker, step_times
-from tools.fuzz.model import ALONE, METHODS, table
+from tools.fuzz.model import ALONE, CHOICES, METHODS, table
 
 PACKAGES = ("cloud_gateway.", "edgespec.")
 MAX_OBJECTS = 100_000
@@ -102,7 +102,7 @@ class Walk:
         self.prompt = [rng.randrange(self.vocab_size) for _ in range(rng.randint(1, 6))]
         self.tree = CandidateTree(self.prompt, max_nodes=rng.choice((1, 8, 64, 1024)))
         settings = _settings(rng)
-        self.controller: Policy = make(settings)
+        self.controller: Policy = make(settings, policies=CHOICES.policies)
         self.rounds = Rounds(settings.verify_nodes)
         self.now, self.starts, self.epoch, self.spread = rng.choice((0.0, 1e9)), [len(self.prompt)], 1, Spread()
         self._plan()
@@ -231,7 +231,7 @@ class Walk:
 def _settings(rng: random.Random) -> PolicySettings:
     """What a client or an operator may choose."""
     return PolicySettings(
-        name=rng.choice(NAMES),
+        name=rng.choice(list(CHOICES.policies)),
         k=rng.choice((1, 2, 3, 4, 16)),
         phi=rng.choice((0.0, 5e-324, 0.5, 100.0)),
         verify_nodes=rng.choice((1, 2, 16, 64)),

@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
 from edgespec.shared import models
 from edgespec_lab import options, verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo.scene import PROMPTS, read_prompts
 from edgespec_lab.rig import LLAMACPP, TORCH, Rig
 from tools.lossless.conditions import CONDITIONS, Answer, Case, ask, prepare
@@ -277,7 +277,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=(TORCH, LLAMACPP), default=TORCH, help="what computes the target")
     parser.add_argument(
         "--policy",
-        choices=sorted(POLICIES),
+        choices=sorted(gateway_choices().policies),
         nargs="+",
         default=[PolicySettings().name],
         metavar="NAME",

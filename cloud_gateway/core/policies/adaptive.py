@@ -74,6 +74,7 @@ class Adaptive(Policy):
     """See the module's text."""
 
     name = "adaptive"
+    uses_phi = True
     settings: PolicySettings = DEFAULTS
     tuning: Tuning = TUNING
     fallbacks: int = field(default=0, init=False)

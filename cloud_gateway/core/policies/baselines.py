@@ -39,7 +39,7 @@ class Colocated(Policy):
 
     name = "colocated"
     asks_workers = False
-    drafts_from_start = True
+    uses_k = True
     settings: PolicySettings = DEFAULTS
     k: int = field(init=False)
     _caught_up_last: bool = field(default=False, init=False)
@@ -52,6 +52,10 @@ class Colocated(Policy):
         if tree.depth() >= self.k:
             return self._verify(tree)
         return self.draft(tree, costs)
+
+    def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
+        """Always: nobody else drafts."""
+        return True
 
     def draft(self, tree: CandidateTree, costs: Costs) -> Action:
         """The next local step. A long catch-up alternates with target steps, so that no gap exceeds one batch."""
@@ -77,7 +81,7 @@ class ColocatedTree(Policy):
 
     name = "colocated-tree"
     asks_workers = False
-    drafts_from_start = True
+    uses_k = True
     settings: PolicySettings = DEFAULTS
     sequences: int = 16
     width: int = 4
@@ -96,6 +100,10 @@ class ColocatedTree(Policy):
 
         self._passes += 1
         return Draft(tuple(leaves), self.width)
+
+    def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
+        """Always: nobody else drafts."""
+        return True
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """Starts counting passes from zero."""

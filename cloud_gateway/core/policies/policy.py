@@ -212,8 +212,10 @@ class Policy:
     name: ClassVar[str]
     asks_workers: ClassVar[bool] = True
     """Whether workers draft for its requests."""
-    drafts_from_start: ClassVar[bool] = False
-    """Whether the local draft reads the prompt before the first token, whatever that costs."""
+    uses_k: ClassVar[bool] = False
+    """Whether it drafts to the depth `PolicySettings.k`."""
+    uses_phi: ClassVar[bool] = False
+    """Whether it compares entropies with `PolicySettings.phi`."""
     fallbacks: int = 0
     """Times that it began to draft at the gateway while a worker drafted too."""
     why: str | None = None
@@ -248,7 +250,7 @@ class Policy:
     def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
         """Whether the local draft reads the prompt before the first token, with what is left to read in `costs`;
         `worker`: whether one drafts for the request."""
-        return self.drafts_from_start
+        return False
 
     def why_not_local(self, *, drafted: bool) -> str | None:
         """Why the local draft made no pass in the latest round that had a use for one; None if it made one. `drafted`:

@@ -5,13 +5,14 @@ Parts bring others (`GatewayPart.policies`). Engine, simulator and the player of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.baselines import Amusd, Colocated, ColocatedTree, Plain
 from cloud_gateway.core.policies.policy import Learnt, Policy
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.wanspec import RollingWanSpec, WanSpec
+from edgespec.core.errors import ConfigError
 
 PolicyMaker = Callable[[PolicySettings], Policy]
 """Makes the policy of one request. Called when the request is submitted; it does no work."""
@@ -30,8 +31,22 @@ NAMES = tuple(POLICIES)
 
 
 def make(settings: PolicySettings, learnt: Learnt | None = None, policies: Policies = POLICIES) -> Policy:
-    """A fresh policy as the settings name it, with what earlier completions of its kind taught it."""
+    """A fresh policy as the settings name it, with what earlier completions of its kind taught it.
+
+    Raises ConfigError if it is none of `policies`.
+    """
+    require_policies([settings.name], policies)
     policy = policies[settings.name](settings)
     if learnt is not None:
         policy.resume(learnt)
     return policy
+
+
+def require_policies(names: Iterable[str], policies: Policies) -> None:
+    """Raises ConfigError for the first of these names that is no policy here."""
+    for name in names:
+        if name not in policies:
+            raise ConfigError(
+                f'This gateway has no policy "{name}", or lacks the part that brings it. '
+                f"It has {', '.join(sorted(policies))}."
+            )

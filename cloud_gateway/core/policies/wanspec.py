@@ -48,6 +48,8 @@ class WanSpec(Policy):
     """
 
     name = "wanspec"
+    uses_k = True
+    uses_phi = True
     settings: PolicySettings = DEFAULTS
     k: int = field(init=False)
     fallbacks: int = field(default=0, init=False)
@@ -194,6 +196,7 @@ class RollingWanSpec(WanSpec):
     """Algorithm 1 whose k follows the acceptance; without a worker it is standard speculative decoding with that k."""
 
     name = "rolling-k"
+    uses_k = False
     rolling: RollingK = field(default_factory=RollingK)
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:

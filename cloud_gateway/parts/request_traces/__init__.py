@@ -8,7 +8,7 @@ Public, by module:
 
 - `format`: all
 - `play`: `Moment`, `Player`
-- `look`: `look`, `read`, `Looked`, `USES_PHI`
+- `look`: `look`, `read`, `Looked`
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloud_gateway.part import Foundation, GatewayPart, PastRequest, Running, Serving
+from cloud_gateway.part import Foundation, GatewayPart, PastRequest, Running, Serving, choices_of
 from cloud_gateway.parts.request_traces.verb import ReplayVerb
 from edgespec.shared import folders
 from edgespec.shared.fields import Folder
@@ -77,7 +77,7 @@ def read_trace(data: bytes, parts: Sequence[GatewayPart]) -> PastRequest:
     from cloud_gateway.parts.request_traces.format import unseal
     from cloud_gateway.parts.request_traces.play import past
 
-    return past(unseal(data)[0])
+    return past(unseal(data)[0], choices_of(parts).policies)
 
 
 PART = GatewayPart(

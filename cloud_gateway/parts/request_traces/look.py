@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cloud_gateway.core.policies.registry import Policies
 from cloud_gateway.core.requests.events import Send, WorkerChanged
 from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces import play as replay
@@ -39,6 +40,8 @@ class Looked:
     as_asked: bool
     """Whether `--key` names the signer."""
     check: replay.Check
+    policies: Policies
+    """Those with which it was played."""
 
     @property
     def rounds(self) -> int:
@@ -97,13 +100,17 @@ def read(path: Path) -> bytes:
         raise TraceError(f"{path} cannot be read ({error.strerror or error}).") from None
 
 
-def look(path: Path, data: bytes, key: str | None) -> Looked:
-    """Checks a file's signature and plays it. Raises TraceError with the file's name, ConfigError for a bad `key`."""
+def look(path: Path, data: bytes, key: str | None, policies: Policies) -> Looked:
+    """Checks a file's signature and plays it with these policies.
+
+    Raises TraceError with the file's name, ConfigError for a bad `key`.
+    """
     try:
         recorded, signer = trace.unseal(data)
         if key is not None and not _means(key, signer):
             raise TraceError(f"it was signed by gateway {key_id(signer)}, not by {key}.")
-        return Looked(path, recorded, signer, name_of(signer), key is not None, replay.check(recorded))
+        checked = replay.check(recorded, policies)
+        return Looked(path, recorded, signer, name_of(signer), key is not None, checked, policies)
     except TraceError as error:
         raise TraceError(clean(f"{path}: {error}")) from None
 
@@ -147,9 +154,6 @@ def _finish(header: trace.Header) -> str:
     return f"{end}; the trace was full before"
 
 
-USES_PHI = ("wanspec", "rolling-k", "adaptive")
-
-
 @dataclass(slots=True)
 class ShownTurn:
     """One decision and what happened until the next one."""
@@ -175,9 +179,9 @@ class ShownTurn:
     """Plain steps in one row."""
 
 
-def turns(recorded: trace.Trace) -> Iterator[ShownTurn]:
+def turns(recorded: trace.Trace, policies: Policies) -> Iterator[ShownTurn]:
     """Every decision in turn; waiting that is asked for again is one. Raises TraceError."""
-    player = replay.Player(recorded)
+    player = replay.Player(recorded, policies)
     teller = _Teller(player, recorded.header)
     for moment in player.play():
         done = teller.take(moment)
@@ -194,7 +198,7 @@ class _Teller:
         self.player = player
         self._k = header.settings.k
         phi = header.settings.phi
-        if phi == "learnt" or header.settings.name not in USES_PHI:
+        if phi == "learnt" or not player.generation.policy.uses_phi:
             self._phi = float("inf")
         else:
             self._phi = phi
@@ -290,12 +294,12 @@ def folded(turns_: Iterable[ShownTurn]) -> Iterator[ShownTurn]:
         yield last
 
 
-def tell(recorded: trace.Trace, console: Console) -> None:
+def tell(looked: Looked, console: Console) -> None:
     """Prints the story as a table."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("ms", "candidates", "decision", "why", "tokens", "kept", "entropy", "frames (new, stale)"):
         table.add_column(column, justify="right" if column in ("ms", "tokens", "entropy") else "left")
-    for turn in folded(turns(recorded)):
+    for turn in folded(turns(looked.trace, looked.policies)):
         table.add_row(
             f"{turn.at_ms:.1f}",
             turn.hand,

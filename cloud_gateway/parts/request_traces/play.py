@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cloud_gateway.core.policies import policy, registry
 from cloud_gateway.core.policies.policy import Policy
-from cloud_gateway.core.policies.registry import POLICIES, Policies
+from cloud_gateway.core.policies.registry import Policies
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
@@ -117,13 +117,13 @@ class Player:
     def __init__(
         self,
         recorded: Trace,
+        policies: Policies,
         controller: Policy | None = None,
         listen: Callable[[Generation], events.Listener | None] | None = None,
         key: str = "",
-        policies: Policies = POLICIES,
     ) -> None:
-        """`controller`: another policy than the recorded one, which is one of `policies`. `listen`: makes a listener of
-        the request, which is one of this API key. Raises TraceError if the header fits no request."""
+        """`policies`: the recorded one is among them. `controller`: another one, to be asked instead. `listen`: makes a
+        listener of the request, which is one of this API key. Raises TraceError if the header fits no request."""
         self.recorded = recorded
         self._outside = Recorded()
         try:
@@ -243,7 +243,7 @@ def policy_of(header: Header, policies: Policies) -> Policy:
     """The recorded policy before its first decision. Raises TraceError if another version recorded it."""
     name = header.settings.name
     if name not in policies:
-        raise TraceError(f"its policy {name!r} is not in this version; another version of edgespec made it.")
+        raise TraceError(f"its policy {name!r} is none of this gateway's: it lacks a part, or is another version.")
 
     try:
         return registry.make(header.settings, header.policy_state, policies)
@@ -290,11 +290,11 @@ class Check:
     differences: list[Difference]
 
 
-def check(recorded: Trace, controller: Policy | None = None, policies: Policies = POLICIES) -> Check:
+def check(recorded: Trace, policies: Policies, controller: Policy | None = None) -> Check:
     """Asks the policy everything again and compares every decision, bit for bit. Raises TraceError."""
     differences = []
     count = 0
-    for moment in Player(recorded, controller, policies=policies).play():
+    for moment in Player(recorded, policies, controller).play():
         if isinstance(moment.event, trace.Decided):
             count += 1
             if not moment.same:
@@ -303,12 +303,12 @@ def check(recorded: Trace, controller: Policy | None = None, policies: Policies 
     return Check(count, differences)
 
 
-def past(recorded: Trace) -> PastRequest:
-    """A trace as parts that show requests take it."""
+def past(recorded: Trace, policies: Policies) -> PastRequest:
+    """A trace as parts that show requests take it. `policies`: all of the gateway."""
     header = recorded.header
 
     def play(listen: Callable[[Generation], events.Listener]) -> None:
-        for _ in Player(recorded, listen=listen).play():
+        for _ in Player(recorded, policies, listen=listen).play():
             pass
 
     return PastRequest(header.made_at, header.settings.name, header.salted, play)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloud_gateway.part import GatewayPart
+from cloud_gateway.part import GatewayPart, choices_of
 from edgespec.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def replay(options: Namespace) -> int:
     """Returns 0, or 1 if a policy decides otherwise than it did. Raises TraceError, ConfigError."""
     from cloud_gateway.parts.request_traces.look import look, read
 
-    looked = [look(path, read(path), options.key) for path in options.traces]
+    policies = choices_of(options.parts).policies
+    looked = [look(path, read(path), options.key, policies) for path in options.traces]
     if options.html:
         _write(options.html, looked, options.parts)
 
@@ -75,7 +76,7 @@ def _write(path: Path, looked: Sequence[Looked], parts: Sequence[GatewayPart]) -
         raise ConfigError("`--html` needs a part of the gateway that makes pages, and this one has none.")
 
     try:
-        path.write_text(pages[0](past(looked[0].trace)), encoding="utf-8")
+        path.write_text(pages[0](past(looked[0].trace, looked[0].policies)), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"`--html {path}` cannot be written ({error.strerror or error}).") from None
 
@@ -89,4 +90,4 @@ def _show(looked: Sequence[Looked], story: bool | None) -> None:
     for looked_at in looked:
         looked_at.show(console)
         if story or (story is None and len(looked) == 1):
-            tell(looked_at.trace, console)
+            tell(looked_at, console)

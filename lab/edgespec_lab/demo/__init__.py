@@ -21,7 +21,8 @@ from rich.console import Console
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared.installed import require
-from edgespec_lab.demo.arms import BASE, PHI, REMOTE, Bench, Table, measure
+from edgespec_lab.choices import gateway_choices
+from edgespec_lab.demo.arms import BASE, COMPARED, PHI, REMOTE, Bench, Table, measure
 from edgespec_lab.demo.report import show, summary
 from edgespec_lab.demo.scene import (
     DRAFTS,
@@ -99,6 +100,7 @@ def check(options: argparse.Namespace) -> None:
     require("aiohttp", "llama_cpp", "transformers")  # of the gateway, a process of its own
     if options.engine == TORCH:
         require("torch")
+    gateway_choices(*COMPARED)
 
     for name, value, low, high in (
         ("rtt-ms", options.rtt_ms, 0, 10_000),

@@ -36,6 +36,8 @@ REMOTE: Mapping[str, Mapping[str, Any]] = {
 }
 """Those with a worker: WANSpec's Algorithm 1, and the policy that decides by expected time, as either preference."""
 ARMS = {**LOCAL, **REMOTE}
+COMPARED = ("colocated",)
+"""Policies of parts among those of the arms."""
 DISTURBED = 0.15
 """A prompt is disturbed when other processes used more than this share of one core during one of its runs."""
 MIN_MS = 0.01

@@ -20,7 +20,8 @@ from rich.console import Console
 
 from edgespec.core.errors import ConfigError
 from edgespec_lab import deep_target, verbs
-from edgespec_lab.demo.arms import BASE, CONTROL, LOCAL, REMOTE, Bench
+from edgespec_lab.choices import gateway_choices
+from edgespec_lab.demo.arms import BASE, COMPARED, CONTROL, LOCAL, REMOTE, Bench
 from edgespec_lab.demo.scene import DRAFTS, PROMPTS, benched, make_rig, read_prompts, writing
 from edgespec_lab.options import number, output, several
 from edgespec_lab.places.report import show, summary
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Measures, saves after every prompt, and shows the table; returns 0. Raises ConfigError."""
     began = time.monotonic()
+    gateway_choices(*COMPARED)
     console = verbs.console()
     if options.keep:
         with writing(options.keep):

@@ -11,9 +11,11 @@ from typing import Any
 
 from edgespec.core.errors import ConfigError
 from edgespec_lab import verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo.scene import progress
 from edgespec_lab.options import number
 from edgespec_lab.sim import entropy, figures, sweep, tables
+from edgespec_lab.sim.experiment import Simulator
 from edgespec_lab.sim.live import replay
 
 Simulated = Callable[..., dict[str, Any]]
@@ -26,6 +28,10 @@ FIGURES: dict[str, tuple[Simulated, str]] = {
     "sweep": (sweep.sweep, "policy adaptive over ratios of steps, curves, match rates, round trips and faults"),
     "phi": (entropy.phi, "policy adaptive with the learnt limit on the target's entropy, on recorded tokens"),
 }
+
+
+COMPARED = ("colocated", "rolling-k", "amusd")
+"""Policies of the papers that the figures have beside the core's."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,7 +75,8 @@ def _figure(options: argparse.Namespace) -> int:
             bar.update(task, completed=done, total=total)
 
         more = {"quick": options.quick} if "quick" in options else {}
-        answer = options.simulated(options.json, options.processes, seen, options.runs, **more)
+        simulator = Simulator(gateway_choices(*COMPARED).policies, options.processes, seen)
+        answer = options.simulated(options.json, simulator, options.runs, **more)
     verbs.write_json(options.json, answer)
     print(answer.pop("text", None) or figures.summary(answer["rows"]))
     for key in [one for one in answer if one not in ("figure", "rows", "tables", "table", "worst")]:

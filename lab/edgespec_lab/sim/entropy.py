@@ -13,14 +13,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cloud_gateway.core.policies.registry import Policies
 from cloud_gateway.core.policies.settings import PHI, Phi
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim import plots
 from edgespec_lab.sim.config import load
-from edgespec_lab.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, simulate, spread
+from edgespec_lab.sim.experiment import Arm, Cell, Row, Simulator, WorkerSpec, simulate, spread
 from edgespec_lab.sim.sweep import Place, steps_at
 from edgespec_lab.sim.tokens import Recorded
 from edgespec_lab.sim.world import Result
@@ -52,7 +54,7 @@ def settings_of(config: Mapping[str, Any]) -> list[Setting]:
     ]
 
 
-def measure(job: tuple[Setting, str, int]) -> tuple[float, int]:
+def measure(job: tuple[Setting, str, int], policies: Policies) -> tuple[float, int]:
     """Seconds and local passes of one arm, over so many completions."""
     setting, arm, runs = job
     config = load("phi")
@@ -67,19 +69,20 @@ def measure(job: tuple[Setting, str, int]) -> tuple[float, int]:
         run["tokens"],
         runs,
     )
-    results: Sequence[Result] = simulate(cell)
+    results: Sequence[Result] = simulate(cell, policies)
     return sum(result.seconds for result in results), sum(result.local_passes for result in results)
 
 
-def phi(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+def phi(out: Path, simulator: Simulator, runs: int | None = None) -> dict[str, Any]:
     """A row a place: seconds and local passes of each arm relative to `off`; and their means by worker and draft."""
     config = load("phi")
     places = settings_of(config)
     jobs = [(place, arm, runs or config["run"]["runs"]) for place in places for arm in ARMS]
     found: dict[tuple[Setting, str, int], tuple[float, int]] = {}
-    for done, (job, result) in enumerate(spread(measure, jobs, processes), 1):
+    measured = partial(measure, policies=simulator.policies)
+    for done, (job, result) in enumerate(spread(measured, jobs, simulator.processes), 1):
         found[job] = result
-        progress(done, len(jobs))
+        simulator.progress(done, len(jobs))
     rows = [_row(place, {arm: found[place, arm, count] for _, arm, count in jobs[: len(ARMS)]}) for place in places]
     _plot(rows, out)
     return {"figure": "phi", "rows": rows, "text": text(rows)}

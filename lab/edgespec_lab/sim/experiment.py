@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace as replaced
 
 from cloud_gateway.core.policies.policy import Learnt, Policy
-from cloud_gateway.core.policies.registry import make
+from cloud_gateway.core.policies.registry import Policies, make
 from cloud_gateway.core.policies.settings import DEFAULTS, Phi, PolicySettings, Prefer
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
@@ -73,12 +74,26 @@ class Arm:
             prefer=self.prefer, workers_per_request=self.worker.count if self.worker else 1,
         )  # fmt: skip
 
-    def controller(self, before: Learnt | None = None) -> Policy:
-        """A fresh policy, from the gateway's own registry, with what the answer before taught."""
-        return make(self.settings, before)
+    def controller(self, policies: Policies, before: Learnt | None = None) -> Policy:
+        """A fresh policy of the gateway, with what the answer before taught. Raises ConfigError if it lacks it."""
+        return make(self.settings, before, policies)
 
 
 BASE = Arm("colocated k=2", "colocated", k=2)
+
+
+def unseen(done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """The means of each simulation, as a command line gives them."""
+
+    policies: Policies
+    """All of the gateway, with those of its parts; each process gets a pickled copy."""
+    processes: int = 2
+    progress: Progress = unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +116,10 @@ class Cell:
     """Completions after which all workers draft with the gateway's own model."""
 
 
-def simulate(cell: Cell) -> list[Result]:
+def simulate(cell: Cell, policies: Policies) -> list[Result]:
     """All runs of a cell, in the order of their seeds: the same answers for every arm. A policy carries what it learns
-    from one to the next, as in service; the first one starts without."""
+    from one to the next, as in service; the first one starts without. Raises ConfigError if the cell's is none of
+    `policies`."""
     results: list[Result] = []
     before: Learnt | None = None
     for seed in range(cell.runs):
@@ -112,7 +128,7 @@ def simulate(cell: Cell) -> list[Result]:
         says = cell.steps.worker_says or cell.steps.worker
         made = [worker.make(2, says, epoch) for epoch in range(1, worker.count + 1)] if worker else []
         steps = cell.steps if cell.arm.local else replace(cell.steps, local=None)
-        controller = cell.arm.controller(before)
+        controller = cell.arm.controller(policies, before)
         drafts = _drafts(cell, process, seed) if made else []
         results.append(run(controller, made, process, cell.net, steps, cell.tokens, seed, drafts=drafts))
         before = controller.state()
@@ -128,7 +144,7 @@ def _drafts(cell: Cell, process: TokenProcess, seed: int) -> list[TokenProcess]:
     return [kind.beside(process, seed + 1000 * nth, cell.tokens) for nth, kind in enumerate(cell.workers)]
 
 
-def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lambda done, total: None) -> list[Row]:
+def rows_of(cells: Sequence[Cell], simulator: Simulator) -> list[Row]:
     """Simulates all cells and reports each relative to its base (co-located k = 2) on the same answers.
 
     A ratio is the median over runs of the ratio of one run to the reference's on the same answer.
@@ -140,7 +156,7 @@ def rows_of(cells: Sequence[Cell], processes: int = 2, progress: Progress = lamb
 
     # An arm without a worker is the same at every round trip.
     work: dict[Cell, list[Result]] = {_canonical(cell): [] for cell in [*bases.values(), *cells]}
-    _fill(work, processes, progress)
+    _fill(work, simulator)
     return [_row(cell, work[_canonical(cell)], work[_canonical(bases[_base_key(cell)])]) for cell in cells]
 
 
@@ -153,12 +169,13 @@ def _canonical(cell: Cell) -> Cell:
     return Cell(cell.arm, cell.kind, net, cell.steps, cell.tokens, cell.runs)
 
 
-def _fill(work: dict[Cell, list[Result]], processes: int, progress: Progress) -> None:
-    progress(0, len(work))
+def _fill(work: dict[Cell, list[Result]], simulator: Simulator) -> None:
+    simulator.progress(0, len(work))
     order = sorted(work, key=lambda cell: -cell.net.rtt_s)  # long round trips take longest
-    for done, (cell, results) in enumerate(spread(simulate, order, processes), 1):
+    results_of = partial(simulate, policies=simulator.policies)
+    for done, (cell, results) in enumerate(spread(results_of, order, simulator.processes), 1):
         work[cell] = results
-        progress(done, len(work))
+        simulator.progress(done, len(work))
 
 
 def spread(function: Callable[[T], R], items: Iterable[T], processes: int) -> Iterator[tuple[T, R]]:

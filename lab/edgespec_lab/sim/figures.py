@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from cloud_gateway.core.policies.baselines import Colocated
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
-from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.policies.registry import Policies
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim import plots
 from edgespec_lab.sim.config import load, steps_of, tokens_of
-from edgespec_lab.sim.experiment import Arm, Cell, Kind, Progress, Row, WorkerSpec, rows_of
+from edgespec_lab.sim.experiment import BASE, Arm, Cell, Kind, Row, Simulator, WorkerSpec, rows_of
 from edgespec_lab.sim.tokens import Iid, Recorded
 from edgespec_lab.sim.world import Steps, run
 
@@ -30,7 +29,7 @@ LATENCY = ("latency_ratio", "latency")
 PASSES = ("draft_ratio", "draft passes at the gateway")
 
 
-def figure7(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+def figure7(out: Path, simulator: Simulator, runs: int | None = None) -> dict[str, Any]:
     """Latency and controller draft passes against the round trip; each heuristic added in turn."""
     config = load("wanspec")
     want = config["run"]
@@ -44,7 +43,7 @@ def figure7(out: Path, processes: int, progress: Progress, runs: int | None = No
         for step, arm in ablation("" if tokens == IID else f"{tokens}: ", want | settings)
         for rtt in want["rtt_ms"]
     ]  # fmt: skip
-    rows = rows_of(cells, processes, progress)
+    rows = rows_of(cells, simulator)
     plots.lines(rows, out, "WANSpec figure 7: relative to co-located decoding with the same k", (LATENCY, PASSES))
     return {"figure": "7", "rows": rows, "stops_helping_ms": stops_helping(rows)}
 
@@ -93,7 +92,7 @@ def stops_helping(rows: Sequence[Row]) -> dict[str, float | None]:
     return found
 
 
-def figure8(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+def figure8(out: Path, simulator: Simulator, runs: int | None = None) -> dict[str, Any]:
     """Sweep of phi per round trip."""
     config = load("wanspec")
     want = config["run"]
@@ -113,7 +112,7 @@ def figure8(out: Path, processes: int, progress: Progress, runs: int | None = No
         for rtt in want["sweep_rtt_ms"]
         for phi in sweep(kind, want["phi_values"])
     ]
-    rows = rows_of(cells, processes, progress)
+    rows = rows_of(cells, simulator)
     plots.pareto(rows, out, "WANSpec figure 8: 100 values of φ per round trip", joined={row["group"] for row in rows})
     shown = sweep(kind, want["phi_values"])[:: max(want["phi_values"] // 10, 1)]
     text = summary([row for row in rows if row["phi"] in shown])
@@ -136,7 +135,7 @@ def fewest_passes(rows: Sequence[Row]) -> dict[str, float]:
     return found
 
 
-def figure9(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+def figure9(out: Path, simulator: Simulator, runs: int | None = None) -> dict[str, Any]:
     """The cloud deployment: b = 1 at the measured step times; `adaptive` beside it."""
     config = load("wanspec-cloud")
     want = config["run"]
@@ -153,14 +152,17 @@ def figure9(out: Path, processes: int, progress: Progress, runs: int | None = No
         for arm in _deployed("" if tokens == PERSISTENT else f"{tokens}: ", chain, phi, want["k"])
         for rtt in want["rtt_ms"]
     ]  # fmt: skip
-    rows = rows_of(cells, processes, progress)
+    rows = rows_of(cells, simulator)
     plots.lines(
         rows,
         out,
         "WANSpec figure 9 (steps of 23.4 and 7.5 ms, jitter): relative to co-located k = 2",
         (LATENCY, PASSES),
     )
-    match = {name: match_statistics(kind, steps, want["tokens"], 100) for name, (kind, _) in kinds.items()}
+    match = {
+        name: match_statistics(kind, steps, want["tokens"], 100, simulator.policies)
+        for name, (kind, _) in kinds.items()
+    }
     return {"figure": "9", "rows": rows, "match": match}
 
 
@@ -178,11 +180,10 @@ def _jittery(rtt_ms: float, want: dict[str, Any]) -> LinkModel:
 class _Counting(Policy):
     """Co-located k = 2 that counts how far each batch of two was right."""
 
-    name = "colocated"
-    drafts_from_start = True
+    name = "counting"
 
-    def __init__(self) -> None:
-        self.inner = Colocated(PolicySettings(k=2))
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
         self.batches = 0
         self.first = 0
         self.second = 0
@@ -190,15 +191,18 @@ class _Counting(Policy):
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         return self.inner.decide(tree, link, costs, now)
 
+    def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
+        return self.inner.reads_prompt(costs, worker=worker)
+
     def verified(self, outcome: Outcome, now: float) -> None:
         self.batches += 1
         self.first += outcome.emitted > 1
         self.second += outcome.emitted > 2
 
 
-def match_statistics(kind: Kind, steps: Steps, tokens: int, runs: int) -> dict[str, float]:
+def match_statistics(kind: Kind, steps: Steps, tokens: int, runs: int, policies: Policies) -> dict[str, float]:
     """Section 5.4: how often the first token of a batch of two matches, and the second where the first did."""
-    counting: Sequence[_Counting] = [_Counting() for _ in range(runs)]
+    counting: Sequence[_Counting] = [_Counting(BASE.controller(policies)) for _ in range(runs)]
     for seed, policy in enumerate(counting):
         run(policy, [], kind.make(seed, tokens), LinkModel(0.0), steps, tokens, seed)
     batches, first, second = (sum(getattr(c, name) for c in counting) for name in ("batches", "first", "second"))

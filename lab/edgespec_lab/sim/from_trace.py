@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from cloud_gateway.core.policies.policy import LinkView
+from cloud_gateway.core.policies.registry import Policies
 from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces.format import Trace, TraceError
 from cloud_gateway.parts.request_traces.play import Moment, Player
@@ -105,7 +106,7 @@ class Start:
 class _Reader:
     """One pass over a trace."""
 
-    def __init__(self, recorded: Trace) -> None:
+    def __init__(self, recorded: Trace, policies: Policies) -> None:
         self.targets: list[int] = [0]
         self.entropies: list[float] = [0.0]
         self.origin = recorded.header.prompt_len - 1
@@ -126,7 +127,7 @@ class _Reader:
         """Seconds of each pass, by its rows."""
         self.drafts_s: list[float] = []
         """Seconds of each local draft step."""
-        self._player = Player(recorded)
+        self._player = Player(recorded, policies)
         for moment in self._player.play():
             self._take(moment)
 
@@ -281,9 +282,10 @@ class _Reader:
 class Traced(_Reader):
     """What a trace shows of its completion, its passes and its link."""
 
-    def __init__(self, recorded: Trace) -> None:
-        """Raises TraceError where the trace cannot be played, or holds too little to try a policy on."""
-        super().__init__(recorded)
+    def __init__(self, recorded: Trace, policies: Policies) -> None:
+        """`policies`: the recorded one is among them. Raises TraceError where the trace cannot be played, or holds too
+        little to try a policy on."""
+        super().__init__(recorded, policies)
         self.header = recorded.header
         self._known, self._off = self._resolve()
         self.start = self._start()

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from cloud_gateway.core.policies.registry import Policies
 from edgespec_lab import verbs
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim import plots
 from edgespec_lab.sim.config import load
-from edgespec_lab.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, simulate, spread
+from edgespec_lab.sim.experiment import Arm, Cell, Row, Simulator, WorkerSpec, simulate, spread
 from edgespec_lab.sim.tokens import Iid
 from edgespec_lab.sim.world import Curve, Result, Steps
 
@@ -120,13 +121,13 @@ def steps_at(place: Place, config: Mapping[str, Any]) -> Steps:
     )  # fmt: skip
 
 
-def measure(place: Place, config: Mapping[str, Any], runs: int) -> Row:
+def measure(place: Place, config: Mapping[str, Any], runs: int, policies: Policies) -> Row:
     """All arms at one place."""
     steps = steps_at(place, config)
     net = LinkModel(place.rtt_ms / 1000, place.jitter_ms / 1000, place.loss)
 
     def results(arm: Arm) -> Sequence[Result]:
-        return simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, runs))
+        return simulate(Cell(arm, Iid(match=place.match), net, steps, place.tokens, runs), policies)
 
     plain = results(Arm("plain", "plain"))
     colocated = results(Arm("co-located k=2", "colocated"))
@@ -144,7 +145,7 @@ def measure(place: Place, config: Mapping[str, Any], runs: int) -> Row:
     return row
 
 
-def measure_worst(place: Place, config: Mapping[str, Any], runs: int) -> Row:
+def measure_worst(place: Place, config: Mapping[str, Any], runs: int, policies: Policies) -> Row:
     """The time of each completion with a bad worker, relative to the same gateway alone, and of all together."""
     steps = steps_at(place, config)
     net = LinkModel(place.rtt_ms / 1000, place.jitter_ms / 1000, place.loss)
@@ -153,11 +154,11 @@ def measure_worst(place: Place, config: Mapping[str, Any], runs: int) -> Row:
     worker = replace(WORKER, count=max(len(beside), 1))
     row: Row = asdict(place) | {"base": "alone"}
     for prefer in config["worst"]["prefer"]:
-        alone = simulate(Cell(Arm("alone", "adaptive", prefer=prefer), local, net, steps, place.tokens, runs))
+        control = Arm("alone", "adaptive", prefer=prefer)
+        alone = simulate(Cell(control, local, net, steps, place.tokens, runs), policies)
         arm = Arm(prefer, "adaptive", worker, prefer=prefer)
-        ours = simulate(
-            Cell(arm, local, net, steps, place.tokens, runs, workers=beside, changes_after=place.changes_after)
-        )
+        cell = Cell(arm, local, net, steps, place.tokens, runs, workers=beside, changes_after=place.changes_after)
+        ours = simulate(cell, policies)
         row[prefer] = {
             "all": round(sum(mine.seconds for mine in ours) / sum(other.seconds for other in alone), 4),
             "each": [round(mine.seconds / other.seconds, 3) for mine, other in zip(ours, alone, strict=True)],
@@ -175,9 +176,7 @@ def _against(ours: Sequence[Result], base: Sequence[Result], colocated: Sequence
     return {"median": round(statistics.median(ratios), 4), "p90": round(high, 4), "passes": round(passes, 3)}
 
 
-def sweep(
-    out: Path, processes: int, progress: Progress, runs: int | None = None, quick: bool = False
-) -> dict[str, Any]:
+def sweep(out: Path, simulator: Simulator, runs: int | None = None, quick: bool = False) -> dict[str, Any]:
     """One row a place; places that `OUT.part` holds are not simulated again."""
     config = load("sweep")
     runs = runs or (config["quick"] if quick else config["run"])["runs"]
@@ -187,10 +186,11 @@ def sweep(
     stamp = zlib.crc32(json.dumps(config, sort_keys=True).encode())
     wanted = {place: (*asdict(place).values(), runs, stamp) for place in (*grid, *worst)}
     left = [place for place in wanted if wanted[place] not in kept]
-    progress(len(wanted) - len(left), len(wanted))
-    for number, (place, row) in enumerate(spread(partial(_row, config=config, runs=runs), left, processes), 1):
+    simulator.progress(len(wanted) - len(left), len(wanted))
+    row_of = partial(_row, config=config, runs=runs, policies=simulator.policies)
+    for number, (place, row) in enumerate(spread(row_of, left, simulator.processes), 1):
         kept.get(wanted[place], lambda: row)  # noqa: B023  called at once
-        progress(len(wanted) - len(left) + number, len(wanted))
+        simulator.progress(len(wanted) - len(left) + number, len(wanted))
     rows = [kept.get(wanted[place], dict) for place in grid]
     bad = [kept.get(wanted[place], dict) for place in worst]
     _plot(rows, out, config["run"]["prefer"])
@@ -199,11 +199,11 @@ def sweep(
     return answer | {"text": "\n".join(lines)}
 
 
-def _row(place: Place, config: Mapping[str, Any], runs: int) -> Row:
+def _row(place: Place, config: Mapping[str, Any], runs: int, policies: Policies) -> Row:
     """A place of the grid against the better baseline, a bad worker against the gateway alone."""
     if place.case in config["worst"]["cases"]:
-        return measure_worst(place, config, config["worst"]["runs"])
-    return measure(place, config, runs)
+        return measure_worst(place, config, config["worst"]["runs"], policies)
+    return measure(place, config, runs, policies)
 
 
 def verdict(rows: Sequence[Row], prefer: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from edgespec_lab.link_model import LinkModel
 from edgespec_lab.markdown import table as markdown
 from edgespec_lab.sim import plots
 from edgespec_lab.sim.config import load, steps_of
-from edgespec_lab.sim.experiment import Arm, Cell, Progress, Row, WorkerSpec, rows_of
+from edgespec_lab.sim.experiment import Arm, Cell, Row, Simulator, WorkerSpec, rows_of
 from edgespec_lab.sim.network import wire_bytes
 from edgespec_lab.sim.theory import (
     best_k,
@@ -30,7 +30,7 @@ SCAN = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 CHAIN = WorkerSpec(branching=1, theta=0.0, sequences=1)
 
 
-def tables(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+def tables(out: Path, simulator: Simulator, runs: int | None = None) -> dict[str, Any]:
     """Everything that the post tabulates, ours beside the printed figure; and `rolling-k` against the best fixed k."""
     config = load("cluster")
     want = config["run"]
@@ -65,7 +65,7 @@ def tables(out: Path, processes: int, progress: Progress, runs: int | None = Non
         ]
         cells += [Cell(arm, kind, net, steps, want["tokens"], runs or want["runs"]) for arm in arms]
     named = draft_cells(config, runs or want["runs"])
-    rows = rows_of([*cells, *(cell for _, _, cell in named)], processes, progress)
+    rows = rows_of([*cells, *(cell for _, _, cell in named)], simulator)
     found["simulated_bytes_per_round"] = _carried(rows[: len(cells)])
     found["drafts"] = draft_table(config, [(name, arm) for name, arm, _ in named], rows[len(cells) :])
     plots.bars(rows[: len(cells)], out, "Cluster post: steps of 15 and 2 ms, round trip 0.5 ms")
@@ -192,7 +192,7 @@ def _grid(title: str, rows: Sequence[Row]) -> str:
     return "\n".join([title, "", *markdown(head, [[row.get(name, "–") for name in head] for row in rows])])
 
 
-def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None) -> dict[str, Any]:
+def amusd(out: Path, simulator: Simulator, runs: int | None = None) -> dict[str, Any]:
     """AMUSD's table I, read both ways: which acceptance its "Speculative" column needs and what `amusd` would then
     reach, and which acceptance its own column needs and what speculation with the best k and with k = 5 would reach."""
     config = load("amusd")
@@ -219,7 +219,7 @@ def amusd(out: Path, processes: int, progress: Progress, runs: int | None = None
         )
     ]
     curve = [cell(f"amusd, α={alpha:.2f}", "amusd", alpha, CHAIN) for alpha in SCAN]
-    rows = rows_of([*cells, *curve], processes, progress)
+    rows = rows_of([*cells, *curve], simulator)
     scanned = [verify / row["ms_per_token"] for row in rows[len(cells) :]]
     table = []
     for i, (name, printed) in enumerate(config["table"].items()):

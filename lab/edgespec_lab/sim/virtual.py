@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from cloud_gateway.core.policies.policy import WIDTHS
+from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.requests.router import LinkedWorker
@@ -122,19 +123,26 @@ class _AtOnce:
 
 
 def measure(
-    setting: Setting, workers: int, clients: int, skipped: int, counted: int, *, drafts_here: bool = True
+    setting: Setting,
+    workers: int,
+    clients: int,
+    skipped: int,
+    counted: int,
+    *,
+    drafts_here: bool = True,
+    choices: Choices = CORE,
 ) -> dict[str, float]:
     """Tokens a second of a client, of `clients` that begin together: between `skipped` and `counted` more tokens of
     each in the mean. Further: passes of the target, the gateway's draft passes, rows and bytes a token.
 
-    `drafts_here`: whether the gateway has a draft of its own.
+    `drafts_here`: whether the gateway has a draft of its own. `choices`: the setting's policy is among them.
     """
     clock = Clock()
     jumps = Jumps(clock)
     target = SleepingTarget(setting, jumps)
     draft = SleepingDraft(setting, jumps) if drafts_here else None
     links = VirtualWorkers(clock, setting, workers)
-    settings = replace(engine_settings(GatewaySettings(policy=setting.policy)), queue_limit=clients)
+    settings = replace(engine_settings(GatewaySettings(policy=setting.policy), choices), queue_limit=clients)
     engine = Engine(
         target, draft, settings, links,
         clock=jumps.now, curve={rows: ms / 1e3 for rows, ms in setting.verify_ms.items()},

@@ -30,6 +30,7 @@ from edgespec.shared import folders
 from edgespec.shared.address import parse_address
 
 if TYPE_CHECKING:
+    from cloud_gateway.core.requests.choices import Choices
     from cloud_gateway.core.requests.request import Usage
     from cloud_gateway.process.config import GatewaySettings
     from edgespec_lab.tune.advice import Advice, Measured
@@ -56,8 +57,10 @@ def run(args: argparse.Namespace) -> int:
     """Measures, shows what it recommends and why, and writes it if asked. Raises EdgespecError."""
     from cloud_gateway.parts import all_parts
     from cloud_gateway.process.config import load
+    from edgespec_lab.choices import gateway_choices
     from edgespec_lab.demo import PROMPTS, read_prompts
     from edgespec_lab.tune.advice import IN_TURN, caution, queued, recommend
+    from edgespec_lab.tune.arms import COMPARED
 
     if args.limit < 1 or args.max_tokens < 2:
         raise ConfigError("--limit takes 1 or more prompts, --max-tokens 2 or more tokens; name other numbers.")
@@ -65,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     rtt_ms = args.rtt_ms if args.rtt_ms is not None else round_trip_ms(args.link) if args.link else None
     settings = load(args.config, all_parts())
     prompts = read_prompts(args.prompts or PROMPTS, args.limit, 1)
-    measured = asyncio.run(measure(settings, prompts, args.max_tokens, rtt_ms))
+    choices = gateway_choices(*COMPARED)
+    measured = asyncio.run(measure(settings, choices, prompts, args.max_tokens, rtt_ms))
     mode = getattr(settings.local_draft, "mode", IN_TURN)  # the key is there if a part brings it
     advice = recommend(measured, settings.local_draft.model, mode)
     if args.json:
@@ -97,7 +101,9 @@ def round_trip_ms(address: str) -> float:
     return min(times)
 
 
-async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens: int, rtt_ms: float | None) -> Measured:
+async def measure(
+    settings: GatewaySettings, choices: Choices, prompts: Sequence[str], max_tokens: int, rtt_ms: float | None
+) -> Measured:
     """All arms on all prompts. Raises ModelError."""
     from cloud_gateway.process.loading import load_models
     from cloud_gateway.process.loading import measure as pass_curve
@@ -110,7 +116,7 @@ async def measure(settings: GatewaySettings, prompts: Sequence[str], max_tokens:
     loaded = load_models(settings)
     curve = pass_curve(loaded.target)
     draft = loaded.local
-    arms = Arms(loaded, settings, curve)
+    arms = Arms(loaded, settings, curve, choices)
     if arms.left_out:
         console.print(f"The layers of `local_draft.layers` are not measured: {arms.left_out}")
     async with arms:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import SourceMakers, SourceStart, StateSource
@@ -70,6 +71,10 @@ def sources_of(makers: SourceMakers) -> list[str]:
     return sources
 
 
+COMPARED = ("colocated",)
+"""Policies of parts among those of the arms."""
+
+
 def self_draft(loaded: Models, settings: GatewaySettings) -> DraftModel | None:
     """The target's own layers as its draft; None if the settings name no layers. Raises ModelError."""
     local = replace(settings.local_draft, model=SELF, mode="in-turn", cpu=())
@@ -88,8 +93,8 @@ class Arms:
     left_out: str
     """Why the target's own layers are not measured; empty if they are, or if the settings name none."""
 
-    def __init__(self, loaded: Models, settings: GatewaySettings, curve: Mapping[int, float]) -> None:
-        """`curve`: as of `Engine`."""
+    def __init__(self, loaded: Models, settings: GatewaySettings, curve: Mapping[int, float], choices: Choices) -> None:
+        """`curve`: as of `Engine`. `choices`: all policies of the arms are among them."""
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:
             drafts["local"] = loaded.local
@@ -115,7 +120,7 @@ class Arms:
         makers = {**MAKERS, **loaded.makers}
         for name, model in drafts.items():
             kept = replace(settings, sources=replace(settings.sources, queued_answers=0))
-            made = engine_settings(kept if name == "queue" else settings, makers=makers)
+            made = engine_settings(kept if name == "queue" else settings, choices, makers)
             self._engines[name] = Engine(loaded.target, model, made, curve=curve)
         self._arms = arms_with(sources_of(makers))
         self.names = [name for name, arm in self._arms.items() if arm.draft in drafts]

@@ -17,9 +17,9 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import ROOT, DraftSource, SourceMakers, SourceStart, Suggestion
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
+from cloud_gateway.part import Foundation, GatewayPart, Running, Serving, choices_of
 from cloud_gateway.process.config import DaemonSection, GatewaySettings, schema
-from cloud_gateway.process.loading import choices_of, engine_settings
+from cloud_gateway.process.loading import engine_settings
 from cloud_gateway.process.serve import Gateway
 from edgespec.core.errors import ClientError, ConfigError
 from edgespec.shared.settings import parse

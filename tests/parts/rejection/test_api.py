@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloud_gateway.core.requests.request import OPTIONS
+from cloud_gateway.part import choices_of
 from cloud_gateway.parts.rejection import PART
-from cloud_gateway.process.loading import choices_of
 from tests.support.echo import CHAT, echo_gateway, post
 from tools.doubles.limits import request_limits
 

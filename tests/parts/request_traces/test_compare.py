@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.parts.request_traces.look import Looked
 from cloud_gateway.parts.request_traces.play import Check
 from edgespec.__main__ import main
@@ -61,7 +62,9 @@ def test_phi_changes_what_adaptive_does(capsys: pytest.CaptureFixture[str]) -> N
 def test_policies_are_tried_with_the_head_start_that_the_worker_had() -> None:
     rounds = answer([11], [12], [13], [14], start=0.1)
     ahead, cold = (made(*rounds, early=[frame(3, True, [0], [11], at=at)]) for at in (0.05, 0.11))
-    found = [compare(Looked(ONE, one, b"", None, False, Check(0, [])), [], 1).rows[0] for one in (ahead, cold)]
+    found = [
+        compare(Looked(ONE, one, b"", None, False, Check(0, []), POLICIES), [], 1).rows[0] for one in (ahead, cold)
+    ]
     assert found[0].passes < found[1].passes and found[0].ms_per_token < found[1].ms_per_token
 
 
@@ -69,7 +72,7 @@ def test_policies_are_tried_with_the_head_start_that_the_worker_had() -> None:
     ("arguments", "code", "said"),
     [
         (["nowhere.trace"], 65, "cannot be read"),
-        ([ONE, "--policy", "magic"], 78, "there is no such policy"),
+        ([ONE, "--policy", "magic"], 78, 'This gateway has no policy "magic"'),
         ([ONE, "--k", "0"], 78, "--k"),
         ([ONE, "--k", "17"], 78, "`--k` takes whole numbers from 1 to 16."),
         ([ONE, "--phi", "nan"], 78, "`--phi` takes nats from 0 to 100, or learnt."),

@@ -36,7 +36,7 @@ def made(*entries: trace.Entry, early: Sequence[trace.Entry] = ()) -> Trace:
     header = Header("0", 1, 1, PolicySettings(name="wanspec"), 3, 4, 64, True, True, [], ["w"], "length", True)
     start = (0.0, Admitted(2)), (0.0, WorkerChanged("w", "assigned"))
     recorded = Trace(header, [])
-    player = Player(recorded)
+    player = Player(recorded, POLICIES)
     for now, event in (*start, *early, *entries):
         if isinstance(event, trace.Decided):
             event = msgspec.structs.replace(event, size=len(player.tree.tree))
@@ -62,7 +62,7 @@ def answer(*rounds: list[int], start: float = 0.0) -> list[trace.Entry]:
 def test_frames_name_what_the_draft_says_after_each_committed_token() -> None:
     """Ids: 1 and 2 are children of the prompt, 3 of 1 (which came true), 4 of 2 (which did not)."""
     named = frame(3, True, [0, 0, 1, 2], [11, 77, 12, 88])
-    traced = Traced(made(named, *answer([11], [12], [13], [14])))
+    traced = Traced(made(named, *answer([11], [12], [13], [14])), POLICIES)
     process = traced.process(1)
     assert (list(process.on_path(0).tokens), list(process.on_path(0).costs)) == ([11, 77], [0.1, 0.9])
     assert (list(process.on_path(1).tokens), process.on_path(1).entropy) == ([12], 0.5)
@@ -72,7 +72,7 @@ def test_frames_name_what_the_draft_says_after_each_committed_token() -> None:
 
 def test_a_gap_is_filled_with_another_proposal_at_the_same_rank() -> None:
     named = frame(3, True, [0, 0], [77, 11])
-    process = Traced(made(named, *answer([11], [12], [13], [14]))).process(1)
+    process = Traced(made(named, *answer([11], [12], [13], [14])), POLICIES).process(1)
     for position, target in ((1, 12), (2, 13), (3, 14)):
         assert list(process.on_path(position).tokens) == [FILLER, target], "right second, as where it was recorded"
         assert list(process.on_path(position).costs) == [0.1, 0.9]
@@ -81,12 +81,12 @@ def test_a_gap_is_filled_with_another_proposal_at_the_same_rank() -> None:
 def test_frames_for_other_prefixes_tell_nothing() -> None:
     named = frame(3, False, [0], [11])
     with pytest.raises(TraceError, match="no draft's proposals"):
-        Traced(made(named, *answer([11], [12], [13], [14])))
+        Traced(made(named, *answer([11], [12], [13], [14])), POLICIES)
 
 
 def test_what_followed_the_end_of_the_answer_is_not_taken_for_wrong() -> None:
     named = frame(3, True, [0, 1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 16])
-    traced = Traced(made(named, *answer([11], [12], [13], [14])))
+    traced = Traced(made(named, *answer([11], [12], [13], [14])), POLICIES)
     assert [len(one.tokens) for one in traced.process(1).off_path] == [1] * 5, (
         "the pool is the known ones, made strange"
     )
@@ -97,21 +97,23 @@ def test_the_comparison_begins_when_the_worker_had_read_the_prompt() -> None:
     named = frame(5, True, [0], [13], at=0.06)
     early = answer([11], [12])
     late = answer([13], [14], start=0.1)
-    traced = Traced(made(*early, named, *late))
+    traced = Traced(made(*early, named, *late), POLICIES)
     assert traced.start.tokens == 2 and traced.tokens == 2, "0.06 s less half a round trip and a step is 0.05 s"
     assert traced.ms_per_token == pytest.approx((0.14 - 0.04) / 2 * 1000)
 
 
 def test_what_the_worker_drafted_while_the_target_read_the_prompt_counts() -> None:
     """The link stands in a trace from the first decision on, frames as they arrived."""
-    ahead = Traced(made(*answer([11], [12], [13], [14], start=0.1), early=[frame(3, True, [0], [11], at=0.05)]))
+    ahead = Traced(
+        made(*answer([11], [12], [13], [14], start=0.1), early=[frame(3, True, [0], [11], at=0.05)]), POLICIES
+    )
     assert ahead.start.tokens == 0 and ahead.ahead_s == pytest.approx(0.1 - (0.05 - 0.005 - 0.005))
-    assert Traced(made(frame(3, True, [0], [11], at=0.05), *answer([11], [12], [13], [14]))).ahead_s == 0
+    assert Traced(made(frame(3, True, [0], [11], at=0.05), *answer([11], [12], [13], [14])), POLICIES).ahead_s == 0
 
 
 def test_passes_take_what_they_took_in_the_trace() -> None:
     named = frame(3, True, [0], [11])
-    steps = Traced(made(named, *answer([11], [12], [13], [14]))).steps
+    steps = Traced(made(named, *answer([11], [12], [13], [14])), POLICIES).steps
     assert steps.verify(1) == pytest.approx(0.02) and steps.worker(1) == 0.005 and steps.leaves == 1
 
 
@@ -119,7 +121,7 @@ def test_passes_take_what_they_took_in_the_trace() -> None:
 def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: Path) -> None:
     """`run` itself compares every token with the process; here the time, within what load on the machine explains."""
     recorded = unseal(path.read_bytes())[0]
-    traced = Traced(recorded)
+    traced = Traced(recorded, POLICIES)
     alone = recorded.header.settings.name == "colocated"
     drafting = [] if alone else [Drafting(1, 1, 2, traced.rule())]
     controller = make(recorded.header.settings)
@@ -131,7 +133,7 @@ def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: 
 
 
 def test_a_longer_round_trip_costs_time() -> None:
-    traced = Traced(load("wanspec-20ms"))
+    traced = Traced(load("wanspec-20ms"), POLICIES)
     settings = msgspec.structs.replace(load("wanspec-20ms").header.settings)
 
     def seconds(rtt_s: float) -> float:

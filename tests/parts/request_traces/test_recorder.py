@@ -36,7 +36,7 @@ pytestmark = pytest.mark.driven
 async def test_what_the_engine_decided_is_decided_again_bit_for_bit(tmp_path: Path, policy: str) -> None:
     (path,) = await record(tmp_path / "t", [SETTINGS[policy]])
     recorded = read(path)
-    checked = check(recorded)
+    checked = check(recorded, POLICIES)
     assert checked.differences == [] and checked.decisions >= 60 / 17
     assert trace.emitted(recorded.entries) == 60
     assert recorded.header.settings.name == policy and recorded.header.settings.phi == 1.5
@@ -46,7 +46,7 @@ async def test_what_the_engine_decided_is_decided_again_bit_for_bit(tmp_path: Pa
 async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy: str) -> None:
     (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 80, dies_after=40)
     entries = read(path).entries
-    assert check(read(path)).differences == []
+    assert check(read(path), POLICIES).differences == []
     gone = next(i for i, (_, event) in enumerate(entries) if event == events.WorkerChanged("w", "gone"))
     asked = [(i > gone, event.link) for i, (_, event) in enumerate(entries) if isinstance(event, Decided)]
     assert any(link for late, link in asked if not late) and not any(link for late, link in asked if late)
@@ -58,9 +58,9 @@ async def test_what_earlier_completions_taught_is_in_the_trace_and_replayed(tmp_
     assert read(first).header.policy_state is None
     recorded = read(second)
     assert recorded.header.policy_state is not None
-    assert check(recorded).differences == []
+    assert check(recorded, POLICIES).differences == []
     forgotten = Trace(replace(recorded.header, policy_state=None), recorded.entries)
-    assert check(forgotten).differences
+    assert check(forgotten, POLICIES).differences
 
 
 async def test_a_row_count_that_is_tried_is_in_the_trace_and_replayed(
@@ -71,9 +71,9 @@ async def test_a_row_count_that_is_tried_is_in_the_trace_and_replayed(
     target.pass_s = lambda rows: 0.03 if rows > 1 and target.verified <= 5 else 0.003  # slow at first
     (path,) = await record(tmp_path / "t", [SETTINGS["adaptive"]], 200, target=target)
     recorded = read(path)
-    assert check(recorded).differences == []
+    assert check(recorded, POLICIES).differences == []
     monkeypatch.setattr(adaptive, "Prices", lambda costs, token_s: Prices(replace(costs, probe=None), token_s))
-    assert check(recorded).differences, "some were tried"
+    assert check(recorded, POLICIES).differences, "some were tried"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -81,7 +81,7 @@ async def test_sampled_completions_replay_too(tmp_path: Path, method: str) -> No
     """The token that the target takes may be chance; what the policy made of it is not."""
     requests = [Speculation(policy=policy, verification=method) for policy in ("wanspec", "colocated")]
     for path in await record(tmp_path / "t", requests, sampling=Sampling(temperature=1.0, seed=7)):
-        assert check(read(path)).differences == [] and trace.emitted(read(path).entries) == 60
+        assert check(read(path), POLICIES).differences == [] and trace.emitted(read(path).entries) == 60
 
 
 @pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
@@ -90,7 +90,7 @@ async def test_what_a_constraint_proposes_and_leaves_out_is_replayed_too(tmp_pat
         tmp_path / "t", [SETTINGS[policy]], 120, constraint=ForcesFive(PROMPT, (4, 7, 11, 20)), salt=False
     )
     entries = read(path).entries
-    assert check(read(path)).differences == []
+    assert check(read(path), POLICIES).differences == []
     assert any(isinstance(event, trace.Guided | trace.Verified) and event.forced == [5] for _, event in entries)
 
 
@@ -105,7 +105,7 @@ async def test_salted_ids_are_another_numbering_of_the_same_tokens(tmp_path: Pat
     assert len(set(zip(answer(plain), answer(salted), strict=True))) == len(set(answer(plain)))
     numbers = sorted({t for _, e in read(salted).entries if isinstance(e, Frame | Verified) for t in e.tokens})
     assert numbers[0] == 1 and not read(plain).header.salted and read(salted).header.salted
-    assert check(read(plain)).differences == check(read(salted)).differences == []
+    assert check(read(plain), POLICIES).differences == check(read(salted), POLICIES).differences == []
 
 
 @pytest.mark.claim("salted-ids-are-another-numbering-of-the-same-tokens")
@@ -122,7 +122,7 @@ async def test_a_trace_that_is_too_long_ends_early_and_says_so(tmp_path: Path) -
     recorded = read(path)
     assert not recorded.header.complete
     assert 0 < trace.emitted(recorded.entries) < 60
-    assert check(recorded).differences == []
+    assert check(recorded, POLICIES).differences == []
 
 
 async def test_an_answer_does_not_wait_for_a_disk_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,5 +155,5 @@ async def test_a_trace_with_suggestions_replays_to_the_last_bit(tmp_path: Path, 
 
     recorded = read(path)
     assert any(isinstance(event, trace.Suggested) for _, event in recorded.entries)
-    assert check(recorded).differences == []
+    assert check(recorded, POLICIES).differences == []
     assert trace.emitted(recorded.entries) == 80

@@ -14,6 +14,7 @@ import pytest
 from cloud_gateway.__main__ import main
 from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.policy import Action, Costs, LearntLimit, LinkView
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces.format import Trace, emitted, seal, unseal
@@ -140,7 +141,7 @@ BY_NAME = {path.stem: unseal(path.read_bytes())[0] for path in TRACES}
 
 @pytest.mark.parametrize("recorded", BY_NAME.values(), ids=BY_NAME)
 def test_every_token_frame_and_pass_is_shown_once(recorded: Trace) -> None:
-    story = list(turns(recorded))
+    story = list(turns(recorded, POLICIES))
     assert sum(turn.tokens for turn in story) == sum(turn.tokens for turn in folded(story)) == emitted(recorded.entries)
     frames = sum(isinstance(event, trace.Frame) for _, event in recorded.entries)
     assert sum(len(turn.frames) for turn in story) == frames
@@ -160,19 +161,19 @@ def test_an_entropy_above_the_learnt_limit_is_a_reason(monkeypatch: pytest.Monke
         return decide(policy, tree, link, costs, now)
 
     monkeypatch.setattr(Adaptive, "decide", noting)
-    whys = {turn.why for name in ("adaptive-20ms", "adaptive-dropped-40ms") for turn in turns(BY_NAME[name])}
+    whys = {turn.why for name in ("adaptive-20ms", "adaptive-dropped-40ms") for turn in turns(BY_NAME[name], POLICIES)}
     assert "entropy > 1.50, learnt" in whys
 
 
 def test_a_worker_that_goes_is_shown_and_the_decisions_without_it() -> None:
-    story = list(turns(BY_NAME["worker-lost"]))
+    story = list(turns(BY_NAME["worker-lost"], POLICIES))
     gone = next(i for i, turn in enumerate(story) if turn.worker_gone)
     assert {turn.why for turn in story[gone + 1 :] if not turn.hand} >= {"no worker"}
     assert not any(turn.frames for turn in story[gone + 2 :])
 
 
 def test_reasons_follow_from_what_the_policy_saw() -> None:
-    story = list(turns(BY_NAME["wanspec-dropped-40ms"]))
+    story = list(turns(BY_NAME["wanspec-dropped-40ms"], POLICIES))
     assert story[0].decision == "plain" and story[0].why == "prompt unread"
     verified = [turn for turn in story if turn.decision.startswith("verify")]
     assert verified and all(turn.why.endswith("≥ k") for turn in verified)
@@ -183,7 +184,7 @@ def test_a_decision_that_would_be_another_now_is_shown_as_such() -> None:
     recorded = BY_NAME["wanspec-20ms"]
     plain = msgspec.structs.replace(recorded.header.settings, name="plain")
     header = msgspec.structs.replace(recorded.header, settings=plain)
-    story = list(turns(Trace(header, recorded.entries)))
+    story = list(turns(Trace(header, recorded.entries), POLICIES))
     changed = [turn for turn in story if not turn.same]
     assert changed and all(turn.why == "now it would be: a plain decoding step" for turn in changed)
 

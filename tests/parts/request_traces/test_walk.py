@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import PolicyStart
@@ -26,7 +27,7 @@ class TracedWalk(Walk):
         """The trace of the walk, as a file would hold it, leads the machine the same way."""
         finish = self.finished[0].finish if self.finished else "open"
         recorded, _ = unseal(seal(self.log.as_trace("0", finish), KEY))
-        player = Player(recorded)
+        player = Player(recorded, POLICIES)
         moments = list(player.play())
         assert all(moment.same for moment in moments)
         again = [type(output) for moment in moments for output in moment.effects]

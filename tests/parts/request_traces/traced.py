@@ -7,10 +7,10 @@ from pathlib import Path
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
 from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.part import choices_of
 from cloud_gateway.parts import all_parts
 from cloud_gateway.parts.request_traces.format import Trace, unseal
 from cloud_gateway.parts.request_traces.recorder import Recorder
-from cloud_gateway.process.loading import choices_of
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.engines import engines

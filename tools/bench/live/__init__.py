@@ -24,6 +24,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.models.drafts import FORMATS, make_draft
 from edgespec.shared import models
 from edgespec_lab import deep_target, verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo import DRAFTS, PROMPTS, read_prompts
 from edgespec_lab.demo.scene import progress
 from edgespec_lab.options import known, number, output, several
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints a table; writes figures where asked. Raises ConfigError, ModelError, RigError."""
     console = verbs.console()
     wanted = arms.chosen(options.arms, options.k, options.peer_k, options.ngram_types, options.cores)
+    gateway_choices(*(str(arm.asks["policy"]) for arm in wanted if "policy" in arm.asks))
     levels = sorted(set(options.clients))
     work = arms.batches(read_prompts(options.prompts, sys.maxsize, options.seed), levels, int(options.limit))
     scene = scene_of(options, any(arm.peer for arm in wanted), console)

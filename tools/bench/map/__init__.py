@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cloud_gateway.core.requests.choices import Choices
 from edgespec_lab import verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo.scene import progress
 from tools.bench.map import cells, theory
-from tools.bench.map.cells import OURS, Arm, chain, live
+from tools.bench.map.cells import COMPARED, OURS, Arm, chain, live
 from tools.bench.map.machine import LEAVES, LIMIT_ROWS, LIMIT_ROWS_16_BITS, TARGET_MS, Place
 from tools.bench.map.report import draw
 
@@ -47,6 +49,16 @@ POINTS = 7.0
 """Goal for the difference between a live and a simulated ratio."""
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The means by which every cell is measured."""
+
+    choices: Choices
+    """All names that the gateway has."""
+    kept: verbs.Kept
+    """Cells that were measured before."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m tools.bench map`."""
     parser.add_argument("--json", type=Path, default=Path("map.json"), help="output; the figure goes beside it")
@@ -54,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures what is missing, writes and prints. Raises RigError."""
-    kept = verbs.Kept(options.json.with_suffix(".part"))
+    """Measures what is missing, writes and prints. Raises RigError, ConfigError."""
+    means = Means(gateway_choices(*COMPARED), verbs.Kept(options.json.with_suffix(".part")))
     places = sorted(cells.grid(), key=lambda one: one.clients)
     pairs = [(place, scale_of(place)) for place in map(_place, LIVE)] + [(_place(one), 1.0) for one in UNSCALED]
     with progress(verbs.console()) as bar:
 
         def made(what: str, measure: Callable[..., Figures], every: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-            return [measure(kept, *one) for one in bar.track(every, description=what)]
+            return [measure(means, *one) for one in bar.track(every, description=what)]
 
         rows = made("simulated", _row, [(place,) for place in places])
         ways = [("simulated", "live"), ("simulated",)]
@@ -108,15 +120,17 @@ def _place(of: tuple[float, float, int]) -> Place:
     return Place(ratio * TARGET_MS, acceptance, clients)
 
 
-def _row(kept: verbs.Kept, place: Place) -> dict[str, Any]:
-    base = kept.get(("base", place.acceptance, place.clients, 0), lambda: cells.without_worker(place))
-    return cells.cell(place, base, _simulated(kept, OURS, place))
+def _row(means: Means, place: Place) -> dict[str, Any]:
+    measured = partial(cells.simulated, choices=means.choices)
+    key = ("base", place.acceptance, place.clients, 0)
+    base = means.kept.get(key, lambda: cells.without_worker(place, measured))
+    return cells.cell(place, base, _simulated(means, OURS, place))
 
 
-def _simulated(kept: verbs.Kept, arm: Arm, place: Place) -> Figures:
+def _simulated(means: Means, arm: Arm, place: Place) -> Figures:
     rtt_ms = place.rtt_ms if arm.workers else 0
     key = (arm.name, place.acceptance, place.clients, rtt_ms, *_unusual(place))
-    found: Figures = kept.get(key, lambda: cells.simulated(arm, place))
+    found: Figures = means.kept.get(key, lambda: cells.simulated(arm, place, means.choices))
     return found
 
 
@@ -127,20 +141,20 @@ def _unusual(place: Place) -> tuple[int, ...]:
     return (place.limit, place.leaves)
 
 
-def _live(kept: verbs.Kept, arm: Arm, place: Place, scale: float) -> Figures:
+def _live(means: Means, arm: Arm, place: Place, scale: float) -> Figures:
     rtt_ms = place.rtt_ms if arm.workers else 0
     key = ("live", arm.name, place.acceptance, place.clients, rtt_ms, scale)
-    found: Figures = kept.get(key, lambda: live(arm, place, scale))
+    found: Figures = means.kept.get(key, lambda: live(arm, place, scale))
     return found
 
 
-def _compared(kept: verbs.Kept, place: Place, scale: float) -> dict[str, Any]:
+def _compared(means: Means, place: Place, scale: float) -> dict[str, Any]:
     """Ours ÷ the best chain, live and simulated."""
     gamma, _ = theory.best(place)
     line = chain(gamma)
-    ours = _live(kept, OURS, place, scale)
-    base = _live(kept, line, place, scale)
-    simulated = _simulated(kept, OURS, place)["rate"] / _simulated(kept, line, place)["rate"]
+    ours = _live(means, OURS, place, scale)
+    base = _live(means, line, place, scale)
+    simulated = _simulated(means, OURS, place)["rate"] / _simulated(means, line, place)["rate"]
     ratio = ours["rate"] / base["rate"]
     return {
         "ratio": place.rtt_ms / TARGET_MS, "acceptance": place.acceptance, "clients": place.clients, "scale": scale,
@@ -149,7 +163,7 @@ def _compared(kept: verbs.Kept, place: Place, scale: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _capacity(kept: verbs.Kept, gamma: int, ours: Place, ways: Sequence[str]) -> dict[str, Any]:
+def _capacity(means: Means, gamma: int, ours: Place, ways: Sequence[str]) -> dict[str, Any]:
     """Ours beside co-located speculation with γ at saturation: clients and rates of each."""
     full = theory.saturated(ours, gamma)
     law = theory.capacity(ours, gamma)
@@ -160,7 +174,7 @@ def _capacity(kept: verbs.Kept, gamma: int, ours: Place, ways: Sequence[str]) ->
         "ratio": round(ours.clients / full, 3), "workers": ours.workers,
     }  # fmt: skip
     for name in ways:
-        measure = partial(_live, kept, scale=scale) if name == "live" else partial(_simulated, kept)
+        measure = partial(_live, means, scale=scale) if name == "live" else partial(_simulated, means)
         rates = measure(chain(gamma), base)["rate"], measure(OURS, ours)["rate"]
         found[name] = {"rates": [round(rate, 2) for rate in rates], "same": round(rates[1] / rates[0], 3)}
 

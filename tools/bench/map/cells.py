@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.core.policies.settings import PolicySettings
+from cloud_gateway.core.requests.choices import Choices
 from edgespec_lab.sim import virtual
 from edgespec_lab.sim.live.gateway import Load
 from edgespec_lab.sim.live.setting import Setting
@@ -43,6 +44,10 @@ ALONE = Arm("alone", PolicySettings())
 """The same gateway without a worker."""
 
 
+COMPARED = ("colocated", "colocated-tree")
+"""The policies that draft at the gateway alone."""
+
+
 def chain(gamma: int) -> Arm:
     """Co-located speculation as vLLM does it; plain decoding for 0."""
     policy = PolicySettings(name="colocated", k=gamma) if gamma else PolicySettings(name="plain")
@@ -62,13 +67,13 @@ def tokens(clients: int) -> tuple[int, int]:
 Measure = Callable[[Arm, Place], dict[str, float]]
 
 
-def simulated(arm: Arm, place: Place) -> dict[str, float]:
-    """Its figures in virtual time."""
+def simulated(arm: Arm, place: Place, choices: Choices) -> dict[str, float]:
+    """Its figures in virtual time. `choices`: of the gateway, the arm's policy among them."""
     workers = place.clients if arm.workers else 0
-    return virtual.measure(arm.setting(place), workers, place.clients, *tokens(place.clients))
+    return virtual.measure(arm.setting(place), workers, place.clients, *tokens(place.clients), choices=choices)
 
 
-def without_worker(place: Place, measured: Measure = simulated) -> dict[str, Any]:
+def without_worker(place: Place, measured: Measure) -> dict[str, Any]:
     """The arms that no round trip changes: plain, the best chain by the closed form, trees, and ours alone."""
     gamma, rate = theory.best(place)
     trees = TREES if place.clients <= TREE_CLIENTS else ()

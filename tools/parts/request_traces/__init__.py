@@ -11,6 +11,7 @@ from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces.play import check
 from edgespec.core.protocol.signing import SIGNATURE_BYTES, SigningKey
 from tools.fuzz.decoder import MSGPACK, Decoder
+from tools.fuzz.model import CHOICES
 
 KEY = SigningKey(b"k" * 32)
 SHIPPED = Path(__file__).parents[3] / "tests/traces"
@@ -30,7 +31,7 @@ def shortened() -> list[trace.Trace]:
 
 def played(data: bytes) -> object:
     """A trace's file, checked and played. Raises TraceError."""
-    return check(trace.unseal(data)[0])
+    return check(trace.unseal(data)[0], CHOICES.policies)
 
 
 def signed(content: bytes) -> object:

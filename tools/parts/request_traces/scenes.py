@@ -18,6 +18,7 @@ from signal import SIGKILL
 from edgespec.shared import models
 from edgespec_lab import options as checked
 from edgespec_lab import verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo.arms import PHI
 from edgespec_lab.demo.scene import PROMPTS, read_lines
 from edgespec_lab.rig import Rig, RigError
@@ -105,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write(options: argparse.Namespace) -> int:
     """Records all, then writes. Raises EdgespecError."""
-    found = record([scene for scene in SCENES if not options.names or scene.name in options.names], print)
+    scenes = [scene for scene in SCENES if not options.names or scene.name in options.names]
+    gateway_choices(*(scene.policy for scene in scenes))
+    found = record(scenes, print)
     options.out.mkdir(parents=True, exist_ok=True)
     for name, data in found.items():
         (options.out / f"{name}.trace").write_bytes(data)

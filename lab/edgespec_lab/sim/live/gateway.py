@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
@@ -25,6 +26,7 @@ from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.server_keys import ServerKeyStore
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.rig import waited_s
 from edgespec_lab.sim.live.engines import SleepingDraft, SleepingTarget
 from edgespec_lab.sim.live.setting import VOCABULARY, Setting, read
@@ -72,7 +74,7 @@ class Reported(msgspec.Struct, frozen=True):
 class Gateway:
     """Engine and links. Lives on the event loop."""
 
-    def __init__(self, setting: Setting, state: Path) -> None:
+    def __init__(self, setting: Setting, state: Path, choices: Choices) -> None:
         self._setting = setting
         store = ServerKeyStore(state)
         self._tls = store.tls_identity()
@@ -80,8 +82,9 @@ class Gateway:
         paired = PairedWorkers(store.folder)
         self._links = Links(me, VOCABULARY, paired, lambda reason: None, admission=link_admission(CONNECTIONS))
         self._target = SleepingTarget(setting)
+        settings = engine_settings(GatewaySettings(policy=setting.policy), choices)
         self._engine = self._links.inbox = Engine(
-            self._target, SleepingDraft(setting), engine_settings(GatewaySettings(policy=setting.policy)), self._links,
+            self._target, SleepingDraft(setting), settings, self._links,
             curve={rows: ms / 1e3 for rows, ms in setting.verify_ms.items()},
         )  # fmt: skip
         self._tokens = self._wanted = 0
@@ -169,4 +172,4 @@ def _say(value: object) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(Gateway(read(Path(sys.argv[1])), Path(sys.argv[2])).serve())
+    asyncio.run(Gateway(read(Path(sys.argv[1])), Path(sys.argv[2]), gateway_choices()).serve())

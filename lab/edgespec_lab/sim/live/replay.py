@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
+from cloud_gateway.core.policies.registry import Policies
 from edgespec_lab import verbs
+from edgespec_lab.choices import gateway_choices
 from edgespec_lab.demo.scene import progress
 from edgespec_lab.link_model import LinkModel
 from edgespec_lab.options import number
@@ -71,11 +73,11 @@ def arm_of(policy: str, draft: str = "") -> Arm:
     return Arm(f"wanspec b=1 φ={phi:g}", policy, chain, k=k, phi=phi, depth=k)
 
 
-def measure(arm: Arm, setting: Setting, answers: int, done: Callable[[], None]) -> dict[str, Any]:
+def measure(arm: Arm, setting: Setting, answers: int, done: Callable[[], None], policies: Policies) -> dict[str, Any]:
     """One row: `answers` answers by the arm and by the reference in turns, in one set of processes. One more before
     them does not count, in either world: it fills caches, and the policy learns of link, steps and drafts."""
-    sim_arm = _simulated(arm, setting, answers, setting.rtt_ms)
-    sim_base = _simulated(BASE, setting, answers, 0.0)
+    sim_arm = _simulated(arm, setting, answers, setting.rtt_ms, policies)
+    sim_base = _simulated(BASE, setting, answers, 0.0, policies)
     pairs: list[Pair] = []
     with tempfile.TemporaryDirectory() as folder, Stage(setting, Path(folder), setting.workers) as stage:
         for seed in range(answers + 1):
@@ -92,10 +94,11 @@ def measure(arm: Arm, setting: Setting, answers: int, done: Callable[[], None]) 
     return _row(arm, setting, pairs, workers)
 
 
-def _simulated(arm: Arm, setting: Setting, answers: int, rtt_ms: float) -> list[Result]:
+def _simulated(arm: Arm, setting: Setting, answers: int, rtt_ms: float, policies: Policies) -> list[Result]:
     """The answers that count: those after the first."""
     net = LinkModel(rtt_ms / 1000, setting.jitter_ms / 1000)
-    return simulate(Cell(arm, setting.kind, net, setting.steps, setting.length, answers + 1))[1:]
+    cell = Cell(arm, setting.kind, net, setting.steps, setting.length, answers + 1)
+    return simulate(cell, policies)[1:]
 
 
 def _row(arm: Arm, setting: Setting, pairs: Sequence[Pair], workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -152,6 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measures, prints and writes. Raises ConfigError, and RigError where a process fails."""
+    policies = gateway_choices(BASE.policy, *options.policy).policies
     if options.draft:
         Recorded(options.draft).make(0, 1)  # says what is wrong before any process is started
     config = load("wanspec-cloud")
@@ -168,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
         for arm, rtt in cells:
             bar.update(task, description=f"{arm.config} at {rtt:g} ms")
             at = setting.of_arm(arm, rtt, options.jitter_ms)
-            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task)))
+            rows.append(measure(arm, at, options.answers, lambda: bar.advance(task), policies))
     report = {"setting": msgspec.to_builtins(setting), "tolerance_points": TOLERANCE_POINTS, "rows": rows}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     verbs.write_json(options.json, report)

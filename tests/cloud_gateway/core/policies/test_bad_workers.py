@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cloud_gateway.core.policies.registry import POLICIES
 from edgespec_lab.sim import sweep
 from edgespec_lab.sim.config import load
 from edgespec_lab.sim.experiment import Arm, Cell, simulate
@@ -15,7 +16,7 @@ CONFIG = load("sweep")
 
 def ratios(place: Place, prefer: str = "latency", runs: int = 8) -> tuple[float, list[float]]:
     """Times of all completions together, and of each, to the same gateway alone."""
-    row = sweep.measure_worst(place, CONFIG | {"worst": CONFIG["worst"] | {"prefer": [prefer]}}, runs)
+    row = sweep.measure_worst(place, CONFIG | {"worst": CONFIG["worst"] | {"prefer": [prefer]}}, runs, POLICIES)
     return row[prefer]["all"], row[prefer]["each"]
 
 
@@ -55,7 +56,7 @@ def drafted(workers: str) -> Result:
     kinds = tuple(sweep.DRAFTS[name](place.match) for name in workers.split())
     cell = Cell(Arm("w", "amusd", sweep.WORKER), sweep.DRAFTS["right"](place.match), sweep.LinkModel(0.0),
                 sweep.steps_at(place, CONFIG), runs=1, workers=kinds)  # fmt: skip
-    return simulate(cell)[0]
+    return simulate(cell, POLICIES)[0]
 
 
 def test_worker_and_local_draft_are_two_processes_of_tokens() -> None:

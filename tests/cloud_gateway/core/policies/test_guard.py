@@ -14,6 +14,7 @@ from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.completion import Budget
 from cloud_gateway.core.policies.guard import ESTIMATE_INTERVAL, Guard, Mode, Reference
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
+from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
@@ -223,7 +224,7 @@ def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
     net = LinkModel(place.rtt_ms / 1000)
 
     def seconds(arm: Arm) -> list[float]:
-        return [one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, 80, runs=5))]
+        return [one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, 80, runs=5), POLICIES)]
 
     alone = [seconds(Arm("plain", "plain"))]
     if local:
