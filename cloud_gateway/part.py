@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api.routes import Route
     from cloud_gateway.api.service import Text
     from cloud_gateway.auth import KeyRing
+    from cloud_gateway.core.limits.rooms import RoomsMaker
     from cloud_gateway.core.policies.registry import PolicyMaker
     from cloud_gateway.core.requests.accounting import Stats
     from cloud_gateway.core.requests.choices import Choices
@@ -356,6 +357,8 @@ class GatewayPart(Part):
     `state_sources` makes them; the names stand here because a configuration is checked before anything runs."""
     state_sources: StateSources | None = None
     """Makes those of `sources` that compute with the target's states."""
+    rooms: RoomsMaker | None = None
+    """Decides which requests have room in the KV cache, and which are preempted; that of the first part is used."""
     parameters: Parameters = no_parameters
     """Parameters of requests, and what they change in a completion and its response."""
     grammars: GrammarEngine | None = None

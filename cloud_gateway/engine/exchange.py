@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from cloud_gateway.core.limits.cells import Room
+from cloud_gateway.core.limits.rooms import Room
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.policies.estimators import Ewma, StepCurve
 from cloud_gateway.core.policies.policy import Action, Costs, Learnt, LinkView, Verify, Wait

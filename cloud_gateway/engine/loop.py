@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from cloud_gateway.core.limits.rooms import RoomsMaker, WholeRooms
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
 from cloud_gateway.core.policies.policy import Draft, Kind, Learnt, Memory, Policy, Verify, kind_of
@@ -87,6 +88,8 @@ class EngineSettings:
     policies: Policies = field(default_factory=lambda: POLICIES)
     makers: SourceMakers = field(default_factory=lambda: MAKERS)
     """Of sources of candidates, likewise."""
+    make_rooms: RoomsMaker = WholeRooms
+    """Decides which requests have room in the KV cache."""
 
 
 class _TurnClock:
@@ -155,7 +158,7 @@ class Engine:
         queue = Waiting[Active](settings.queue_limit)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         rows = 1 + settings.policy.verify_nodes
-        self.slots = Slots(self.requests, queue, self.queued_answers, rows, self.prefill.pace)
+        self.slots = Slots(self.requests, queue, self.queued_answers, rows, self.prefill.pace, settings.make_rooms)
         self.deciding = Deciding(self.requests, self.prefill, settings.policy.verify_nodes)
         self._hold = Hold()
         self._wake = threading.Event()

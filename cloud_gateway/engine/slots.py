@@ -1,7 +1,9 @@
-"""The requests that wait for a slot and those that have one, by the rules of core/limits.
+"""The requests that wait for a slot and those that have one.
 
-A request that is preempted gives up its slot and waits again, with its tokens, its policy and its draws as they are;
-when it is admitted again, the target reads prompt and completion and goes on. Its stream pauses, its text is the same.
+Whose turn it is, the queue decides (core/limits/turns.py); who has room in the KV cache, `Rooms` does
+(core/limits/rooms.py). A request that is preempted gives up its slot and waits again, with its tokens, its policy and
+its draws as they are. When it is admitted again, the target reads prompt and completion and goes on. Its stream pauses,
+its text is the same.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from cloud_gateway.core.limits.cells import Cells, Prices, Room
+from cloud_gateway.core.limits.rooms import Prices, Room, RoomsMaker
 from cloud_gateway.core.requests.events import Preempted, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import Active, Waiting
@@ -31,6 +33,7 @@ class Slots:
         queued_answers: QueuedAnswers,
         rows: int,
         pace: Pace,
+        make_rooms: RoomsMaker,
     ) -> None:
         """`rows`: the most that a pass takes for one request; `pace`: of reading prompts."""
         self._requests = requests
@@ -38,15 +41,15 @@ class Slots:
         self._queued_answers = queued_answers
         self._active = requests.active
         """Those in slots, which this object changes."""
-        self._cells = Cells(requests.target.kv_tokens, rows)
+        self._rows = rows
+        self._rooms = make_rooms(requests.target.kv_tokens, rows)
         self._pace = pace
-        self._preempted: Sequence[Room] = ()
 
     def room(self, generation: Generation) -> Room:
         """What a new request will need."""
         request = generation.request
         tokens = len(request.tokens)
-        longest = min(tokens + request.max_tokens, generation.bounds.context) + self._cells.rows
+        longest = min(tokens + request.max_tokens, generation.bounds.context) + self._rows
         return Room(request.key, generation.id, tokens, longest, generation.account.submitted)
 
     def turn(self) -> None:
@@ -60,35 +63,45 @@ class Slots:
                 active.room.read = generation.prefilled
 
         read_s = self._pace.token_s or 0.0
-        self._cells.advance(now, Prices(read_s, self._requests.local.verify_s(1)))
+        self._rooms.advance(now, Prices(read_s, self._requests.local.verify_s(1)))
 
-        for room in self._cells.running:
-            if room.size and self._cells.lacks(room):  # none has been preempted for an older one
-                self._preempt(self._cells.grow(room, now))
-                self._resize(room)
+        for growth in self._rooms.grow(now):
+            self._preempt(growth.preempted)
+            self._resize(growth.room)
 
         while len(self._active) < self._requests.target.slots:
-            entered = self.queue.take(lambda active: self._enters(active, now))
-            if entered is None:
+            if not self._admit(now):
                 return
-            self._preempt(self._preempted)
-            self._begin(entered)
 
     def ended(self, active: Active) -> None:
         """A request in a slot is over."""
         del self._active[active.id]
-        self._cells.leave(active.room)
+        self._rooms.leave(active.room)
         self.queue.ended(active)
 
     def left(self, active: Active) -> None:
         """A request is over that had no slot."""
-        self._cells.leave(active.room)
+        self._rooms.leave(active.room)
 
-    def _enters(self, active: Active, now: float) -> bool:
-        """Whether there is room for it; the requests that are preempted for it are then in `_preempted`."""
-        preempted = self._cells.enter(active.room, now)
-        self._preempted = preempted or ()
-        return preempted is not None
+    def _admit(self, now: float) -> bool:
+        """Gives the next request that has room its slot; whether there was one."""
+        preempted: list[Room] = []
+
+        def enters(active: Active) -> bool:
+            rooms = self._rooms.enter(active.room, now)
+            if rooms is None:
+                return False
+
+            preempted.extend(rooms)
+            return True
+
+        entered = self.queue.take(enters)
+        if entered is None:
+            return False
+
+        self._preempt(preempted)
+        self._begin(entered)
+        return True
 
     def _begin(self, active: Active) -> None:
         """Gives it a slot, and asks a worker to draft for it meanwhile."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cloud_gateway.api.generation import ServedModel
+from cloud_gateway.core.limits.rooms import RoomsMaker, WholeRooms
 from cloud_gateway.core.limits.visits import QUEUE_LIMIT
 from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.sources.asking import MAKERS
@@ -187,7 +188,17 @@ def engine_settings(
         methods=choices.methods,
         policies=choices.policies,
         makers=makers,
+        make_rooms=rooms_of(settings.parts),
     )
+
+
+def rooms_of(parts: Sequence[GatewayPart]) -> RoomsMaker:
+    """What decides who has room in the KV cache: the first part that has a rule, or the core's."""
+    for part in parts:
+        if part.rooms is not None:
+            return part.rooms
+
+    return WholeRooms
 
 
 def choices(settings: GatewaySettings) -> tuple[str, ...]:

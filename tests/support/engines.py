@@ -69,7 +69,7 @@ def started(engine: Engine) -> Iterator[None]:
         engine.stop()
 
 
-KEPT = ("prefill_chunk", "queue_limit", "methods", "policies", "makers")
+KEPT = ("prefill_chunk", "queue_limit", "methods", "policies", "makers", "make_rooms")
 """Fields of `EngineSettings` that no table has."""
 
 

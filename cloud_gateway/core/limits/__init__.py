@@ -2,8 +2,8 @@
 
 Public, by module:
 
-- `cells`: `Cells`, `Prices`, `Room`
 - `probation`: `Contest`, `CONTEST_PROBATION_S`, `Probation`
+- `rooms`: `MoreRoom`, `Prices`, `Room`, `Rooms`, `RoomsMaker`, `WholeRooms`
 - `turns`: `Turns`
 - `visits`: `KeyLimits`, `QUEUE_LIMIT`, `rate_limited`, `Visit`, `Visits`
 """

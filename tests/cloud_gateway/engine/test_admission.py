@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.limits import cells
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
@@ -62,12 +61,10 @@ def settings_of(files: tuple[Path, Path], **target: str) -> GatewaySettings:
     return overridden(found, {"local_draft.model": str(files[1]), "local_draft.threads": "1"})
 
 
-async def test_llama_cpp_keeps_within_the_room_and_changes_no_token(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cells, "STEP", 16)
+async def test_llama_cpp_keeps_within_the_room_and_changes_no_token(files: tuple[Path, Path]) -> None:
     settings = settings_of(files, kv_tokens=str(ROOM))
     models = load_models(settings)  # llama.cpp refuses rows for which it has no cells
     assert models.target.kv_tokens == ROOM
     engine = Engine(models.target, models.local, engine_settings(settings))
     await seven_requests_keep_within(engine)
+    assert engine.stats.preemptions == 0, "each had all its room before it began"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cloud_gateway.core.limits import cells
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.parts.torch_engine import PART
@@ -24,7 +23,6 @@ ROOM = 510
 async def test_torch_keeps_within_the_room_and_changes_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "STEP", 16)
     options = {"engine": "torch", "exact": "yes", "dtype": "float32", "context": 256, "threads": 1, "slots": 6}
     models = {"model": str(make_tiny_gguf(tmp_path / "tiny.gguf")), "kv_tokens": ROOM}
     values = {f"target.{key}": value for key, value in {**options, **models}.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cloud_gateway.core.requests.request import TokensEvent
-from tests.cloud_gateway.engine.test_preemption import SMALL, crowded, request
+from tests.parts.kv_preemption.test_preemption import SMALL, crowded, request
 from tests.support.engines import Make
 
 pytestmark = pytest.mark.driven

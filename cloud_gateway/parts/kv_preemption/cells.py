@@ -1,4 +1,4 @@
-"""How much of the target's KV cache each request has, and which request makes room for which.
+"""How much of the target's KV cache each request has, and which request is preempted for which.
 
 A request gets room in steps. If a step does not fit, it gets what is free, if that lasts for some tokens. Otherwise
 room is taken from others by one of two rules.
@@ -28,9 +28,10 @@ would be idle meanwhile.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cloud_gateway.core.limits.rooms import MoreRoom, Prices, Room
 from edgespec.core.eviction import Holding, gives_way
 
 STEP = 256
@@ -50,33 +51,10 @@ MEMORY_S = 300.0
 hour ago is like any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What the target's work costs, as measured."""
+@dataclass(slots=True)
+class Stay:
+    """How a request came by the room that it has, or by what it lost its room."""
 
-    read_s: float = 0.0
-    """Seconds to read a token of a prompt; 0 if none has been read yet."""
-    pass_s: float = 0.0
-    """Seconds of a pass, which brings a token at least."""
-
-
-@dataclass(slots=True, eq=False)
-class Room:
-    """One request's part of the cache. Sizes in entries, which are tokens."""
-
-    key: str
-    order: int
-    """The request's number: of a key's requests the lowest is the oldest."""
-    tokens: int
-    """Prompt and completion so far."""
-    longest: int
-    """The most that it can ever use, the rows of a pass included."""
-    since: float
-    """When it came, or was preempted after it had gained a token, in seconds."""
-    size: int = 0
-    """What it has; 0 while it waits."""
-    read: int = 0
-    """Tokens that the target has read since it has room: as many are lost if it is preempted."""
     entered: int = 0
     """Its tokens when it got room."""
     lost_at: float = -math.inf
@@ -100,7 +78,7 @@ class Account:
 
 
 class Cells:
-    """The rooms of all running requests, which never exceed `capacity`."""
+    """The `Rooms` of this part: those of all running requests never exceed `capacity`."""
 
     def __init__(self, capacity: int, rows: int) -> None:
         """`rows`: the most that one pass takes for a request."""
@@ -110,6 +88,8 @@ class Cells:
         self._running: list[Room] = []
         self._waiting: list[Room] = []
         """Requests that were refused room."""
+        self._stays: dict[Room, Stay] = {}
+        """Of the requests that run or were refused room."""
         self._accounts: dict[str, Account] = {}
         """Those of the keys that have run or waited within MEMORY_S."""
         self._at: float | None = None
@@ -135,13 +115,15 @@ class Cells:
         self._note_presence(now)
 
         for room in self._running:
-            if room.turn_end == math.inf and room.tokens > room.entered:
-                room.turn_end = now + self._turn_s(room)
+            stay = self._stays[room]
+            if stay.turn_end == math.inf and room.tokens > stay.entered:
+                stay.turn_end = now + self._turn_s(stay)
 
     def enter(self, room: Room, now: float) -> list[Room] | None:
         """Gives a request its first step, and returns those that are preempted for it, in this order; None, and nothing
         has changed, if it has to wait."""
-        if room.lost_at == now:  # two requests must not preempt each other in turns without a pass between
+        stay = self._stays.setdefault(room, Stay())
+        if stay.lost_at == now:  # two requests must not preempt each other in turns without a pass between
             self._refuse(room)
             return None
 
@@ -149,24 +131,35 @@ class Cells:
         self._credit(room.key, now)
         first = self._is_first(room, now)
         due = first and self._is_due(room, now)
-        preempted = self._make_way(room, now, takes=due and now - room.lost_at >= self._wait_s(room))
+        preempted = self._make_way(room, now, takes=due and now - stay.lost_at >= self._wait_s(room))
         if preempted is None:
             self._refuse(room)
             return None
 
-        room.entered = room.tokens
-        room.earned = due or (first and room.lost_at > -math.inf)
-        room.turn_end = math.inf
+        stay.entered = room.tokens
+        stay.earned = due or (first and stay.lost_at > -math.inf)
+        stay.turn_end = math.inf
         self._running.append(room)
         if room in self._waiting:
             self._waiting.remove(room)
         return preempted
 
-    def lacks(self, room: Room) -> bool:
+    def grow(self, now: float) -> Iterator[MoreRoom]:
+        """Gives a further step to each request that lacks it, the oldest first, unless it was preempted meanwhile."""
+        for room in self.running:
+            if room.size and self._lacks(room):
+                yield MoreRoom(room, self._grow(room, now))
+
+    def leave(self, room: Room) -> None:
+        """The request has ended, or its client has left while it waited; nothing happens if it was preempted before."""
+        self._remove(room)
+        self._stays.pop(room, None)
+
+    def _lacks(self, room: Room) -> bool:
         """Whether the next pass may need more than the request has."""
         return room.size < min(room.tokens + self.rows, room.longest)
 
-    def grow(self, room: Room, now: float) -> list[Room]:
+    def _grow(self, room: Room, now: float) -> list[Room]:
         """Gives a request a further step, and returns those that are preempted for it; itself if it has to wait."""
         preempted = self._make_way(room, now, takes=self._keeps(room, now))
         if preempted is None:
@@ -174,8 +167,8 @@ class Cells:
             preempted = [room]
         return preempted
 
-    def leave(self, room: Room) -> None:
-        """The request has ended, or its client has left while it waited; nothing happens if it was preempted before."""
+    def _remove(self, room: Room) -> None:
+        """The request neither runs nor waits for room."""
         if room in self._running:
             self._running.remove(room)
         if room in self._waiting:
@@ -237,20 +230,22 @@ class Cells:
 
     def _preempt(self, room: Room, now: float) -> None:
         """Takes all room from a request. One that has gained nothing keeps the time for which it has waited."""
-        self.leave(room)
-        room.lost_at = now
-        if room.tokens > room.entered:
+        stay = self._stays[room]
+        self._remove(room)
+        stay.lost_at = now
+        if room.tokens > stay.entered:
             room.since = now
 
     # --- rule 2, by time -----------------------------------------------------------------------------------------
 
     def _keeps(self, room: Room, now: float) -> bool:
         """Whether nothing is taken from it now."""
-        return room.earned and now < room.turn_end
+        stay = self._stays[room]
+        return stay.earned and now < stay.turn_end
 
-    def _turn_s(self, room: Room) -> float:
+    def _turn_s(self, stay: Stay) -> float:
         """Seconds of its turn, after the reading."""
-        reading_s = room.entered * self._prices.read_s
+        reading_s = stay.entered * self._prices.read_s
         return min(TURN_READINGS * reading_s, max(reading_s, MAX_TURN_S))
 
     def _has_part_left(self, room: Room) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.limits import cells
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.parts.kv_preemption import cells
+from cloud_gateway.parts.kv_preemption.cells import Cells
 from edgespec.core.protocol.messages import Close, Open, Sampling
 from tests.support.constraints import ForcesFive
 from tests.support.engines import Make, complete
@@ -37,7 +38,7 @@ class ReadingTarget(TableTarget):
 def crowded(make: Make, *sides: Any, kv_tokens: int = 1100, **settings: Any) -> Engine:
     """Four slots of 1024 tokens in a cache that holds one of them."""
     target = ReadingTarget(slots=4, context=1024, pass_s=PASS_S, kv_tokens=kv_tokens)
-    return make(*sides, target=target, **{"policy": "plain", "verify_nodes": NODES} | settings)
+    return make(*sides, target=target, **{"policy": "plain", "verify_nodes": NODES, "make_rooms": Cells} | settings)
 
 
 def request(key: str, prompt: Sequence[int], count: int, **more: Any) -> GenerationRequest:

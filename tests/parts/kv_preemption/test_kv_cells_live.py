@@ -13,7 +13,8 @@ import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, TokensEvent
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.process.config import GatewaySettings
+from cloud_gateway.parts.kv_preemption import PART
+from cloud_gateway.process.config import schema
 from cloud_gateway.process.loading import engine_settings, load_models
 from edgespec.shared import models
 from edgespec.shared.settings import overridden
@@ -43,7 +44,7 @@ SAMPLES = 3
 @contextmanager
 def gateway(kv_tokens: int) -> Iterator[Engine]:
     """An engine with the demo's model."""
-    settings = overridden(GatewaySettings(), {"target.model": str(models.quantised())})
+    settings = overridden(schema([PART])(), {"target.model": str(models.quantised())})
     for name, value in (SET | {"target.kv_tokens": str(kv_tokens)}).items():
         settings = overridden(settings, {name: value})
     engine = Engine(load_models(settings).target, None, engine_settings(settings))

@@ -12,7 +12,7 @@ import pytest
 
 from cloud_gateway.core.requests.request import TokensEvent
 from cloud_gateway.engine.loop import Engine
-from tests.cloud_gateway.engine.test_preemption import PASS_S, SMALL, crowded, first_token_s, request
+from tests.parts.kv_preemption.test_preemption import PASS_S, SMALL, crowded, first_token_s, request
 from tests.support.engines import Make
 from tools.doubles.model import plain_greedy
 
