@@ -8,6 +8,7 @@ from __future__ import annotations
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import (
     audit,
+    baselines,
     conduct,
     draft_heads,
     function_calling,
@@ -33,6 +34,7 @@ from edgespec.shared.part import brought
 
 PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
+    baselines.PART,
     conduct.PART,
     draft_heads.PART,
     function_calling.PART,

@@ -10,9 +10,9 @@ import cloud_gateway.engine.loop
 import edgespec.worker.daemon
 import tools.doubles.workers
 from cloud_gateway.core.policies import registry
-from cloud_gateway.core.policies.baselines import Colocated
 from cloud_gateway.core.policies.policy import Verify
 from cloud_gateway.core.policies.registry import POLICIES
+from cloud_gateway.core.policies.wanspec import WanSpec
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from edgespec.core.drafting import algorithm2 as drafting
 from edgespec.core.drafting import best_first
@@ -63,11 +63,11 @@ def test_worker_and_simulator_draft_with_the_same_machines() -> None:
 
 async def test_a_change_inside_a_policy_changes_both_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the registry is shared: the class in it is, however the object was made."""
-    before = simulated("colocated")
-    before_live = await live("colocated")
-    monkeypatch.setattr(Colocated, "_verify", lambda self, tree: Verify(()))
-    after = simulated("colocated")
-    after_live = await live("colocated")
+    before = simulated("wanspec")
+    before_live = await live("wanspec")
+    monkeypatch.setattr(WanSpec, "_verify", lambda self, tree: Verify(()))
+    after = simulated("wanspec")
+    after_live = await live("wanspec")
     assert after.rounds == after_live.rounds == 60
     assert before.rounds < 60 and before_live.rounds < 60
 

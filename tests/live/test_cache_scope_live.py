@@ -19,7 +19,7 @@ WORDS = 120
 
 @pytest.fixture
 async def gateway(tmp_path: Path, quantised_model: Path) -> AsyncIterator[Keyed]:
-    settings = chosen(quantised_model, quantised_model, context=1024, policy="colocated")
+    settings = chosen(quantised_model, quantised_model, context=1024, policy="local-chain")
     async with keyed_gateway(tmp_path, settings) as running:
         yield running
 

@@ -16,6 +16,7 @@ from cloud_gateway.engine.loop import Engine, EngineSettings
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings as settings_of
 from tests.support.driven import DrivenEngine, DrivenLoop
+from tests.support.local_policies import WITH_LOCAL
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import OneWorker, Team
 
@@ -77,7 +78,7 @@ def engine_settings(**changes: Any) -> EngineSettings:
     """The defaults but for `policy` (its name), `sources`, what is in KEPT, and fields of the policy table."""
     own = GatewaySettings()
     changes = {"name": changes.pop("policy", own.policy.name), **changes}
-    pace = {name: changes.pop(name) for name in KEPT if name in changes}
+    pace = {"policies": WITH_LOCAL} | {name: changes.pop(name) for name in KEPT if name in changes}
     sources = changes.pop("sources", own.sources)
     found = settings_of(replace(own, sources=sources, policy=replace(own.policy, **changes)))
     return dataclasses.replace(found, **pace)

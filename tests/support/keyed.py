@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from msgspec.structs import replace
 
 from cloud_gateway.api import Api, Backend, make_app
 from cloud_gateway.api.listener import listen
 from cloud_gateway.auth import KeyRing
+from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import overridden
+from tests.support.local_policies import WITH_LOCAL
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools.doubles.limits import TIMES, api_limits, request_limits
 
@@ -59,7 +62,7 @@ def tiny_settings(folder: Path) -> GatewaySettings:
     """Random models of some tens of kilobytes; the policy drafts at the gateway."""
     target = make_tiny_gguf(folder / "target.gguf", seed=1)
     draft = make_tiny_gguf(folder / "draft.gguf")
-    return chosen(target=target, draft=draft, context=512, policy="colocated")
+    return chosen(target=target, draft=draft, context=512, policy="local-chain")
 
 
 def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySettings:
@@ -69,16 +72,16 @@ def chosen(target: Path, draft: Path, context: int, policy: str) -> GatewaySetti
         "target.threads": 1,
         "local_draft.model": str(draft),
         "local_draft.threads": 1,
-        "policy.name": policy,
     }
-    return overridden(GatewaySettings(), options)
+    settings = overridden(GatewaySettings(), options)
+    return replace(settings, policy=replace(settings.policy, name=policy))
 
 
 @asynccontextmanager
 async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator[Keyed]:
     """Serves on a free port of loopback."""
     models = load_models(settings)
-    engine = Engine(models.target, models.local, engine_settings(settings))
+    engine = Engine(models.target, models.local, engine_settings(settings, Choices(WITH_LOCAL)))
     keys = KeyRing(state / "keys")
     api = Api(request_limits())
     listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)

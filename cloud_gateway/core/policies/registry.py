@@ -1,4 +1,4 @@
-"""The policies by name: WANSpec's Algorithm 1, the baselines and the adaptive policy.
+"""The policies by name: plain decoding, WANSpec's Algorithm 1 and the adaptive policy.
 
 Parts bring others (`GatewayPart.policies`). Engine, simulator and the player of traces are given all as a value.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.baselines import Amusd, Colocated, ColocatedTree, Plain
+from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.policies.policy import Learnt, Policy
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.policies.wanspec import RollingWanSpec, WanSpec
+from cloud_gateway.core.policies.wanspec import WanSpec
 from edgespec.core.errors import ConfigError
 
 PolicyMaker = Callable[[PolicySettings], Policy]
@@ -19,12 +19,8 @@ PolicyMaker = Callable[[PolicySettings], Policy]
 Policies = Mapping[str, PolicyMaker]
 POLICIES: Policies = {
     "plain": Plain,
-    "colocated": Colocated,
-    "colocated-tree": ColocatedTree,
     "wanspec": WanSpec,
     "adaptive": Adaptive,
-    "rolling-k": RollingWanSpec,
-    "amusd": Amusd,
 }
 """Those of the core."""
 NAMES = tuple(POLICIES)

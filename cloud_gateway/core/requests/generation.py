@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from cloud_gateway.core.policies.baselines import Plain
+from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView, Outcome, Policy
 from cloud_gateway.core.policies.settings import DEFAULTS
 from cloud_gateway.core.requests.accounting import Account, Submission

@@ -233,7 +233,7 @@ async def test_work_that_has_not_begun_is_dropped_with_its_caller_or_at_the_end(
 # --- the operator's options -----------------------------------------------------------------------------------------
 
 CHOICES: dict[str, Any] = {
-    "policy": "colocated-tree",
+    "policy": "wanspec",
     "k": 16,
     "phi": 0,
     "prefer": "latency",
@@ -267,7 +267,7 @@ async def test_policies_and_k_are_allowed_as_far_as_the_operator_says(tmp_path: 
     options = request_limits(client_options=("policy",))
     async with echo_gateway(tmp_path, options) as echo:
         for requested, status in (
-            ({"policy": "plain"}, 200), ({"policy": "colocated-tree"}, 200), ({"k": 4}, 400), ({}, 200),
+            ({"policy": "plain"}, 200), ({"policy": "wanspec"}, 200), ({"k": 4}, 400), ({}, 200),
         ):  # fmt: skip
             assert (await post(echo, {**CHAT, "edgespec": requested}))[0] == status, requested
 

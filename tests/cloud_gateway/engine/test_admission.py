@@ -27,7 +27,7 @@ ROOM = 510
 @pytest.mark.driven
 async def test_more_requests_than_have_room_all_end_with_their_own_texts(make: Make) -> None:
     target = TableTarget(slots=8, kv_tokens=3 * (9 + 20 + 1 + NODES))  # it fails if its slots exceed that
-    engine = make(local=TableDraft(leaves=4), target=target, policy="colocated-tree", verify_nodes=NODES)
+    engine = make(local=TableDraft(leaves=4), target=target, policy="local-tree", verify_nodes=NODES)
     streams = [asyncio.create_task(complete(engine, request(number))) for number in range(10)]
     seen = set()
     while not all(stream.done() for stream in streams):
@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def settings_of(files: tuple[Path, Path], **target: str) -> GatewaySettings:
     options = {"engine": "llamacpp", "exact": "yes", "context": "256", "threads": "1", "slots": "6"}
-    found = overridden(GatewaySettings(), {"policy.name": "colocated-tree"})
+    found = overridden(GatewaySettings(), {"policy.name": "wanspec"})
     for key, value in {"model": str(files[0]), **options, **target}.items():
         found = overridden(found, {f"target.{key}": value})
     return overridden(found, {"local_draft.model": str(files[1]), "local_draft.threads": "1"})

@@ -196,8 +196,8 @@ async def test_a_client_that_leaves_frees_its_slot_and_its_worker(make: Make) ->
 
 async def test_a_request_may_choose_its_own_policy(make: Make) -> None:
     engine = make(LoopWorker(0.0), TableDraft(), policy="wanspec")
-    _, done = await complete(engine, request(20, speculation=Speculation(policy="colocated", k=4)))
-    assert done.usage.policy == "colocated" and done.usage.local_draft_passes > 0
+    _, done = await complete(engine, request(20, speculation=Speculation(policy="local-chain", k=4)))
+    assert done.usage.policy == "local-chain" and done.usage.local_draft_passes > 0
 
 
 async def test_an_answer_ends_when_the_context_is_full(make: Make) -> None:

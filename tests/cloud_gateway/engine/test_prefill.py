@@ -235,7 +235,7 @@ def test_policies_receive_the_time_in_which_prompts_were_read(monkeypatch: pytes
 
 def test_policies_receive_the_rows_of_others_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Timed()
-    engine = Engine(target, TableDraft(1.0), engine_settings(policy="colocated", k=2), clock=target.time)
+    engine = Engine(target, TableDraft(1.0), engine_settings(policy="local-chain", k=2), clock=target.time)
     verifies = verifies_of(monkeypatch)
     for prompt in ([3], [4], [5]):
         submit(engine, prompt, 60)
@@ -280,7 +280,7 @@ def test_a_catch_up_batch_takes_about_a_pass_of_the_target(verify_s: float, toke
 
 
 def test_the_cost_curve_is_learnt_over_all_rows_of_a_pass() -> None:
-    engine, target = turned(TableDraft(1.0), policy="colocated", k=2)
+    engine, target = turned(TableDraft(1.0), policy="local-chain", k=2)
     for i in range(4):
         submit(engine, [7, i, 2], 30)
     for _ in range(40):
@@ -292,7 +292,7 @@ def test_the_cost_curve_is_learnt_over_all_rows_of_a_pass() -> None:
 
 
 def test_requests_that_are_ready_do_not_wait_for_fewer_that_draft() -> None:
-    engine, target = turned(TableDraft(0.7), policy="colocated", k=3)
+    engine, target = turned(TableDraft(0.7), policy="local-chain", k=3)
     submit(engine, SHORT)
     for token in (8, 9):
         submit(engine, [token, token], speculation=Speculation(policy="plain"))

@@ -44,7 +44,7 @@ class Noted(TableDraft):
         return super().draft(asked)
 
 
-def asked(number: int, policy: str = "colocated", **more: Any) -> GenerationRequest:
+def asked(number: int, policy: str = "local-chain", **more: Any) -> GenerationRequest:
     speculation = Speculation(policy=policy, sources=(), **more)
     return GenerationRequest([number, 3, 1], 24, Sampling(temperature=0), ignore_eos=True, speculation=speculation)
 
@@ -133,7 +133,7 @@ def test_the_most_draft_to_whom_the_pass_is_worth_their_share(worths: list[float
     assert [bid.drafted for bid in bids] == [number in drafting for number in range(1, 5)], "only what is made counts"
 
 
-@pytest.mark.parametrize("policy", ["colocated", "colocated-tree", "adaptive"])
+@pytest.mark.parametrize("policy", ["local-chain", "local-tree", "adaptive"])
 async def test_shared_passes_of_a_real_draft_change_no_text(make: Make, tmp_path: Path, policy: str) -> None:
     local = LocalDraft(make_tiny_gguf(tmp_path / "tiny.gguf"), context=2048, requests=6, target_vocab_size=VOCAB)
     requests = [asked(number, policy, k=3, prefer="latency") for number in range(6)]
@@ -158,7 +158,7 @@ def request(key: str, prompt: list[int], count: int) -> GenerationRequest:
 @pytest.mark.claim("no-key-takes-the-drafts-memory-from-one-that-holds-less")
 async def test_a_small_prompt_is_drafted_for_beside_three_large_ones(make: Make, tmp_path: Path) -> None:
     local = LocalDraft(make_tiny_gguf(tmp_path / "tiny.gguf"), context=768, requests=8, target_vocab_size=VOCAB)
-    engine = make(None, local, TableTarget(slots=8), policy="colocated", k=2)
+    engine = make(None, local, TableTarget(slots=8), policy="local-chain", k=2)
     before = asyncio.create_task(complete(engine, request("before", [7, 1, 8], 120)))
     await until(lambda: engine.stats.local_passes > 4)
     large = [asyncio.create_task(complete(engine, request("large", [n, *LARGE], 120))) for n in range(3)]

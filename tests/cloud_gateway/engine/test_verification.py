@@ -77,7 +77,7 @@ async def test_a_method_without_a_seed_sends_workers_none(make: Make) -> None:
 
 async def test_the_gateways_own_candidates_use_the_noise(make: Make) -> None:
     """A draft that is the target itself is always right, sampled too; ranked plainly it would be right now and then."""
-    engine = make(None, TableDraft(1.0), policy="colocated", k=3)
+    engine = make(None, TableDraft(1.0), policy="local-chain", k=3)
     tokens, usage = await answer(engine, Sampling(temperature=1.2, seed=7), 200)
     plain, _ = await answer(engine, Sampling(temperature=1.2, seed=7), 200, policy="plain")
     assert tokens == plain and usage.accepted["local"] == usage.drafted["local"] - (usage.rounds * 4 - 200)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from cloud_gateway.api.schema import ChatBody, decode_beside
-from cloud_gateway.core.policies.baselines import Plain
+from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.policies.registry import PolicyMaker
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation

@@ -242,7 +242,7 @@ async def test_drafts_change_no_token_of_requests_that_share_passes(
     sampling = Sampling(temperature=temperature, seed=5)
     plain = await answers(loaded, "plain", sampling)
     assert [len(tokens) for tokens in plain] == [24] * 3
-    for policy in ("colocated", "colocated-tree", "adaptive"):
+    for policy in ("wanspec", "adaptive"):
         assert await answers(loaded, policy, sampling) == plain
 
 
@@ -250,7 +250,7 @@ async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path
     settings = configured(model, exact="yes", context="256", threads="1")
     models = load_models(settings)
     ends = Sampling(temperature=1.0, seed=5, logit_bias=dict.fromkeys(models.target.eos, 100.0))
-    for policy in ("plain", "colocated"):
+    for policy in ("plain", "wanspec"):
         chosen = Engine(models.target, models.local, engine_settings(overridden(settings, {"policy.name": policy})))
         with started(chosen):
             for length in (0, 9):

@@ -24,7 +24,7 @@ def settings_of(engine: str, folder: Path) -> GatewaySettings:
     draft = make_tiny_gguf(folder / "draft.gguf", unlike=0.05)
     target = {"model": str(model), "exact": "yes", "context": 256, "threads": 1, "slots": 6, "kv_tokens": ROOM}
     values = {f"target.{key}": value for key, value in target.items()}
-    drafted = {"local_draft.model": str(draft), "local_draft.threads": 1, "policy.name": "colocated-tree"}
+    drafted = {"local_draft.model": str(draft), "local_draft.threads": 1, "policy.name": "wanspec"}
     if engine == "torch":
         return torch_settings({**values, **drafted})
     return overridden(schema([PART])(), {**values, **drafted, "target.engine": engine})

@@ -138,7 +138,7 @@ def share(usages: Sequence[Usage]) -> float:
 
 
 @CLAIM
-@pytest.mark.parametrize(("policy", "worker"), [("colocated-tree", False), ("wanspec", True), ("adaptive", True)])
+@pytest.mark.parametrize(("policy", "worker"), [("local-tree", False), ("wanspec", True), ("adaptive", True)])
 async def test_a_preempted_completion_is_the_same(
     make: Make, policy: str, worker: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,7 +84,7 @@ async def fit(engine: Engine, sampling: Sampling, answers: int, **options: objec
 
 
 async def test_rejection_gives_the_targets_distribution(make: Make) -> None:
-    engine = make(None, TableDraft(0.5, leaves=4), policy="colocated-tree", k=2)
+    engine = make(None, TableDraft(0.5, leaves=4), policy="local-tree", k=2)
     found, usages = await fit(engine, PLAIN, ANSWERS)
     assert found.cells > 10 and found.p > ENOUGH
     accepted = sum(usage.accepted.get("local", 0) for usage in usages)
@@ -99,7 +99,7 @@ async def test_workers_are_sent_no_seed(make: Make) -> None:
 
 
 async def test_fresh_randomness_differs_each_time_and_a_seed_does_not(make: Make) -> None:
-    engine = make(None, TableDraft(0.5), policy="colocated", k=3)
+    engine = make(None, TableDraft(0.5), policy="local-chain", k=3)
     fresh = [await answer(engine, PLAIN, 20) for _ in range(4)]
     seeded = [await answer(engine, PLAIN, 20, verification="shared-noise") for _ in range(2)]
     assert len({tuple(tokens) for tokens, _ in fresh}) == 4
@@ -107,7 +107,7 @@ async def test_fresh_randomness_differs_each_time_and_a_seed_does_not(make: Make
 
 
 async def test_a_request_chooses_for_itself_and_greedy_needs_neither(make: Make) -> None:
-    engine = make(None, TableDraft(0.5), policy="colocated", verification="shared-noise")
+    engine = make(None, TableDraft(0.5), policy="local-chain", verification="shared-noise")
     _, usage = await answer(engine, PLAIN, verification="rejection")
     assert usage.verification == "rejection"
     greedy = Sampling(temperature=0.0)
@@ -133,7 +133,7 @@ async def make_brief(seeded: None) -> AsyncIterator[Make]:
 
 
 async def test_rejection_samples_the_distribution_without_the_end(make_brief: Make) -> None:
-    engine = make_brief(None, TableDraft(model=Brief(right=0.5), leaves=4), policy="colocated-tree", k=2)
+    engine = make_brief(None, TableDraft(model=Brief(right=0.5), leaves=4), policy="local-tree", k=2)
     sampling = Sampling(temperature=1.2, top_k=4)
     prompt = [3, 1, 4]
     wanted = GenerationRequest(
@@ -162,7 +162,7 @@ def chances(tokens: Sequence[int], sampling: Sampling) -> dict[int, float]:
 
 @pytest.mark.claim("a-local-tree-makes-at-most-k-passes-a-round")
 async def test_a_local_tree_makes_at_most_k_passes_a_round(make: Make) -> None:
-    engine = make(None, TableDraft(0.7, leaves=16), policy="colocated-tree", k=16)
+    engine = make(None, TableDraft(0.7, leaves=16), policy="local-tree", k=16)
     tokens, usage = await answer(engine, Sampling(temperature=2.0, seed=1), 12)
     assert len(tokens) == 12
     assert 0 < usage.local_draft_passes <= 16 * usage.rounds

@@ -77,7 +77,6 @@ def test_policies_are_tried_with_the_head_start_that_the_worker_had() -> None:
         ([ONE, "--k", "17"], 78, "`--k` takes whole numbers from 1 to 16."),
         ([ONE, "--phi", "nan"], 78, "`--phi` takes nats from 0 to 100, or learnt."),
         ([ONE, "--rtt-ms", "-1"], 78, "--rtt-ms"),
-        ([SHIPPED / "colocated-k4.trace", "--policy", "wanspec"], 65, "--rtt-ms"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_an_exit_code(

@@ -16,7 +16,6 @@ from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces.format import Header, Trace, TraceError, unseal
 from cloud_gateway.parts.request_traces.play import Player
 from edgespec.core.drafting.algorithm2 import Drafting
-from edgespec_lab.link_model import LinkModel
 from edgespec_lab.sim.from_trace import FILLER, Traced
 from edgespec_lab.sim.world import run
 
@@ -122,11 +121,9 @@ def test_the_simulated_answer_is_the_recorded_one_and_takes_about_as_long(path: 
     """`run` itself compares every token with the process; here the time, within what load on the machine explains."""
     recorded = unseal(path.read_bytes())[0]
     traced = Traced(recorded, POLICIES)
-    alone = recorded.header.settings.name == "colocated"
-    drafting = [] if alone else [Drafting(1, 1, 2, traced.rule())]
+    drafting = [Drafting(1, 1, 2, traced.rule())]
     controller = make(recorded.header.settings)
-    net = LinkModel(0.0) if alone else traced.net()
-    result = run(controller, drafting, traced.process(1), net, traced.steps, traced.tokens, 1)
+    result = run(controller, drafting, traced.process(1), traced.net(), traced.steps, traced.tokens, 1)
     assert result.tokens == traced.tokens
     if path.stem != "worker-lost":  # its worker never leaves in the simulation
         assert result.seconds * 1000 / traced.tokens == pytest.approx(traced.ms_per_token, rel=0.35)

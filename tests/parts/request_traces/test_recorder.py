@@ -42,7 +42,7 @@ async def test_what_the_engine_decided_is_decided_again_bit_for_bit(tmp_path: Pa
     assert recorded.header.settings.name == policy and recorded.header.settings.phi == 1.5
 
 
-@pytest.mark.parametrize("policy", ["wanspec", "adaptive", "rolling-k"])
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive"])
 async def test_losing_the_worker_half_way_is_replayed_too(tmp_path: Path, policy: str) -> None:
     (path,) = await record(tmp_path / "t", [SETTINGS[policy]], 80, dies_after=40)
     entries = read(path).entries
@@ -79,7 +79,7 @@ async def test_a_row_count_that_is_tried_is_in_the_trace_and_replayed(
 @pytest.mark.parametrize("method", METHODS)
 async def test_sampled_completions_replay_too(tmp_path: Path, method: str) -> None:
     """The token that the target takes may be chance; what the policy made of it is not."""
-    requests = [Speculation(policy=policy, verification=method) for policy in ("wanspec", "colocated")]
+    requests = [Speculation(policy=policy, verification=method) for policy in ("wanspec", "plain")]
     for path in await record(tmp_path / "t", requests, sampling=Sampling(temperature=1.0, seed=7)):
         assert check(read(path), POLICIES).differences == [] and trace.emitted(read(path).entries) == 60
 

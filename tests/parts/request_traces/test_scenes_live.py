@@ -17,7 +17,7 @@ pytestmark = pytest.mark.live
 
 
 def test_answers_of_several_policies_and_one_that_loses_its_worker_replay() -> None:
-    policies = ("wanspec", "adaptive", "rolling-k", "colocated")
+    policies = ("wanspec", "adaptive", "plain")
     scenes = [Scene(policy, policy, prompt, tokens=48) for prompt, policy in enumerate(policies)]
     scenes.append(Scene("lost", "wanspec", len(scenes), tokens=160, worker_ends_after=8))
     found = {name: unseal(data)[0] for name, data in record(scenes, lambda said: None).items()}

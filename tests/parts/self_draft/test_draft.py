@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
@@ -24,6 +25,7 @@ from edgespec.core.drafting.ranking import Asked, TokenPath
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, started
+from tests.support.local_policies import WITH_LOCAL
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import load_tiny, make_tiny_target, plain_logits
 from tests.support.torch_targets import torch_settings, torch_target
@@ -142,14 +144,14 @@ def configured(model: Path, **more: Any) -> GatewaySettings:
     return torch_settings({"target.model": str(model), **draft, **more})
 
 
-POLICIES = ["colocated", "colocated-tree", "adaptive", "wanspec"]
+POLICIES = ["local-chain", "local-tree", "adaptive", "wanspec"]
 
 
 async def test_the_text_is_that_of_plain_decoding(folder: Path) -> None:
     settings = configured(folder)
     loaded = load_models(settings)
     assert isinstance(loaded.local, SelfDraft)
-    engine = Engine(loaded.target, loaded.local, engine_settings(settings))
+    engine = Engine(loaded.target, loaded.local, engine_settings(settings, Choices(WITH_LOCAL)))
     with started(engine):
         for sampling in (Sampling(temperature=0.0), Sampling(temperature=0.9, seed=3)):
             found = {}
@@ -157,7 +159,7 @@ async def test_the_text_is_that_of_plain_decoding(folder: Path) -> None:
                 asked = Speculation(policy=policy, k=3, prefer="latency", sources=())
                 wanted = GenerationRequest(PROMPT, 24, sampling, ignore_eos=True, speculation=asked)
                 found[policy], done = await complete(engine, wanted)
-                if policy.startswith("colocated"):
+                if policy.startswith("local"):
                     usage = done.usage
                     assert usage.local_draft_passes and usage.drafted["local"] >= usage.accepted.get("local", 0)
             assert all(text == found["plain"] for text in found.values())

@@ -129,7 +129,7 @@ async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path
     settings = configured(model, engine="torch", dtype="float32", context=256, threads=1)
     models = load_models(settings)
     ends = Sampling(temperature=1.0, seed=5, logit_bias=dict.fromkeys(models.target.eos, 100.0))
-    for policy in ("plain", "colocated"):
+    for policy in ("plain", "wanspec"):
         chosen = Engine(models.target, models.local, engine_settings(overridden(settings, {"policy.name": policy})))
         with started(chosen):
             for length in (0, 9):

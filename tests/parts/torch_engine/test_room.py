@@ -27,7 +27,7 @@ async def test_torch_keeps_within_the_room_and_changes_no_token(
     models = {"model": str(make_tiny_gguf(tmp_path / "tiny.gguf")), "kv_tokens": ROOM}
     values = {f"target.{key}": value for key, value in {**options, **models}.items()}
     draft = {"local_draft.model": str(make_tiny_gguf(tmp_path / "draft.gguf", unlike=0.05)), "local_draft.threads": 1}
-    settings = overridden(schema([PART])(), {**values, **draft, "policy.name": "colocated-tree"})
+    settings = overridden(schema([PART])(), {**values, **draft, "policy.name": "wanspec"})
     loaded = load_models(settings)
     target = loaded.target
     assert isinstance(target, TorchTarget) and target.kv_tokens == ROOM

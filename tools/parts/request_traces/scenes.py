@@ -23,7 +23,9 @@ from edgespec_lab.demo.arms import PHI
 from edgespec_lab.demo.scene import PROMPTS, read_lines
 from edgespec_lab.rig import Rig, RigError
 
-FOLDER = Path(__file__).parents[3] / "tests/traces"
+ROOT = Path(__file__).parents[3]
+COMPARED = "tests/parts/baselines"
+"""The folder of the traces whose policies a part brings."""
 WRITTEN_S = 10.0
 """Longest wait for the recorder's thread."""
 
@@ -42,12 +44,13 @@ class Scene:
     tokens: int = 64
     worker_ends_after: int | None = None
     """Chunks of the answer after which the worker is killed."""
+    folder: str = "tests/traces"
 
 
 SCENES = (
     Scene("wanspec-20ms", "wanspec", 0),
-    Scene("rolling-k-20ms", "rolling-k", 1),
-    Scene("colocated-k4", "colocated", 2, k=4),
+    Scene("rolling-k-20ms", "rolling-k", 1, folder=COMPARED),
+    Scene("colocated-k4", "colocated", 2, k=4, folder=COMPARED),
     Scene("worker-lost", "wanspec", 3, tokens=160, worker_ends_after=26),
     Scene("wanspec-dropped-40ms", "wanspec", 4, draft="dropped", rtt_ms=40.0),
     Scene("adaptive-20ms", "adaptive", 5, tokens=128),
@@ -99,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [scene.name for scene in SCENES]
     name = checked.known(names, "trace")
     parser.add_argument("names", nargs="*", type=name, metavar="NAME", help=f"{', '.join(names)} (default: all)")
-    parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help="folder (default: tests/traces)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default: of the shipped ones)")
     parser.set_defaults(run=write)
     return verbs.run(parser, arguments)
 
@@ -109,9 +112,10 @@ def write(options: argparse.Namespace) -> int:
     scenes = [scene for scene in SCENES if not options.names or scene.name in options.names]
     gateway_choices(*(scene.policy for scene in scenes))
     found = record(scenes, print)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, data in found.items():
-        (options.out / f"{name}.trace").write_bytes(data)
+    for scene in scenes:
+        folder: Path = options.out or ROOT / scene.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{scene.name}.trace").write_bytes(found[scene.name])
     return 0
 
 

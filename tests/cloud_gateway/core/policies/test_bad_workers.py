@@ -54,8 +54,9 @@ def test_a_worker_that_is_right_again_comes_back() -> None:
 def drafted(workers: str) -> Result:
     place = Place("flat", 0.1, 0.9, 0.0, beside=workers)
     kinds = tuple(sweep.DRAFTS[name](place.match) for name in workers.split())
-    cell = Cell(Arm("w", "amusd", sweep.WORKER), sweep.DRAFTS["right"](place.match), sweep.LinkModel(0.0),
-                sweep.steps_at(place, CONFIG), runs=1, workers=kinds)  # fmt: skip
+    arm = Arm("w", "wanspec", sweep.WORKER, local=False)
+    steps = sweep.steps_at(place, CONFIG)
+    cell = Cell(arm, sweep.DRAFTS["right"](place.match), sweep.LinkModel(0.0), steps, runs=1, workers=kinds)
     return simulate(cell, POLICIES)[0]
 
 

@@ -14,7 +14,6 @@ from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.completion import Budget
 from cloud_gateway.core.policies.guard import ESTIMATE_INTERVAL, Guard, Mode, Reference
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
-from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
@@ -26,6 +25,7 @@ from edgespec_lab.sim.config import load
 from edgespec_lab.sim.experiment import Arm, Cell, simulate
 from edgespec_lab.sim.sweep import WORKER, Place, steps_at
 from edgespec_lab.sim.tokens import Iid
+from tests.support.local_policies import WITH_LOCAL
 
 TT = 0.1
 TD = 0.01
@@ -224,11 +224,11 @@ def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
     net = LinkModel(place.rtt_ms / 1000)
 
     def seconds(arm: Arm) -> list[float]:
-        return [one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, 80, runs=5), POLICIES)]
+        return [one.seconds for one in simulate(Cell(arm, Iid(match=place.match), net, steps, 80, runs=5), WITH_LOCAL)]
 
     alone = [seconds(Arm("plain", "plain"))]
     if local:
-        alone.append(seconds(Arm("co-located", "colocated")))
+        alone.append(seconds(Arm("co-located", "local-chain")))
     best = min(alone, key=sum)
     ours = seconds(Arm("adaptive", "adaptive", WORKER, local=local))
     ratios = sorted(mine / theirs for mine, theirs in zip(ours, best, strict=True))

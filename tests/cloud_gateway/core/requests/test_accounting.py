@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.api.usage import timings
-from cloud_gateway.core.policies.baselines import Plain
+from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.requests.accounting import FrameLedger, Submission
 from cloud_gateway.core.requests.events import Admitted, FrameArrived, Preempted, WorkerChanged
 from cloud_gateway.core.requests.generation import Bounds, Generation

@@ -132,7 +132,7 @@ async def test_a_draft_with_other_unused_entries_than_the_target_drafts_for_it(
 ) -> None:
     """The draft's vocabulary has 64 entries, the target's more or fewer."""
     local = LocalDraft(model, context=512, requests=2, leaves=4, target_vocab_size=size)
-    engine = make(None, local, TableTarget(model=Padded(size)), policy="colocated", k=3)
+    engine = make(None, local, TableTarget(model=Padded(size)), policy="local-chain", k=3)
     sampling = Sampling(temperature=1.0, seed=4)
     _, done = await complete(engine, GenerationRequest([3, 1, 4], 40, sampling, ignore_eos=True))
     engine.stop()
