@@ -13,10 +13,10 @@ Public, by module:
 - `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `Listener`, `OwnPort`,
   `Times`
 - `observer`: `Observer`
-- `parameters`: `Call`, `Counter`, `Encode`, `Field`, `Option`, `Parameter`, `Reader`
+- `parameters`: `Annotations`, `Call`, `Counter`, `Encode`, `Field`, `Option`, `Parameter`, `Reader`, `Spell`
 - `respond`: `beginning`
 - `routes`: `Route`
-- `schema`: `ChatBody`, `ChatMessage`, `Common`, `Name`, `Part`, `TokenizeBody`
+- `schema`: `ChatBody`, `ChatMessage`, `Common`, `CompletionBody`, `Name`, `Part`, `TokenizeBody`
 - `service`: `Api`, `KEY`, `Kind`, `Text`
 - `sse`: `EventStream`, `KEEPALIVE_S`
 - `usage`: `Counts`, `Speculated`, `Timings`

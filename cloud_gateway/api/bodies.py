@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from cloud_gateway.api.generation import Limits, ServedModel, check_items, check_size, check_structure
 from cloud_gateway.api.grammars import Grammar
-from cloud_gateway.api.parameters import Option, Prepared, Reader, fields_of, options_of
+from cloud_gateway.api.parameters import Annotator, Option, Prepared, Reader, Spell, fields_of, options_of
 from cloud_gateway.api.schema import (
     ChatBody,
     Common,
@@ -42,6 +42,7 @@ class Encoder(Protocol):
     ) -> list[int]: ...
     def encode(self, text: str) -> list[int]: ...
     def continuation(self, text: str) -> list[int]: ...
+    def spell(self, token: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,14 @@ class Asked:
                 return reader
         return None
 
+    def annotator(self, spell: Spell) -> Annotator | None:
+        """The one of its options, if any has one."""
+        for option in self.options:
+            annotator = option.annotator(spell)
+            if annotator is not None:
+                return annotator
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
@@ -79,6 +88,7 @@ class Tokenised:
     prompts: Sequence[list[int]]
     prepared: Sequence[Prepared]
     """Sources of candidates, of the request's options."""
+    annotator: Annotator | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +158,7 @@ def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
     """The prompts as tokens, and what the parameters of parts prepare. Raises ClientError 400."""
     sources = [option.prepare(text.continuation, served.model.context) for option in asked.options]
     prepared = [source for source in sources if source is not None]
-    return Tokenised(prompts_of(asked, text, served.model.vocab_size), prepared)
+    return Tokenised(prompts_of(asked, text, served.model.vocab_size), prepared, asked.annotator(text.spell))
 
 
 def prompts_of(asked: Asked, text: Encoder, vocab_size: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,13 +16,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from cloud_gateway.api.errors import error_object
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.api.parameters import Call
+from cloud_gateway.api.parameters import Annotations, Annotator, Call
 from cloud_gateway.api.usage import Counts, Timings
 from edgespec.core.errors import ClientError
 
 Finish = Literal["stop", "length", "tool_calls"]
-Spell = Callable[[int], bytes]
-"""The bytes of one token."""
 
 
 class Closed(Struct, forbid_unknown_fields=True):
@@ -75,36 +73,6 @@ class Tokens(Closed):
     tokens: list[int]
 
 
-class TopLogprob(Closed):
-    """One alternative."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob):
-    """One token, and its alternatives."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(Closed):
-    """`logprobs` of a chat."""
-
-    content: list[TokenLogprob]
-    refusal: None = None
-
-
-class TextLogprobs(Closed):
-    """`logprobs` of a text completion; the token itself is among its alternatives, as in OpenAI's API."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
-
-
 class CallFunction(Closed):
     """The function that the model calls, `arguments` being JSON in a string."""
 
@@ -143,7 +111,7 @@ class ChatChoice(Closed):
 
     index: int
     message: AssistantMessage
-    logprobs: ChatLogprobs | None
+    logprobs: Annotations | None
     finish_reason: Finish | None
 
 
@@ -152,7 +120,7 @@ class DeltaChoice(Closed):
 
     index: int
     delta: Delta
-    logprobs: ChatLogprobs | None = None
+    logprobs: Annotations | None = None
     finish_reason: Finish | None = None
 
 
@@ -161,7 +129,7 @@ class TextChoice(Closed):
 
     index: int
     text: str
-    logprobs: TextLogprobs | None
+    logprobs: Annotations | None
     finish_reason: Finish | None
 
 
@@ -211,21 +179,20 @@ class TextChunk(Enveloped, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One token of a completion; `offset`: characters of the completion before the token's text."""
-
-    spelling: bytes
-    logprob: float
-    top: Sequence[tuple[bytes, float]]
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
-    """New text of a completion, or all of it; log-probabilities, if requested, of the tokens that begin in it."""
+    """New text of a completion, or all of it, and what is said about the tokens that begin in it."""
 
     text: str
-    logprobs: Sequence[Entry] | None = None
+    annotations: Sequence[object] = ()
+    annotator: Annotator | None = None
+    """None if the request has none."""
+
+    @property
+    def logprobs(self) -> Annotations | None:
+        """The field of the choice."""
+        if self.annotator is None:
+            return None
+        return self.annotator.written(self.annotations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +260,7 @@ class ChatForm(Form):
             message = AssistantMessage(content=piece.text)
             if end.calls:
                 message = AssistantMessage(content=piece.text.strip() or None, tool_calls=list(map(_call, end.calls)))
-            choices.append(ChatChoice(index, message, _chat_logprobs(piece.logprobs), end.finish))
+            choices.append(ChatChoice(index, message, piece.logprobs, end.finish))
 
         return ChatCompletion(**self.common, choices=choices, usage=usage, timings=timings)
 
@@ -301,7 +268,7 @@ class ChatForm(Form):
         yield self._chunk(DeltaChoice(index, Delta(role="assistant", content="")))
 
     def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
-        yield self._chunk(DeltaChoice(index, Delta(content=piece.text), _chat_logprobs(piece.logprobs)))
+        yield self._chunk(DeltaChoice(index, Delta(content=piece.text), piece.logprobs))
 
     def closing(self, index: int, end: End) -> Iterator[Struct]:
         if end.calls:
@@ -337,44 +304,8 @@ class TextForm(Form):
 
 
 def _text_choice(index: int, piece: Piece, finish: Finish | None = None) -> TextChoice:
-    return TextChoice(index, piece.text, _text_logprobs(piece.logprobs), finish)
+    return TextChoice(index, piece.text, piece.logprobs, finish)
 
 
 def _call(call: Call, index: int | UnsetType = UNSET) -> ToolCall:
     return ToolCall(id=call.id, function=CallFunction(name=call.name, arguments=call.arguments), index=index)
-
-
-def _chat_logprobs(entries: Sequence[Entry] | None) -> ChatLogprobs | None:
-    if entries is None:
-        return None
-
-    content = [
-        TokenLogprob(**_item(one.spelling, one.logprob), top_logprobs=[TopLogprob(**_item(*top)) for top in one.top])
-        for one in entries
-    ]
-    return ChatLogprobs(content=content)
-
-
-def _text_logprobs(entries: Sequence[Entry] | None) -> TextLogprobs | None:
-    if entries is None:
-        return None
-
-    tops = [[(one.spelling, one.logprob), *one.top] for one in entries]
-    return TextLogprobs(
-        tokens=[_name(one.spelling) for one in entries],
-        token_logprobs=[one.logprob for one in entries],
-        top_logprobs=[{_name(spelling): logprob for spelling, logprob in top} for top in tops],
-        text_offset=[one.offset for one in entries],
-    )
-
-
-def _item(spelling: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": spelling.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelling)}
-
-
-def _name(spelling: bytes) -> str:
-    """The text, or for a part of a character its bytes in OpenAI's notation."""
-    try:
-        return spelling.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)

@@ -24,7 +24,7 @@ from cloud_gateway.core.limits.visits import KeyLimits
 from cloud_gateway.core.requests.choices import CORE, Choices
 from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
 from cloud_gateway.core.sources.interface import RequestSource
-from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.core.verify.interface import Constraint, RowReader
 from cloud_gateway.core.verify.verification import Method
 from edgespec.core.errors import ClientError, refusal
 from edgespec.core.protocol.messages import Sampling
@@ -168,6 +168,7 @@ def generations(
     cache_scope: bytes = b"",
     constraint: Callable[[], Constraint] | None = None,
     brought: Sequence[RequestSource] = (),
+    row_reader: RowReader | None = None,
 ) -> list[GenerationRequest]:
     """The completions to generate: `n` for each prompt, prompt by prompt. Raises ClientError 400 naming the parameter.
 
@@ -205,7 +206,7 @@ def generations(
             brought=brought,
             constraint=constraint() if constraint else None,
             cache_scope=cache_scope,
-            top_logprobs=_top_logprobs(body),
+            row_reader=row_reader,
         )
         for prompt, length in zip(prompts, lengths, strict=True)
         for choice in range(n)
@@ -221,15 +222,6 @@ def _check_verification(name: str | None, seed: int | None, methods: Mapping[str
     if seed is not None and not methods[name].seeded:
         why = f"with '{name}' no seed can give the same text again; leave 'seed' out"
         raise refusal("edgespec.verification", why)
-
-
-def _top_logprobs(body: Common) -> int | None:
-    if isinstance(body, CompletionBody):
-        return body.logprobs
-    assert isinstance(body, ChatBody)
-    if body.logprobs:
-        return body.top_logprobs or 0
-    return None
 
 
 def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Limits) -> int:

@@ -2,8 +2,9 @@
 
 A part lists its parameters in `GatewayPart.parameters`. `bodies.py` decodes their values beside those of the core, and
 lets the `Parameter` read them together: the result is an `Option`, which says what the request asks for. It may draft
-(`Prepared`), bring functions into the prompt, constrain the completions (grammars.py), read their text (`Reader`), and
-count something for `usage` (`Counter`). The response goes through all of them; the core knows none of their names.
+(`Prepared`), bring functions into the prompt, constrain the completions (grammars.py), read their text (`Reader`), say
+something about each of its tokens (`Annotator`), and count something for `usage` (`Counter`). The response goes through
+all of them; the core knows none of their names.
 
 A registry of hooks by name was not taken: each method below has one caller, which is found by its type.
 """
@@ -19,6 +20,11 @@ from msgspec import Struct
 
 from cloud_gateway.api.grammars import Grammar
 from cloud_gateway.core.sources.interface import RequestSource
+from cloud_gateway.core.verify.interface import RowReader
+
+
+class Annotations(Struct):
+    """Base of what a parameter says about the tokens of a choice, in the field that OpenAI calls `logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +34,20 @@ class Field:
     type: Any
     expected: str = ""
     """How a 400 ends for a value that is not of the type, at any depth: "expected ..."; empty: as the types say it."""
+    annotations: type[Annotations] | None = None
+    """The type of what choices have by it, if it brings an `Annotator`; for the document alone."""
 
 
 class Encode(Protocol):
     """Text to tokens (cloud_gateway/models/text.py)."""
 
     def __call__(self, text: str) -> Sequence[int]: ...
+
+
+class Spell(Protocol):
+    """The bytes of a token (cloud_gateway/models/text.py)."""
+
+    def __call__(self, token: int) -> bytes: ...
 
 
 class Counter(Protocol):
@@ -77,6 +91,27 @@ class Reader(Protocol):
         """The held text that remains text, and the calls in it. `cut`: at its maximum length."""
 
 
+class Annotator(Protocol):
+    """Says something about each token of a request's completions, beside their text. On the event loop."""
+
+    @property
+    def reader(self) -> RowReader:
+        """Reads the target's rows on the engine's thread."""
+
+    @property
+    def enlarges(self) -> int:
+        """How many times larger an event may be by it. Frames of an even stream are so many times larger."""
+
+    def annotate(self, token: int, reading: Any, offset: int) -> object:
+        """About one token. Called in the order of the tokens of a completion.
+
+        `reading`: what `reader` returned for it. `offset`: characters of the completion before the token's text.
+        """
+
+    def written(self, annotations: Sequence[Any]) -> Annotations:
+        """Those of the tokens that begin in a piece of the text, or in all of it, for the choice."""
+
+
 class Option:
     """What a parameter asks for in one request. Each method does nothing until a parameter overrides it.
 
@@ -104,6 +139,10 @@ class Option:
 
     def reader(self) -> Reader | None:
         """A new one for each completion, or None. At most one parameter of a request may have one."""
+        return None
+
+    def annotator(self, spell: Spell) -> Annotator | None:
+        """Called once for all completions. At most one parameter of a request may have one."""
         return None
 
 

@@ -1,6 +1,6 @@
 """A response: its choices from the engine's tokens, and all of them as a whole or as a stream of events.
 
-A choice is text, cut at the first stop string, with logprobs and usage.
+A choice is text, cut at the first stop string, with usage, and with what an annotator says about its tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from cloud_gateway.api.completions import End, Entry, Finish, Form, Piece, Spell
+from cloud_gateway.api.completions import End, Finish, Form, Piece
 from cloud_gateway.api.errors import COMPLETED, ID, internal, lines, named, requests_log, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits
-from cloud_gateway.api.parameters import Call, Counter, Reader
-from cloud_gateway.api.sse import FRAME_BYTES, LOGPROBS_FRAMES, EvenStream, EventStream, event, merged
+from cloud_gateway.api.parameters import Annotator, Call, Counter, Reader
+from cloud_gateway.api.sse import FRAME_BYTES, EvenStream, EventStream, event, merged
 from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
 from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
-from cloud_gateway.core.verify.interface import TokenLogprob
 from edgespec.core.errors import ClientError
 
 
@@ -100,6 +99,14 @@ class StopStrings:
         return held
 
 
+@dataclass(frozen=True, slots=True)
+class HeldAnnotation:
+    """About a token whose text has not been returned yet; `offset`: characters of the completion before that text."""
+
+    offset: int
+    annotation: object
+
+
 class Answer:
     """Iterate over `pieces()` to the end, then `finish` and `calls` are set and `settle()` gives the usage."""
 
@@ -109,11 +116,11 @@ class Answer:
         detokeniser: Detokeniser,
         stops: StopStrings,
         *,
-        spell: Spell | None = None,
+        annotator: Annotator | None = None,
         reader: Reader | None = None,
         counters: Sequence[Counter] = (),
     ) -> None:
-        """`spell`: only if log-probabilities were requested. `reader` and `counters`: of the request's parameters."""
+        """`annotator`, `reader` and `counters`: of the request's parameters."""
         self.finish: Finish | None = None
         self.calls: Sequence[Call] = ()
         self.failed = False
@@ -127,11 +134,10 @@ class Answer:
         self._detokeniser = detokeniser
         self._stops = stops
         self._tokens = 0
-        self._spell = spell
+        self.annotator = annotator
         self._reader = reader
         self._counters = counters
-        self._waiting: deque[Entry] = deque()
-        """Tokens whose text has not been returned yet."""
+        self._held: deque[HeldAnnotation] = deque()
         self._decoded = self._passed = 0
         """Characters of all tokens, and those that no stop string can remove any more."""
 
@@ -147,15 +153,17 @@ class Answer:
                     self.finish = "stop"
                     self._stream.cancel()
             piece = self._piece(text)
-            if piece.text or piece.logprobs:
+            if piece.text or piece.annotations:
                 yield piece
             if self.finish is not None:
                 return
 
     @property
-    def has_logprobs(self) -> bool:
-        """Whether log-probabilities were requested."""
-        return self._spell is not None
+    def event_bytes(self) -> int:
+        """Bytes of its events in a frame of an even stream."""
+        if self.annotator is None:
+            return FRAME_BYTES
+        return FRAME_BYTES * self.annotator.enlarges
 
     @property
     def end(self) -> End:
@@ -200,14 +208,13 @@ class Answer:
     def _text(self, event: TokensEvent) -> str:
         """Token by token, so that the tokens up to a stop string are counted exactly in every size of a round."""
         pieces = []
-        infos: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(event.tokens)
-        for token, info in zip(event.tokens, infos):
+        for index, token in enumerate(event.tokens):
             self._tokens += 1
             for counter in self._counters:
                 counter.emitted(token)
-            if self._spell is not None and info is not None:
-                top = [(self._spell(other), logprob) for other, logprob in info.top]
-                self._waiting.append(Entry(self._spell(token), info.logprob, top, self._decoded))
+            if self.annotator is not None and event.readings is not None:
+                annotation = self.annotator.annotate(token, event.readings[index], self._decoded)
+                self._held.append(HeldAnnotation(self._decoded, annotation))
             text = self._detokeniser.feed(token)
             self._decoded += len(text)
             pieces.append(self._stops.feed(text))
@@ -220,13 +227,10 @@ class Answer:
         """The piece to return for text that has passed the stop strings."""
         self._passed += len(text)
         ended = self.finish is not None
-        if self._spell is None:
-            entries = None
-        else:
-            entries = self._entries(whole=ended and not self._stops.stopped)
+        annotations = self._annotations(whole=ended and not self._stops.stopped)
         if self._reader is not None:
             text = self._read(text, self._reader, ended=ended)
-        return Piece(text, entries)
+        return Piece(text, annotations, self.annotator)
 
     def _read(self, text: str, reader: Reader, *, ended: bool) -> str:
         """The text that is no call; at the end the calls, too."""
@@ -239,11 +243,12 @@ class Answer:
             self.finish = "tool_calls"
         return text + rest
 
-    def _entries(self, *, whole: bool) -> list[Entry]:
-        entries = []
-        while self._waiting and (whole or self._waiting[0].offset < self._passed):
-            entries.append(self._waiting.popleft())
-        return entries
+    def _annotations(self, *, whole: bool) -> Sequence[object]:
+        """Those of the tokens that begin in the text that has passed; `whole`: of all that are left."""
+        annotations: list[object] = []
+        while self._held and (whole or self._held[0].offset < self._passed):
+            annotations.append(self._held.popleft().annotation)
+        return annotations
 
     def _end(self, done: DoneEvent) -> str:
         self._take_usage(done.usage)
@@ -323,17 +328,16 @@ async def whole(job: Job) -> web.Response:
         async for item in items:
             if item is not None and item[1] is not None:
                 found[item[0]].append(item[1])
-    outputs = [(_joined(pieces, answer), answer.end) for pieces, answer in zip(found, job.answers, strict=True)]
+    outputs = [
+        (_joined(pieces, answer.annotator), answer.end) for pieces, answer in zip(found, job.answers, strict=True)
+    ]
     body = msgspec.json.encode(job.form.whole(outputs, *await job.usage()))
     return web.Response(body=body, content_type="application/json")
 
 
-def _joined(pieces: Sequence[Piece], answer: Answer) -> Piece:
-    if answer.has_logprobs:
-        logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
-    else:
-        logprobs = None
-    return Piece("".join(piece.text for piece in pieces), logprobs)
+def _joined(pieces: Sequence[Piece], annotator: Annotator | None) -> Piece:
+    annotations = [annotation for piece in pieces for annotation in piece.annotations]
+    return Piece("".join(piece.text for piece in pieces), annotations, annotator)
 
 
 async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:
@@ -344,8 +348,7 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
     """
     events = EventStream(request, limits.write_timeout_s)
     if limits.api.stream == "even":
-        with_logprobs = any(answer.has_logprobs for answer in job.answers)
-        size = FRAME_BYTES * len(job.answers) * (LOGPROBS_FRAMES if with_logprobs else 1)
+        size = sum(answer.event_bytes for answer in job.answers)
         events = EvenStream(request, limits.write_timeout_s, size)
         await events.open()
     try:

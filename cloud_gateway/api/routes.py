@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 from aiohttp import web
@@ -269,29 +269,21 @@ def document(
         parameters: Those of parts.
     """
     named: dict[str, Any] = {"type": "string", "enum": [*models]} if models else {"type": "string"}
-    kinds = [kind for one in routes for kind in (one.body, one.response, one.event) if kind]
-    fields = [
-        (body.__name__, name, field.type)
-        for body in dict.fromkeys(one.body for one in routes if one.body is not None)
-        for name, field in fields_of(parameters, body).items()
-    ]
-    optional = [kind | None for _, _, kind in fields]
-    schemas, components = msgspec.json.schema_components([*kinds, *optional, Error], ref_template=f"{SCHEMAS}{{name}}")
-    for (body_name, name, _), shape in zip(fields, schemas[len(kinds) :]):
-        components[body_name]["properties"].setdefault(name, {**shape, "default": None})
-    for completion in (one.body for one in routes if one.body is not None and issubclass(one.body, Common)):
-        properties = components[completion.__name__]["properties"]
-        properties["model"] = named
-        for name, why in refuses:
-            if name in properties:
-                properties[name] = properties[name] | {"description": f"Refused with 400: {why}."}
-    schema_of = dict(zip(map(str, kinds), schemas))
+    schemas = _schemas(routes, parameters)
+    for route in routes:
+        if route.body is not None and issubclass(route.body, Common):
+            properties = schemas.components[route.body.__name__]["properties"]
+            properties["model"] = named
+            for name, why in refuses:
+                if name in properties:
+                    properties[name] = properties[name] | {"description": f"Refused with 400: {why}."}
+
     paths: dict[str, dict[str, Any]] = {}
     for one in routes:
-        content = {"application/json": {"schema": schema_of[str(one.response)]}}
+        content = {"application/json": {"schema": schemas.of[str(one.response)]}}
         if one.event:
-            content["text/event-stream"] = {"schema": _event(schema_of[str(one.event)])}
-        error = {"application/json": {"schema": schemas[-1]}}
+            content["text/event-stream"] = {"schema": _event(schemas.of[str(one.event)])}
+        error = {"application/json": {"schema": schemas.error}}
         responses = {"200": {"description": "success", "content": content}}
         responses["503" if one.response is Health else "default"] = {
             "description": "not accepted",
@@ -301,7 +293,7 @@ def document(
         if one.guard == "public":
             found["security"] = []
         if one.body:
-            body = {"application/json": {"schema": schema_of[str(one.body)]}}
+            body = {"application/json": {"schema": schemas.of[str(one.body)]}}
             found["requestBody"] = {"required": True, "content": body}
         names = re.findall(r"{(\w+)}", one.shown)
         found["parameters"] = [{"name": name, "in": "path", "required": True, "schema": named} for name in names]
@@ -311,9 +303,52 @@ def document(
         "info": {"title": "edgespec chat API", "version": "1"},
         "security": [{"key": []}],
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": schemas.components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
     return msgspec.json.encode(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """JSON schemas of the types of routes."""
+
+    of: Mapping[str, dict[str, Any]]
+    """By the type as text."""
+    error: dict[str, Any]
+    components: dict[str, Any]
+
+
+def _schemas(routes: Sequence[Route], parameters: Sequence[Parameter]) -> Schemas:
+    """Those of bodies, responses and events, with what the parameters add."""
+    kinds = [kind for route in routes for kind in (route.body, route.response, route.event) if kind]
+    fields = [
+        (body.__name__, name, field.type | None)
+        for body in dict.fromkeys(route.body for route in routes if route.body is not None)
+        for name, field in fields_of(parameters, body).items()
+    ]
+    annotated = _annotated(routes, parameters)
+
+    types = [*kinds, *(kind for _, _, kind in fields), *annotated.values(), Error]
+    schemas, components = msgspec.json.schema_components(types, ref_template=f"{SCHEMAS}{{name}}")
+    for (body_name, name, _), shape in zip(fields, schemas[len(kinds) :]):
+        components[body_name]["properties"].setdefault(name, {**shape, "default": None})
+    for choice_name, shape in zip(annotated, schemas[len(kinds) + len(fields) :]):
+        components[choice_name]["properties"]["logprobs"].update(shape)
+    return Schemas(dict(zip(map(str, kinds), schemas)), schemas[-1], components)
+
+
+def _annotated(routes: Sequence[Route], parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """Names of the types of choices, each with the type of what a parameter says about their tokens, or None."""
+    types: dict[str, Any] = {}
+    for route in routes:
+        if route.body is None:
+            continue
+        for field in fields_of(parameters, route.body).values():
+            if field.annotations is not None:
+                for kind in (route.response, route.event):
+                    (choice,) = get_args(get_type_hints(kind)["choices"])
+                    types[choice.__name__] = field.annotations | None
+    return types
 
 
 def _event(chunk: dict[str, Any]) -> dict[str, Any]:

@@ -27,12 +27,10 @@ from edgespec.core.protocol.ranges import Range
 TOP_K = Range(-1, ranges.MAX_ID)
 """0 and -1 both mean: all tokens."""
 SEED = Range(-(2**63), 2**63 - 1)
-CHAT_LOGPROBS = Range(0, 20)
 RANGES: Mapping[str, Range] = {
     **ranges.SAMPLING,
     "top_k": TOP_K,
     "seed": SEED,
-    "top_logprobs": CHAT_LOGPROBS,
     "edgespec.k": K,
     "edgespec.phi": PHI,
 }
@@ -127,8 +125,6 @@ class ChatBody(Common, kw_only=True):
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, CHAT_LOGPROBS.meta] | None = None
 
     def items(self) -> tuple[str, int]:
         return "messages", len(self.messages)
@@ -138,7 +134,6 @@ class CompletionBody(Common, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | Annotated[list[str | TokenId | TokenPrompt], Meta(min_length=1)]
-    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
     @property
     def prompts(self) -> Sequence[Any]:
@@ -156,6 +151,7 @@ IGNORED = frozenset(
 """OpenAI's parameters that cannot change the completion here."""
 
 HARMLESS: Mapping[str, tuple[bytes, ...]] = {
+    "logprobs": (b"false",),
     "top_logprobs": (b"0",),
     "response_format": (b'{"type":"text"}',),
     "tools": (b"[]",),
@@ -172,7 +168,7 @@ HARMLESS: Mapping[str, tuple[bytes, ...]] = {
 }
 """OpenAI's parameters that are not supported, with the values that request nothing and are accepted, beside null."""
 WHY_UNSERVED: Mapping[str, str] = {
-    "echo": "this gateway does not repeat the prompt, and computes no log-probabilities of its tokens: evaluations by "
+    "echo": "this gateway does not repeat the prompt, and does not say how likely its tokens are: evaluations by "
     "log-likelihood (lm-eval) cannot run here, those that generate text can",
 }
 """The reason that a refusal of such a parameter gives, if there is more to say than that it is not supported."""
@@ -223,8 +219,6 @@ def decode_beside(
     if body.stream_options is not None and not body.stream:
         raise refusal("stream_options", "it is only allowed together with 'stream': true")
 
-    if isinstance(body, ChatBody):
-        check_chat(body)
     return body, values
 
 
@@ -268,12 +262,6 @@ def _no_source(choices: Choices) -> ClientError:
 def _names(kind: type[Common]) -> frozenset[str]:
     """Names of one endpoint's parameters."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
-
-
-def check_chat(body: ChatBody) -> None:
-    """Raises ClientError 400 for parameters that contradict each other."""
-    if body.top_logprobs is not None and not body.logprobs:
-        raise refusal("top_logprobs", "it is only allowed together with 'logprobs': true")
 
 
 def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:

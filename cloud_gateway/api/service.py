@@ -39,7 +39,6 @@ T = TypeVar("T")
 class Text(Encoder, Protocol):
     """Text to tokens and back (cloud_gateway/models/text.py)."""
 
-    def spell(self, token: int) -> bytes: ...
     def detokeniser(self) -> Detokeniser: ...
 
 
@@ -274,6 +273,7 @@ class Api:
             cache_scope=self._scopes.of(key) if self.limits.api.prefix_cache else b"",
             constraint=constraints,
             brought=tokenised.prepared,
+            row_reader=tokenised.annotator.reader if tokenised.annotator is not None else None,
         )
 
         max_running = self.limits.key_running if self.several_keys() else None
@@ -303,12 +303,11 @@ class Api:
         try:
             for completion in requests:
                 stream = backend.engine.submit(completion)
-                spell = text.spell if completion.top_logprobs is not None else None
                 answer = Answer(
                     stream,
                     text.detokeniser(),
                     StopStrings(completion.stop),
-                    spell=spell,
+                    annotator=tokenised.annotator,
                     reader=asked.reader(),
                     counters=[prepared.counter() for prepared in tokenised.prepared],
                 )

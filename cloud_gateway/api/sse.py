@@ -152,8 +152,6 @@ TICK_S = 0.05
 """Between frames. Text waits half of it in the mean, which a reader does not notice."""
 FRAME_BYTES = 1024
 """Of one choice: an event without text has about 270 bytes, so this has room for 15 kB of text a second."""
-LOGPROBS_FRAMES = 8
-"""Times larger where log-probabilities were requested, with 20 alternatives 1.5 kB a token."""
 
 
 class Frames:

@@ -78,8 +78,8 @@ class Stream:
 
 def _joined(events: Sequence[TokensEvent]) -> TokensEvent:
     tokens = [token for event in events for token in event.tokens]
-    logprobs = [logprob for event in events for logprob in event.logprobs or ()]
-    return TokensEvent(tokens, logprobs or None)
+    readings = [reading for event in events for reading in event.readings or ()]
+    return TokensEvent(tokens, readings or None)
 
 
 class Outbox:

@@ -46,13 +46,13 @@ async def answer(
     with engines() as start:
         stream = start(worker, local, target).submit(request)
         tokens: list[int] = []
-        logprobs: list[Any] = []
+        readings: list[Any] = []
 
         async for event in stream:
             if isinstance(event, DoneEvent):
-                return tokens, event, logprobs
+                return tokens, event, readings
             tokens += event.tokens
-            logprobs += event.logprobs or []
+            readings += event.readings or []
             await asyncio.sleep(0)
     raise AssertionError("the stream ended without a DoneEvent")
 

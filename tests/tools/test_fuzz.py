@@ -79,10 +79,6 @@ def unclipped_logits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(processing, "_clipped", lambda logits: logits)
 
 
-def logprobs_of_infinities(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(accept, "finite", lambda logits: logits)
-
-
 def uncut_prices(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ranking, "MAX_COST", math.inf)
 
@@ -105,7 +101,6 @@ def an_estimate_of_no_numbers(patch: pytest.MonkeyPatch) -> None:
     ("plant", "kind", "count"),
     [
         (unclipped_logits, "api", 200),
-        (logprobs_of_infinities, "api", 500),
         (uncut_prices, "api", 200),
         (a_chooser_that_reads_its_candidates, "api", 200),
         (a_chooser_that_reads_its_candidates, "tree", 20),

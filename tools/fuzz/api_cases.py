@@ -15,14 +15,14 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from cloud_gateway.api.bodies import check_ends, grammar_of
+from cloud_gateway.api.bodies import Asked, check_ends, grammar_of
 from cloud_gateway.api.generation import ServedModel, generations
 from cloud_gateway.api.grammars import Constraints
 from cloud_gateway.api.parameters import fields_of, options_of
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode_beside
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.core.verify.accept import MIN_LOGPROB, FlatTree, token_logprob, walk
+from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.verification import CompletionStart, Verification, method_of, worker_sampling_of
 from edgespec.core.drafting.algorithm2 import Proposal
@@ -34,6 +34,7 @@ from tools.doubles.limits import request_limits
 from tools.doubles.model import Rows
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.model import ALONE, CHOICES, METHODS, PARAMETERS, TableModel, constraint_of, table
+from tools.parts import READINGS
 
 VOCABULARIES = (1, 2, 3, 17, 64, 64, 64, 64, 300, 1100)
 """Above 1024 only tokens near the best one are looked at (`sampling.shortlist`)."""
@@ -43,7 +44,6 @@ TOKENS = 2
 LIMITS = request_limits(max_tokens_limit=16, max_choices=8, choices=CHOICES, parameters=PARAMETERS)
 MANY = 3
 """Siblings that the ranking proposes."""
-ROUNDING_NATS = 1e-6
 
 _open = msgspec.msgpack.Decoder(Open).decode
 
@@ -102,12 +102,17 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
     try:
         decoded, values = decode_beside(data, kind, fields_of(PARAMETERS, kind), CHOICES)
         prompts = _prompts(decoded, vocab_size)
-        grammar = grammar_of(options_of(PARAMETERS, kind, values))
+        options = options_of(PARAMETERS, kind, values)
+        grammar = grammar_of(options)
         constraint: Constraints | None = None
         if grammar is not None:
             check_ends(decoded)
             constraint = constraint_of(grammar)
-        requests = generations(decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint)
+        annotator = Asked(decoded, decoded, 1, options, grammar).annotator(lambda token: b"%d" % token)
+        reader = annotator.reader if annotator is not None else None
+        requests = generations(
+            decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint, row_reader=reader
+        )
     except ClientError as error:
         assert error.status == 400, f"{error.status} for a body"
         assert wrong is None or error.param == wrong, f"{wrong} was out of its range, and {error.param} refused"
@@ -144,8 +149,10 @@ def _answer(request: GenerationRequest, chosen: Verification, model: TableModel,
             return answer
         for row, token in zip(taken.rows, taken.tokens, strict=True):
             assert type(token) is int and 0 <= token < model.vocab_size, f"token {token!r} of {model.vocab_size}"
-            if request.top_logprobs is not None:
-                _check_logprob(rows, row, token, request.top_logprobs)
+            if request.row_reader is not None:
+                reading = request.row_reader.read(rows.logits(row), token)
+                for check in READINGS:
+                    check(reading)
         if request.constraint is not None:
             if taken.tokens[-1] == 0:
                 return answer
@@ -183,12 +190,6 @@ def _check_proposal(found: Proposal, vocab_size: int) -> None:
     assert all(0 <= token < vocab_size for token in found.tokens), "a proposal outside the vocabulary"
     assert all(0 <= cost <= MAX_COST / 1000 for cost in found.costs), f"costs {found.costs}"
     assert 0 <= found.entropy <= math.log(vocab_size) + 0.05, f"entropy {found.entropy} of {vocab_size} tokens"
-
-
-def _check_logprob(rows: Rows, row: int, token: int, top: int) -> None:
-    reported = token_logprob(rows.logits(row), token, top)
-    values = [reported.logprob, *(value for _, value in reported.top)]
-    assert all(MIN_LOGPROB <= value <= ROUNDING_NATS for value in values), f"log-probabilities {values}"
 
 
 def _worker(request: GenerationRequest, seed: int | None, draft: TableModel, vocab_size: int) -> None:

@@ -92,7 +92,7 @@ def _chat(rng: random.Random) -> Body:
     made: Body = {"messages": [{"role": "user", "content": rng.choice(("hi", "", "a\u0301\u2603", "x" * 40))}]}
     if rng.random() < 0.2:
         made["logprobs"] = True
-        _maybe(rng, made, "top_logprobs", lambda: int(inside(rng, RANGES["top_logprobs"], whole=True)), 0.7)
+        _maybe(rng, made, "top_logprobs", lambda: rng.randint(0, 20), 0.7)
     elif rng.random() < 0.05:
         schema = {"name": "s", "schema": rng.choice(SCHEMAS)}
         made["response_format"] = {"type": "json_schema", "json_schema": schema}

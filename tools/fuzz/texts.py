@@ -62,10 +62,6 @@ _CHATS = [
         b'"logit_bias":{"3":-1.5},"stop":["a"],"stream":true,"stream_options":{"include_usage":true},'
         b'"edgespec":{"policy":"adaptive","k":2,"offload":"never"}}'
     ),
-    (
-        b'{"model":"fuzz","messages":[{"role":"user","content":"hi","audio":null}],"n":2,"logprobs":true,"top_logprobs":2,'
-        b'"modalities":["text"],"user":"u","suffix":""}'
-    ),
     *PARAMETERS,
 ]
 _COMPLETIONS = [

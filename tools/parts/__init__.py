@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from tools.fuzz.decoder import Decoder, Stored
 from tools.lossless.cases import Method
 from tools.parts import (
     audit,
     function_calling,
+    log_probabilities,
     peer_relay,
     predicted_outputs,
     rejection,
@@ -27,5 +28,12 @@ DECODERS: tuple[Mapping[str, Decoder], ...] = (
     structured_output.DECODERS,
 )
 """Decoders of what other people, machines and models send to parts, for the same."""
-PARAMETERS: Sequence[bytes] = (function_calling.CHAT, predicted_outputs.CHAT, structured_output.CHAT)
+PARAMETERS: tuple[bytes, ...] = (
+    function_calling.CHAT,
+    log_probabilities.CHAT,
+    predicted_outputs.CHAT,
+    structured_output.CHAT,
+)
 """Chats with parameters that parts serve, for the same."""
+READINGS: tuple[Callable[[object], None], ...] = (log_probabilities.check_reading,)
+"""Checks of what parameters read of the target's rows, for the same."""

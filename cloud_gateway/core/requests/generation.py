@@ -47,7 +47,7 @@ from cloud_gateway.core.requests.events import (
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.core.requests.rounds import RequestTime, Rounds
 from cloud_gateway.core.sources.asking import Sources
-from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk, walk_logprobs
+from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.guide import Guide, ready_at
 from cloud_gateway.core.verify.interface import ConstraintError
@@ -365,11 +365,12 @@ class Generation:
         if not shown or self.cancelled:
             return None
 
-        top = self.request.top_logprobs
-        if top is None:
+        reader = self.request.row_reader
+        if reader is None:
             return TokensEvent(tuple(shown))
 
-        return TokensEvent(tuple(shown), walk_logprobs(rows.logits, taken, top)[: len(shown)])
+        readings = [reader.read(rows.logits(row), token) for row, token in zip(taken.rows, shown)]
+        return TokensEvent(tuple(shown), readings)
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
         """Commits the tokens that the target chose along the tree. Raises ConstraintError."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cloud_gateway.core.policies.policy import LearntLimit
 from cloud_gateway.core.policies.settings import K, Phi, PolicySettings, Prefer
 from cloud_gateway.core.sources.interface import RequestSource
-from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
+from cloud_gateway.core.verify.interface import Constraint, RowReader
 from edgespec.core.errors import ClientError
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
 from edgespec.core.protocol.messages import Sampling
@@ -60,8 +60,7 @@ class GenerationRequest:
     constraint: Constraint | None = None
     cache_scope: bytes = b""
     """Requests of equal scope may continue each other's prefixes in every model's cache; empty: this one none."""
-    top_logprobs: int | None = None
-    """So many alternatives to report for each token, 0 for the token's own log-probability alone; None: nothing."""
+    row_reader: RowReader | None = None
     key: str = ""
     """Id of the API key that asks; keys take turns (cloud_gateway/core/limits/turns.py)."""
     id: str = ""
@@ -169,8 +168,8 @@ class TokensEvent(Struct, frozen=True):
     """New answer tokens, at least one."""
 
     tokens: Sequence[int]
-    logprobs: Sequence[TokenLogprob] | None = None
-    """One for each token, where the request asked for them."""
+    readings: Sequence[object] | None = None
+    """Results of the request's `RowReader`, one for each token, if it has a reader."""
 
 
 class DoneEvent(Struct, frozen=True):

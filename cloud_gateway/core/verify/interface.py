@@ -1,9 +1,8 @@
-"""What verification takes from a request and gives for its tokens."""
+"""The seams of verification: a constraint on the tokens, and a reader of the rows that they are chosen from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from edgespec.core.errors import EdgespecError
@@ -52,10 +51,17 @@ class Constraint(Protocol):
         """The answer has grown by these tokens. Raises ConstraintError where they break it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Natural log-probabilities of the target's own distribution: raw logits, temperature 1, no constraint."""
+class RowReader(Protocol):
+    """The seam of what a client gets beside the tokens of a completion: reads the target's rows.
 
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-    """The most probable tokens with theirs, best first; of equals the lower token first."""
+    A parameter of the request brings it (`Option.annotator`, cloud_gateway/api/parameters.py), and it travels in the
+    `GenerationRequest`. Completions of one request share it. No row is fetched for a request without one.
+    """
+
+    def read(self, logits: NDArray[np.floating], token: int) -> object:
+        """The value that goes to the API with a token. The engine calls it on its thread, once for each token that the
+        client gets, in their order.
+
+        `logits`: the row after which `token` was chosen, raw, shape [vocab_size]; it may not be changed. Takes time
+        linear in it.
+        """

@@ -18,7 +18,7 @@ costs, but clients that count before each request should not pay for their promp
 
 @dataclass(slots=True)
 class KeyBucket:
-    """Of one key."""
+    """The quota of one key."""
 
     tokens: float
     """That may be used now. Below zero after a request that used more than it had reserved."""
@@ -81,5 +81,5 @@ class MinuteQuota:
 
 
 def price(use: TokenUse) -> int:
-    """What a request takes of a quota, in tokens."""
+    """Tokens of a quota that a request takes."""
     return use.computed + math.ceil(use.tokenised / TOKENISED_PER_TOKEN)

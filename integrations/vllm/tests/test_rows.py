@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
-from edgespec_vllm.gateway.bodies import UpstreamError
+from edgespec_vllm.gateway.bodies import UpstreamError, check
 from edgespec_vllm.gateway.remote import RemoteEngine
 from edgespec_vllm.gateway.rows import FORGET_AFTER, MAX_ROWS, Prices, call, can_verify, draws_of, expected, walked
 from edgespec_vllm.gateway.server import Server
@@ -20,8 +20,9 @@ from edgespec_vllm.link.streams import Streams
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.core.verify.interface import Constraint
+from cloud_gateway.core.verify.interface import Constraint, RowReader
 from edgespec.core.drafting.tree import Node
+from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from integrations.vllm.tests.plain_vllm import EOS, VOCAB, DraftingWorkers, PlainVllm, chosen
 from tests.support.until import until
@@ -111,10 +112,17 @@ def test_what_counts_the_completion_alone_is_left_to_the_stream() -> None:
         replace(plain, sampling=Sampling(presence_penalty=0.5)),
         replace(plain, sampling=Sampling(frequency_penalty=0.5)),
         replace(plain, min_tokens=3),
-        replace(plain, top_logprobs=0),
+        replace(plain, row_reader=cast(RowReader, object())),
         replace(plain, constraint=cast(Constraint, object())),
     ):
         assert not can_verify(changed)
+
+
+def test_a_reader_that_needs_whole_rows_is_refused() -> None:
+    request = GenerationRequest(PROMPT, 5, row_reader=cast(RowReader, object()))
+    with pytest.raises(ClientError, match="vLLM, which computes it, sends none") as refused:
+        check(request)
+    assert refused.value.code == "unsupported_parameter"
 
 
 # --- when it pays ---------------------------------------------------------------------------------------------------

@@ -132,6 +132,15 @@ async def test_bad_values_are_refused_by_name(echo: Echo) -> None:
     assert echo.engine.requests == []
 
 
+async def test_a_parameter_that_no_part_serves_is_refused_in_one_sentence(echo: Echo) -> None:
+    for name, value in (("logprobs", True), ("top_logprobs", 3), ("response_format", {"type": "json_object"})):
+        status, body, _ = await post(echo, {**CHAT, name: value})
+        assert status == 400
+        assert body["error"]["code"] == "unsupported_parameter"
+        sentence = f"The parameter '{name}' would change the completion and is not supported here; leave it out."
+        assert body["error"]["message"] == sentence
+
+
 SUBNORMALS = [5e-324, 1e-310, -1e-310]
 OUTSIDE = [-1e308, 1e308, *SUBNORMALS]
 
@@ -139,12 +148,12 @@ OUTSIDE = [-1e308, 1e308, *SUBNORMALS]
 @pytest.mark.claim("a-number-out-of-range-is-refused-with-the-range")
 async def test_a_number_out_of_range_is_refused_with_the_range(echo: Echo) -> None:
     for name, bounds in RANGES.items():
-        whole = name in ("top_k", "seed", "top_logprobs")
+        whole = name in ("top_k", "seed")
         for value in [bounds.low - 1, bounds.high + 1, *([] if whole else OUTSIDE)]:
             if value in bounds or name.startswith("edgespec"):
                 continue
             wrong = {"7": value} if name == "logit_bias" else value
-            status, body, _ = await post(echo, {**CHAT, "logprobs": True, name: wrong})
+            status, body, _ = await post(echo, {**CHAT, name: wrong})
             assert (status, body["error"]["param"]) == (400, name), value
             assert body["error"]["message"] == f"Invalid '{name}': expected a number {bounds}."
     assert echo.engine.requests == []

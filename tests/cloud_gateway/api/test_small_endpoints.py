@@ -99,7 +99,7 @@ async def test_log_likelihood_of_a_prompt_is_refused_by_name(echo: Echo) -> None
     asked = {"model": "echo", "prompt": [[1, 2]], "echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 0}
     status, body, _ = await post(echo, asked, "/v1/completions")
     assert (status, body["error"]["param"], body["error"]["code"]) == (400, "echo", "unsupported_parameter")
-    assert "no log-probabilities" in body["error"]["message"]
+    assert "evaluations by log-likelihood (lm-eval) cannot run here" in body["error"]["message"]
 
 
 async def test_another_servers_parameter_is_not_taken_for_a_slip(echo: Echo) -> None:

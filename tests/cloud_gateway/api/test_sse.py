@@ -24,7 +24,6 @@ from openai._streaming import SSEDecoder
 from cloud_gateway.api import sse
 from cloud_gateway.api.sse import DONE, FRAME_BYTES, TICK_S, Frames, event
 from cloud_gateway.core.requests.request import DoneEvent, TokensEvent, Usage
-from cloud_gateway.core.verify.interface import TokenLogprob
 from cloud_gateway.engine.exchange import Stream
 from tests.support.echo import CHAT, ECHOED, Echo, EchoEngine, echo_gateway, post, request_head
 from tests.support.until import until
@@ -202,11 +201,10 @@ async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path, form: str
 
 async def test_rounds_that_wait_for_the_client_are_one_event() -> None:
     stream = Stream(lambda: None)
-    one = TokenLogprob(-1.0, [])
     for token in range(3):
-        stream.push(TokensEvent([token], [one]))
+        stream.push(TokensEvent([token], [f"row {token}"]))
     reading = aiter(stream)
-    assert await anext(reading) == TokensEvent([0, 1, 2], [one] * 3)
+    assert await anext(reading) == TokensEvent([0, 1, 2], ["row 0", "row 1", "row 2"])
     done = DoneEvent("length", Usage())
     for last in (TokensEvent([3]), done):
         stream.push(last)

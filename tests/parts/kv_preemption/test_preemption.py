@@ -15,6 +15,7 @@ from cloud_gateway.parts.kv_preemption.cells import Cells
 from edgespec.core.protocol.messages import Close, Open, Sampling
 from tests.support.constraints import ForcesFive
 from tests.support.engines import Make, complete
+from tests.support.rows import Softmax
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import plain_greedy
 from tools.doubles.workers import LoopWorker
@@ -102,13 +103,13 @@ LENGTH = 150
 LONG: list[dict[str, Any]] = [
     {},
     {"sampling": Sampling(temperature=1.0, seed=5)},
-    {"sampling": Sampling(temperature=0.8, top_p=0.9, presence_penalty=0.7, seed=9), "top_logprobs": 2},
+    {"sampling": Sampling(temperature=0.8, top_p=0.9, presence_penalty=0.7, seed=9), "row_reader": Softmax()},
     {"constrained": True},
 ]
 
 
 async def texts(make: Make, kv_tokens: int, policy: str, *, worker: bool) -> tuple[list[Any], Engine, LoopWorker]:
-    """Tokens and log-probabilities of four long requests of two keys, and short ones of a third meanwhile."""
+    """Tokens and readings of rows of four long requests of two keys, and short ones of a third meanwhile."""
     linked = LoopWorker(0.005, 0.8, step_s=0.004)
     engine = crowded(
         make, linked if worker else None, TableDraft(0.7, leaves=4), kv_tokens=kv_tokens, policy=policy, k=3
@@ -123,7 +124,7 @@ async def texts(make: Make, kv_tokens: int, policy: str, *, worker: bool) -> tup
         done = events.pop()
         assert isinstance(done, DoneEvent) and (done.finish, done.error) == ("length", None)
         tokens = [token for event in events for token in event.tokens]
-        return tokens, [one for event in events for one in event.logprobs or ()], done.usage
+        return tokens, [one for event in events for one in event.readings or ()], done.usage
 
     long = [asyncio.create_task(run(number, more)) for number, more in enumerate(LONG)]
     while not all(one.done() for one in long):
@@ -142,7 +143,7 @@ def share(usages: Sequence[Usage]) -> float:
 async def test_a_preempted_completion_is_the_same(
     make: Make, policy: str, worker: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedy, sampled, with penalties and log-probabilities, and under a constraint."""
+    """Greedy, sampled, with penalties and a reader of rows, and under a constraint."""
     monkeypatch.setattr(cells, "STEP", 24)
     monkeypatch.setattr(cells, "MIN_STEP", 4)
     monkeypatch.setattr(cells, "TURN_READINGS", 1.0)
@@ -150,8 +151,8 @@ async def test_a_preempted_completion_is_the_same(
     tight, engine, linked = await texts(make, 400, policy, worker=worker)
     assert (unhurried.stats.preemptions, engine.stats.faults) == (0, 0)
     assert engine.stats.preemptions >= 3
-    for (tokens, logprobs, _), (again, reported, usage) in zip(roomy, tight, strict=True):
-        assert (tokens, logprobs) == (again, reported)
+    for (tokens, readings, _), (again, read_again, usage) in zip(roomy, tight, strict=True):
+        assert (tokens, readings) == (again, read_again)
         assert usage.completion_tokens == len(tokens) == LENGTH
     assert share([usage for *_, usage in tight]) >= 0.7 * share([usage for *_, usage in roomy])
     if worker:

@@ -22,6 +22,7 @@ from cloud_gateway.parts.structured_output.grammar import (
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tests.support.constrained import PROMPT, Letters, answer, draft, json_form, text_of
+from tests.support.rows import Softmax
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.tiny_tokenizer import EOS_ID, PADDED_VOCAB
 from tools.doubles.engines import TableTarget
@@ -114,7 +115,7 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
     plain = Speculation(policy="plain")
     guided = Speculation(policy="wanspec", k=2)
     requests = [
-        GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=speculation, top_logprobs=0)
+        GenerationRequest(PROMPT, 300, constraint=schema.constraint(), speculation=speculation)
         for speculation in (plain, guided)
     ]
     slow, slow_done, _ = await answer(requests[0], None, None)
@@ -136,18 +137,21 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
         near = LoopWorker(model=Letters())
         far = LoopWorker(0.001, model=Letters(0.3))
         for worker, local in ((None, None), (near, None), (far, draft())):
-            request = GenerationRequest([*PROMPT, seed], 300, sampling, constraint=schema.constraint(), top_logprobs=2)
-            tokens, done, logprobs = await answer(request, worker, local)
-            assert done.finish == "stop" and len(logprobs) == len(tokens)
-            answers.append((tokens, logprobs))
+            request = GenerationRequest(
+                [*PROMPT, seed], 300, sampling, constraint=schema.constraint(), row_reader=Softmax()
+            )
+            tokens, done, readings = await answer(request, worker, local)
+            assert done.finish == "stop" and len(readings) == len(tokens)
+            answers.append((tokens, readings))
         assert answers[0] == answers[1] == answers[2]
         assert keeps_nested(json.loads(text_of(tokenizer, answers[0][0])))
         table = [Letters().row([*PROMPT, seed, *answers[0][0][:n]]) for n in range(3)]
         exact = [row.astype(np.float64) - np.log(np.exp(row.astype(np.float64)).sum()) for row in table]
-        assert [info.logprob for info in answers[0][1][:3]] == pytest.approx(
+        first = answers[0][1][:3]
+        assert [logprob for logprob, _ in first] == pytest.approx(
             [row[token] for row, token in zip(exact, answers[0][0])]
         )
-        assert [info.top[0][0] for info in answers[0][1][:3]] == [int(row.argmax()) for row in table]
+        assert [best for _, best in first] == [int(row.argmax()) for row in table]
 
 
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from msgspec import Struct
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent
-from cloud_gateway.core.verify.interface import Constraint, TokenLogprob
+from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.errors import ClientError, refusal
 from edgespec_vllm.hook import CONSENT, TAG
 
@@ -74,8 +74,34 @@ class SentGrammars:
         self._own.close()
 
 
+@runtime_checkable
+class BestReader(Protocol):
+    """A `RowReader` that takes the most probable tokens in the place of a row, since vLLM sends no rows."""
+
+    top: int
+    """So many of them."""
+
+    def read_best(self, logprob: float, best: Iterable[tuple[int, float]]) -> object:
+        """The value that goes to the API with a token.
+
+        `logprob`: of the token that was drawn; `best`: tokens with theirs.
+        """
+
+
+def reader_of(request: GenerationRequest) -> BestReader | None:
+    """The one that the request has; None if it has none."""
+    reader = request.row_reader
+    if isinstance(reader, BestReader):
+        return reader
+    return None
+
+
 def check(request: GenerationRequest) -> None:
     """Raises ClientError 400 for an option of the gateway's own engine."""
+    if request.row_reader is not None and reader_of(request) is None:
+        sentence = "This request asks for what is read from rows of the model, and vLLM, which computes it, sends none."
+        raise ClientError(sentence, code="unsupported_parameter")
+
     asked = request.speculation
     for name in ("policy", "k", "phi", "prefer", "sources", "verification"):
         if getattr(asked, name) is not None:
@@ -100,8 +126,9 @@ def body(
         found["seed"] = sampling.seed
     if sampling.logit_bias:
         found["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    if request.top_logprobs is not None:
-        found |= {"logprobs": request.top_logprobs, "return_tokens_as_token_ids": True}
+    reader = reader_of(request)
+    if reader is not None:
+        found |= {"logprobs": reader.top, "return_tokens_as_token_ids": True}
     if request.constraint is not None:
         found["structured_outputs"] = {"grammar": cast(SentGrammar, request.constraint).text}
     if drafted:
@@ -182,27 +209,26 @@ def choice_of(line: bytes, vocab_size: int) -> Choice | None:
     return found
 
 
-def event_of(found: Choice, eos: frozenset[int], top: int | None) -> TokensEvent | None:
+def event_of(found: Choice, eos: frozenset[int], reader: BestReader | None) -> TokensEvent | None:
     """The tokens for the client: without one that ends the text."""
     tokens = list(found.token_ids or ())
     if found.finish_reason == "stop" and tokens and tokens[-1] in eos:
         tokens.pop()
     if not tokens:
         return None
-    return TokensEvent(tokens, None if top is None else _logprobs(found.logprobs, len(tokens), top))
+    return TokensEvent(tokens, None if reader is None else _readings(found.logprobs, len(tokens), reader))
 
 
-def _logprobs(found: Logprobs | None, count: int, top: int) -> Sequence[TokenLogprob]:
+def _readings(found: Logprobs | None, count: int, reader: BestReader) -> Sequence[object]:
     if found is None or min(len(found.token_logprobs), len(found.top_logprobs)) < count:
         raise UpstreamError("log-probabilities are missing")
 
-    entries = []
+    readings = []
     for own, others in list(zip(found.token_logprobs, found.top_logprobs))[:count]:
-        pairs = [(int(name.removeprefix("token_id:")), value) for name, value in (others or {}).items()]
-        best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:top]
-        entries.append(TokenLogprob(0.0 if own is None else own, tuple(best)))
+        best = [(int(name.removeprefix("token_id:")), value) for name, value in (others or {}).items()]
+        readings.append(reader.read_best(0.0 if own is None else own, best))
 
-    return entries
+    return readings
 
 
 def finish_of(reason: str | None) -> Finish:

@@ -168,7 +168,7 @@ class VllmEngine(Ledger):
                 if found is None:
                     continue
                 self._count(one, len(found.token_ids or ()))
-                event = bodies.event_of(found, self._eos, request.top_logprobs)
+                event = bodies.event_of(found, self._eos, bodies.reader_of(request))
                 if event is not None:
                     one.stream.push(event)
                 reason = found.finish_reason or reason

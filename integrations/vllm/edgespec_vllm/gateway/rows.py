@@ -56,7 +56,7 @@ def can_verify(request: GenerationRequest) -> bool:
     """
     sampling = request.sampling
     counts = sampling.presence_penalty or sampling.frequency_penalty or request.min_tokens
-    return not counts and request.constraint is None and request.top_logprobs is None
+    return not counts and request.constraint is None and request.row_reader is None
 
 
 def call(stream: Mapping[str, Any], committed: Sequence[int], nodes: Sequence[Node], root: Node) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 from cloud_gateway.models.target_model.load import load_vocabulary
 from cloud_gateway.models.text import Text
+from cloud_gateway.parts.log_probabilities.parameter import LogProbabilities
 from tests.support.echo import Echo, echo_gateway
 from tests.support.engines import engine_settings, started
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_tokenizer import EOS_ID
+from tools.doubles.limits import request_limits
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
 
@@ -46,7 +48,7 @@ def target(model: Path) -> LlamaCppTarget:
 async def tiny(tmp_path: Path, tokenizer: Any, target: LlamaCppTarget) -> AsyncIterator[Echo]:
     engine = Engine(target, None, engine_settings(policy="plain"))
     served = ServedModel("tiny", 1_700_000_000, target.context, target.vocab_size, "es_tiny")
-    async with echo_gateway(tmp_path) as echo:
+    async with echo_gateway(tmp_path, request_limits(parameters=(LogProbabilities(),))) as echo:
         echo.api.serve(Backend(engine, Text(tokenizer), served))
         with started(engine):
             yield echo
