@@ -13,10 +13,10 @@ from functools import partial
 
 from edgespec import __version__
 from edgespec.core.errors import ConfigError
+from edgespec.models import verbs as model_verbs
 from edgespec.parts import all_parts
 from edgespec.shared import command, folders, logs
-from edgespec.shared.address import parse_address
-from edgespec.worker import commands, config, report
+from edgespec.worker import config
 from edgespec.worker.part import WorkerPart, always
 
 VERSION = f"edgespec {__version__} (Python {platform.python_version()})"
@@ -69,11 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from edgespec.models import command as models
-
     text = "list models, fetch them, and make drafts of them"
-    parser = verbs.add_parser("models", help=text, description=(models.__doc__ or "").partition("\n")[0])
-    actions = models.add_model_verbs(parser, _configured_models)
+    parser = verbs.add_parser("models", help=text, description=(model_verbs.__doc__ or "").partition("\n")[0])
+    actions = model_verbs.add_model_verbs(parser, _configured_models)
     check = _verb(actions, "check", _check_model, "load a model in llama.cpp and check what it computes")
     check.add_argument("model", metavar="MODEL", help="a GGUF file, or a fetched name")
     check.add_argument("draft", metavar="DRAFT", nargs="?", help=argparse.SUPPRESS)
@@ -123,7 +121,9 @@ def _run(args: argparse.Namespace) -> int:
 def _pair(args: argparse.Namespace) -> int:
     from edgespec.core.pairing.exchange import Party
     from edgespec.core.pairing.messages import parse_code
+    from edgespec.shared.address import parse_address
     from edgespec.shared.paired import PairedGateways
+    from edgespec.worker import commands
 
     settings = config.given(args)
     code = parse_code(args.code)
@@ -151,12 +151,15 @@ def _pair(args: argparse.Namespace) -> int:
 
 def _unpair(args: argparse.Namespace) -> int:
     from edgespec.shared.paired import PairedGateways
+    from edgespec.worker import commands
 
     later = "is no longer a gateway of this machine; a worker that runs drafts for it until it is restarted."
     return commands.end_pairing(args, PairedGateways, args.gateway, later)
 
 
 def _status(args: argparse.Namespace) -> int:
+    from edgespec.worker import commands, report
+
     if not args.watch:
         return commands.ask(args, "status", show=partial(report.text, parts=args.parts))
 
@@ -173,10 +176,14 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _pause(args: argparse.Namespace) -> int:
+    from edgespec.worker import commands, report
+
     return commands.ask(args, "pause", show=report.pause, reason=args.reason)
 
 
 def _resume(args: argparse.Namespace) -> int:
+    from edgespec.worker import commands, report
+
     return commands.ask(args, "resume", show=report.pause)
 
 

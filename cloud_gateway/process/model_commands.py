@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloud_gateway.process import config
 from edgespec.core.errors import EdgespecError
-from edgespec.models import command
+from edgespec.models import command, verbs
 from edgespec.shared import models
 from edgespec.shared.folders import config_file
 from edgespec.shared.part import require_trials
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 def add_models(parser: argparse.ArgumentParser) -> None:
     """Adds the verbs of `cloud-gateway models`."""
-    verbs = command.add_model_verbs(parser, _configured)
-    check = verbs.add_parser("check", help="say whether a draft can draft for a target, and try llama.cpp with both")
+    actions = verbs.add_model_verbs(parser, _configured)
+    check = actions.add_parser("check", help="say whether a draft can draft for a target, and try llama.cpp with both")
     check.add_argument("target", metavar="TARGET", help="a GGUF file, a folder with safetensors, or a fetched name")
     check.add_argument("draft", metavar="DRAFT", nargs="?", help="a GGUF file; left out: only try llama.cpp")
     check.add_argument("--config", type=Path, metavar="PATH", help="gateway.toml, for engine, slots and context")
     check.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
     check.set_defaults(run=check_pair)
-    command.finish_parser(check)
+    verbs.finish_parser(check)
 
 
 def _configured(options: argparse.Namespace) -> Mapping[str, str]:

@@ -4,4 +4,5 @@ Public, by module:
 
 - `command`: all
 - `drafts`: `block_count`
+- `verbs`: all
 """

@@ -1,79 +1,30 @@
-"""`edgespec models`: which models are here, fetching them, and making others of them.
-
-`cloud-gateway models` has the same verbs, and checks whether a target and a draft pair, as a gateway's start does.
-"""
+"""What the verbs of `edgespec models` do: list the models that are here, fetch them, and make others of them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.errors import ConfigError, EdgespecError, ModelError
-from edgespec.models.drafts import FORMATS, make_draft
+from edgespec.models.drafts import make_draft
 from edgespec.models.fetch import fetch, fetch_from_hub
 from edgespec.shared import models
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir
 from edgespec.shared.part import Part, require_trials
 
-Verbs = argparse._SubParsersAction
-ConfiguredModels = Callable[[argparse.Namespace], Mapping[str, str]]
-"""Dotted keys of the program's configuration file, with the model that each names; raises ConfigError."""
 
-
-def add_model_verbs(parser: argparse.ArgumentParser, configured: ConfiguredModels) -> Verbs[argparse.ArgumentParser]:
-    """Adds the verbs `list`, `fetch` and `make`, and returns the subparsers, to which a program adds its `check`."""
-    verbs = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
-    _add_list(verbs, configured)
-    _add_fetch(verbs)
-    _add_make(verbs)
-    return verbs
-
-
-def _add_list(verbs: Verbs[argparse.ArgumentParser], configured: ConfiguredModels) -> None:
-    parser = verbs.add_parser("list", help="show the models that are here or configured")
-    parser.set_defaults(run=partial(list_models, configured))
-    finish_parser(parser)
-
-
-def _add_fetch(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("fetch", help="download a model")
-    names = ", ".join(AUTO_MODELS)
-    parser.add_argument("name", metavar="NAME", help=f"OWNER/NAME, OWNER/NAME/FILE.gguf, or one of the demo's: {names}")
-    parser.add_argument("--revision", metavar="REV", help="of a hub: a branch, tag or commit, kept from then on")
-    parser.set_defaults(run=fetch_named)
-    finish_parser(parser)
-
-
-def _add_make(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("make", help="make a draft without some layers or in another format")
-    parser.add_argument("--drop", type=_layers, default=[], metavar="N[,N...]", help="layers to drop, counted from 0")
-    parser.add_argument("--format", choices=FORMATS, help="write the weights in this format (default: as they are)")
-    parser.add_argument("--source", type=Path, metavar="GGUF", help="what to start from (default: the demo's model)")
-    parser.add_argument("--out", type=Path, metavar="PATH", help="file of the draft")
-    parser.add_argument("--force", action="store_true", help="make it again when it is there")
-    parser.set_defaults(run=make_named)
-    finish_parser(parser)
-
-
-def finish_parser(parser: argparse.ArgumentParser) -> None:
-    """Gives a verb's parser its description, once all its arguments are there, and the option `--json`."""
-    parser.description = parser.format_usage()
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def list_models(configured: ConfiguredModels, options: argparse.Namespace) -> int:
-    """Lists the models in the cache, and those that the program's configuration file names."""
+def list_models(configured: Mapping[str, str], options: argparse.Namespace) -> int:
+    """Lists the models in the cache, and those that the program's configuration file names by its dotted keys."""
     folder = models.model_dir()
     hub_folders = {file.parent for file in folder.glob("*/*.safetensors")}
     files = sorted([*folder.glob("*.gguf"), *folder.glob("*--*/*.gguf"), *hub_folders])
     present = [_row(path) for path in files]
     converted = [_row(path) for path in sorted((cache_dir() / "targets").glob("*"))]
-    named = [_resolved(key, model) for key, model in configured(options).items()]
+    named = [_resolved(key, model) for key, model in configured.items()]
 
     if options.json:
         print(json.dumps({"folder": str(folder), "models": present, "converted": converted, "configured": named}))
@@ -171,10 +122,6 @@ def make_named(options: argparse.Namespace) -> int:
     outcome = "made" if is_made else "was there already"
     print(f"{out}: {outcome}, {out.stat().st_size / 1e6:.0f} MB")
     return 0
-
-
-def _layers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -112,9 +112,6 @@ def _open(source: Path) -> Any:
         raise ModelError(f"{source} is not a whole GGUF file: {error}.") from error
 
 
-FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")
-
-
 def make_draft(source: Path, out: Path, layers: Collection[int] = (), fmt: str | None = None) -> int:
     """Writes `source` without `layers`, in `fmt` (None: as it is), to `out`; returns the number of layers left.
 

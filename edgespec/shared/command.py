@@ -18,7 +18,7 @@ from typing import ClassVar, NoReturn
 from edgespec.core.errors import EdgespecError, MissingPackageError
 from edgespec.shared import logs
 from edgespec.shared.installed import missing_package, shipped_text
-from edgespec.shared.part import Part, commented, example
+from edgespec.shared.part import Part
 
 Command = Callable[[Namespace], int]
 MISTYPED = re.compile(r"(?:argument .*: invalid choice|unrecognized arguments): '?([^'\s]+)")
@@ -127,6 +127,8 @@ def add_config_verb(verbs: _SubParsersAction[ArgumentParser], file: str, parts: 
     """The verb that prints a shipped configuration, with the settings of the parts."""
 
     def show(_: Namespace) -> int:
+        from edgespec.shared.shipped import commented, example
+
         print(commented(example(shipped_text(file), parts)), end="")
         return 0
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -22,7 +22,9 @@ from edgespec.shared.address import Address, Tunnelled, stored_address
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.tls import client_context
 from edgespec.shared.wire import FlowLimitedClient
-from edgespec.worker.discovery import Browser
+
+if TYPE_CHECKING:
+    from edgespec.worker.discovery import Browser
 
 STAGGER_S = 0.25
 """Between the starts of two attempts (RFC 8305, section 8, recommends 250 ms)."""

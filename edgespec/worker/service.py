@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,13 +32,15 @@ from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings
 from edgespec.worker.daemon import Daemon, Outlet
 from edgespec.worker.dial import GatewayAddresses
-from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import drafting_in, identity, load_drafter, target_tokens
 from edgespec.worker.notices import Notices
 from edgespec.worker.part import WorkerPart, WorkerProcess
 from edgespec.worker.presences import Presences
 from edgespec.worker.tokens import RefusedTokens
+
+if TYPE_CHECKING:
+    from edgespec.worker.discovery import Browser
 
 log = logging.getLogger("edgespec.service")
 
@@ -127,6 +129,8 @@ class Service(Handler):
         try:
             where = self.settings.gateway
             if where.discover:
+                from edgespec.worker.discovery import Browser  # zeroconf
+
                 self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
                 await self._browser.start()
             for part in self._running:

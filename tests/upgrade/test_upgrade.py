@@ -14,15 +14,17 @@ import pytest
 
 from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.links.paired import PairedWorker, PairedWorkers
-from cloud_gateway.parts import all_parts as gateway_parts
+from cloud_gateway.part import GatewayPart
+from cloud_gateway.parts import all_parts as all_gateway_parts
 from cloud_gateway.process import config as gateway
 from edgespec.core.errors import KeyStoreError
-from edgespec.parts import all_parts as worker_parts
+from edgespec.parts import all_parts as all_worker_parts
 from edgespec.shared.files import private_folder, write_private
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.part import Part
 from edgespec.worker import config as worker
+from edgespec.worker.part import WorkerPart
 
 OLD = Path(__file__).parent / "4713014"
 SHAPES = {
@@ -37,20 +39,22 @@ SHAPES = {
 OF_PARTS = {
     "audit": ("audit",),
     "conduct": ("link.quarantine_keys",),
-    "flight_recorder": ("traces",),
+    "draft_heads": ("sources.medusa", "sources.eagle"),
     "owner_signs": ("owner",),
     "parallel_draft": ("local_draft.cpu", "local_draft.mode"),
     "peer_relay": ("peers", "relay"),
     "prometheus": ("metrics",),
+    "quotas": ("limits.key_tokens_per_minute",),
     "rejection": ("policy.share_seed",),
+    "request_traces": ("traces",),
     "self_draft": ("local_draft.layers",),
     "torch_engine": ("target.device", "target.dtype"),
 }
-"""Tables and keys of then that parts have now. An edgespec without the part refuses them."""
+"""Tables and keys of then that parts have now, or had. An edgespec without the part refuses them."""
 
 
-def without_removed_parts(file: Path, parts: Sequence[Part], folder: Path) -> Path:
-    """A copy of a configuration of then, without the keys of parts that are not in this tree."""
+def of_these_parts(file: Path, parts: Sequence[Part], folder: Path) -> Path:
+    """A copy of a configuration of then, without the keys of all other parts."""
     here = {part.name for part in parts}
     refused = {key for part, keys in OF_PARTS.items() if part not in here for key in keys}
 
@@ -68,16 +72,24 @@ def without_removed_parts(file: Path, parts: Sequence[Part], folder: Path) -> Pa
     return copy
 
 
+@pytest.mark.parametrize(
+    ("gateway_parts", "worker_parts"),
+    [(all_gateway_parts(), all_worker_parts()), ((), ())],
+    ids=["all parts", "the core alone"],
+)
 def test_configurations_with_every_default_of_then_load_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    gateway_parts: Sequence[GatewayPart],
+    worker_parts: Sequence[WorkerPart],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    parts = [*gateway_parts(), *worker_parts()]
-    of_gateway = without_removed_parts(OLD / "gateway.toml", parts, tmp_path)
-    of_worker = without_removed_parts(OLD / "worker.toml", parts, tmp_path)
+    parts = [*gateway_parts, *worker_parts]
+    of_gateway = of_these_parts(OLD / "gateway.toml", parts, tmp_path)
+    of_worker = of_these_parts(OLD / "worker.toml", parts, tmp_path)
 
-    loaded = gateway.load(of_gateway, gateway_parts())
-    assert loaded.api.port == gateway.schema(gateway_parts())().api.port
-    worker.load(of_worker, worker_parts())
+    loaded = gateway.load(of_gateway, gateway_parts)
+    assert loaded.api.port == gateway.schema(gateway_parts)().api.port
+    worker.load(of_worker, worker_parts)
     warned = [message.partition(": these")[0] for message in caplog.messages]
     assert warned == [str(of_gateway), str(of_worker)]
 

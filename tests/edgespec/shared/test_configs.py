@@ -17,8 +17,9 @@ from cloud_gateway.core.policies.registry import NAMES
 from cloud_gateway.process import config as gateway
 from edgespec import parts as worker_parts
 from edgespec.core.errors import ConfigError
-from edgespec.shared.part import Part, example
+from edgespec.shared.part import Part
 from edgespec.shared.settings import Section, find_line, keys, overridden, parse
+from edgespec.shared.shipped import example
 from edgespec.worker import config as worker
 
 WORKER_SETTINGS = worker.schema(worker_parts.all_parts())

@@ -15,7 +15,7 @@ from edgespec import __main__ as worker
 from edgespec.core.errors import EdgespecError
 from edgespec.shared import command, installed
 from edgespec.shared.installed import SHIPPED, missing_package
-from edgespec.shared.part import commented
+from edgespec.shared.shipped import commented
 
 ROOT = Path(__file__).parents[3]
 

@@ -14,8 +14,9 @@ import pytest
 from cloud_gateway import __main__ as gateway
 from edgespec import __main__ as worker
 from edgespec.core.errors import ConfigError
-from edgespec.shared.part import Part, Settings, brought, commented, composed, example
+from edgespec.shared.part import Part, Settings, brought, composed
 from edgespec.shared.settings import Removed, Section, assigned, parse
+from edgespec.shared.shipped import commented, example
 
 
 class Listening(Section, frozen=True, kw_only=True):
