@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -11,25 +10,11 @@ from pathlib import Path
 from typing import cast
 
 from edgespec_lab.rig import RigError
-from tests.faults.__main__ import chosen
-from tests.faults.run import Outcome, Report, Scenes
+from tests.faults.run import Outcome, Scenes
 from tests.faults.scene import Scene
-from tests.faults.table import TABLE, Scenario
+from tests.faults.table import Scenario
 
 ROWS = [Scenario(name, lambda scene: None) for name in ("one", "two", "three", "four", "five")]
-
-
-def test_the_table_is_written_after_each_row(tmp_path: Path) -> None:
-    path = tmp_path / "out" / "faults.json"
-    report = Report(path)
-    report.add(1, ROWS[0], Outcome("one", 0.5, 1.0))
-    assert [row["name"] for row in json.loads(path.read_text())] == ["one"] and report.failed == 0
-    assert "stall   1.23 of 5 s" in report.add(2, ROWS[1], Outcome("two", 1.234, 5.678, ["a text | differs\nhere"]))
-    assert path.with_suffix(".md").read_text().splitlines()[2:] == [
-        "| 1 | one | 0.5 | 5 | 1 | 60 | held |",
-        "| 2 | two | 1.23 | 5 | 5.68 | 60 | a text / differs here |",
-    ]
-    assert report.failed == 1
 
 
 def test_a_row_that_fails_or_hangs_costs_itself_and_gets_a_new_scene() -> None:
@@ -60,11 +45,3 @@ def test_a_row_that_fails_or_hangs_costs_itself_and_gets_a_new_scene() -> None:
     assert outcomes[1:3] == [["a text differs"], ["RigError: The gateway did not get ready."]]
     assert outcomes[3:5] == [["Overdue: no end after 600 s"], ["KeyError: 'second'"]]
     assert made == ["begun", "ended", "begun", "begun", "ended", "begun", "ended", "begun", "ended"]
-
-
-def test_rows_are_chosen_by_number_and_by_text() -> None:
-    assert [number for number, _ in chosen("")] == list(range(1, len(TABLE) + 1))
-    assert [number for number, _ in chosen("7, 9")] == [7, 9]
-    names = [row.name for _, row in chosen("is killed,5 % loss")]
-    assert len(names) == 4 and all("killed" in name or "5 % loss" in name for name in names)
-    assert chosen("no such row") == []

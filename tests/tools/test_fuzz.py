@@ -135,14 +135,6 @@ def test_a_failure_ends_the_run_with_the_case_that_repeats_it(
     assert json.loads(out.read_text())["ok"] is False
 
 
-def test_the_command_runs_its_pieces_in_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    assert command.main(["--cases", "100", "--seed", "2", "--jobs", "1", "--json", str(out)]) == 0
-    assert "nothing failed" in capsys.readouterr().out
-    assert sum(json.loads(out.read_text())["cases"].values()) >= 100
-    assert command.main(["--case", "2:api:7"]) == command.main(["--case", "2:decoder:7"]) == 0
-
-
 def test_what_is_not_a_number_is_found_anywhere_in_our_objects() -> None:
     spread = ranking.Spread()
     check_finite(spread)

@@ -6,7 +6,6 @@ import random
 import tomllib
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,8 +14,7 @@ from cloud_gateway.api import schema as api_schema
 from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
 from tools.fuzz import corpus, decoders, run
-from tools.fuzz.corpus import Kept
-from tools.fuzz.decoder import JSON, MAX_BYTES, MSGPACK, TOKENS, Decoder, mutated, outcome
+from tools.fuzz.decoder import JSON, MAX_BYTES, MSGPACK, TOKENS, mutated, outcome
 
 SEED = 20261121
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -97,17 +95,3 @@ def test_what_the_corpus_holds_still_leads_to_the_same() -> None:
     expected |= {(name, False) for name, decoder in decoders.decoders().items() if decoder.refuses}
     assert shown == expected, "each decoder has inputs that it takes, and some that it refuses"
     assert any(one.failed for one in kept)
-
-
-def test_the_corpus_grows_by_outcomes_and_by_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    numbers = Decoder(int, [b"17"], ValueError)
-    monkeypatch.setattr(corpus, "decoders", lambda: {"number": numbers})
-    monkeypatch.setattr(corpus, "FILE", tmp_path / "corpus.jsonl")
-    monkeypatch.setattr(corpus.read, "__defaults__", (tmp_path / "corpus.jsonl",))
-    assert corpus.main(["--inputs", "300"]) == 0
-    assert [(one.outcome, one.failed) for one in corpus.read()] == [("ValueError", ""), ("value int", "")]
-    (tmp_path / "input").write_bytes(b"9" * 5000)
-    assert corpus.main(["--inputs", "0", "--add", "number", str(tmp_path / "input"), "OverflowError"]) == 0
-    added = corpus.read()[-1]
-    assert (added.input, added.outcome, added.failed) == (b"9" * 5000, "ValueError", "OverflowError")
-    assert corpus.read()[:2] == [Kept.of("number", one.input) for one in corpus.read()[:2]]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History
 from tests.support.lossless import assert_caught, assert_fits
 from tests.support.processed import process
-from tools.lossless import __main__ as command
 from tools.lossless import distribution, exact, methods, noise_cases, shared_noise
 from tools.lossless.cases import Case, Mutant, Result
 from tools.lossless.noise_cases import MUTANTS
@@ -111,15 +108,6 @@ def test_every_width_and_drafter_is_covered() -> None:
     covered = {(case.method, case.siblings, case.drafter) for case in methods.all_cases()}
     for drafter in ("honest", "random", "adversarial"):
         assert all(("shared-noise", width, drafter) in covered for width in range(1, 9))
-
-
-def test_the_command_writes_its_verdicts(tmp_path: Path) -> None:
-    out = tmp_path / "verdicts.json"
-    assert command.main(["--trials", "256", "--json", str(out)]) == 0
-    report = json.loads(out.read_text())
-    assert report["ok"] and len(report["cases"]) == len(methods.all_cases())
-    assert report["correction"] == f"Holm-Bonferroni over {len(report['cases'])} tests"
-    assert all(row["p_corrected"] > report["alpha"] for row in report["cases"])
 
 
 def test_a_surviving_fault_or_a_failing_method_fails_the_command() -> None:

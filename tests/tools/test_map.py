@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloud_gateway.engine.decisions import Hold
-from edgespec_lab import verbs
 from edgespec_lab.choices import gateway_choices
 from edgespec_lab.sim import virtual
 from tools.bench import map as mapped
 from tools.bench.map import cells, theory
 from tools.bench.map.cells import live
 from tools.bench.map.machine import TARGET_MS, Place
-from tools.bench.map.report import draw
 
 CHOICES = gateway_choices()
 HERE = Place(20.0, 0.75, 1)
@@ -91,17 +87,3 @@ def test_a_cell_is_what_its_round_trip_and_acceptance_win() -> None:
     assert mapped.kind(rows[0], [made(1.06, 1), made(0.9, 32)]) == "latency"
     assert mapped.kind(rows[0], [made(1.0, 1), made(0.9, 32)]) == "nowhere"
     assert mapped.verdict([{"kind": "", **made(one, 1)} for one in (0.9, 1.0)], [])["below"] == 1
-
-
-def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
-    kept = verbs.Kept(tmp_path / "map.part")
-    assert kept.get(("ours", 1), lambda: {"rate": 1.0}) == {"rate": 1.0}
-    with (tmp_path / "map.part").open("a") as file:
-        file.write('{"key": ["ours", 2')
-    again = verbs.Kept(tmp_path / "map.part")
-    assert ("ours", 2) not in again, "a run that was cut off"
-    assert again.get(("ours", 1), lambda: pytest.fail("measured again")) == {"rate": 1.0}
-    rows = [made(one, clients) for one, clients in ((1.0, 1), (1.2, 4))]
-    draw({"rows": rows}, tmp_path / "map.json")
-    assert {path.suffix for path in tmp_path.glob("map.*")} == {".part", ".png", ".svg"}
-    json.dumps(rows)

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 from websockets.protocol import CLIENT, Side
 
 from cloud_gateway.engine.exchange import LinkEvent, WorkerReady
@@ -268,21 +266,11 @@ async def test_a_busy_link_is_not_writable_until_it_has_drained(tmp_path: Path) 
 
 
 PING = frame(9, masked=False)
-BEGIN = frame(2, b"x", end=False, masked=False)
-CONTINUE = frame(0, end=False, masked=False)
 
 
 @pytest.fixture
 def processed(monkeypatch: pytest.MonkeyPatch) -> Counter[Side]:
     return count_frames(monkeypatch)
-
-
-async def flood(ws: ServerConnection) -> None:
-    """A gateway that answers the upgrade and then only floods."""
-    with contextlib.suppress(ConnectionClosed):
-        ws.transport.write(BEGIN)
-        await pour(ws, CONTINUE)
-        await ws.wait_closed()
 
 
 async def linking(gateway: GatewayUnderTest, daemon: Daemon, *addresses: Address) -> None:
