@@ -15,7 +15,8 @@ import msgspec
 from edgespec_vllm import messages
 from edgespec_vllm.line import Line
 from edgespec_vllm.messages import Chain, Closed, FromLink, Hello, Leave, Opened, Tokens, Want, frame
-from edgespec_vllm.tree import Tree
+from edgespec_vllm.price import Chances
+from edgespec_vllm.tree import NONE, Candidates, Tree
 
 MAX_STREAMS = 1024
 """Requests on one board; further ones run without drafts."""
@@ -42,9 +43,9 @@ class Terms(NamedTuple):
 class _Stream:
     """One request: `tokens` is vLLM's own list, which grows."""
 
-    __slots__ = ("accepted", "drafted", "number", "planned", "request", "sent", "terms", "tokens", "tree")
+    __slots__ = ("accepted", "chances", "drafted", "number", "planned", "request", "sent", "terms", "tokens", "tree")
 
-    def __init__(self, request: str, number: int, tokens: Sequence[int], terms: Terms) -> None:
+    def __init__(self, request: str, number: int, tokens: Sequence[int], terms: Terms, chances: Chances) -> None:
         self.request = request
         self.number = number
         self.tokens = tokens
@@ -52,16 +53,22 @@ class _Stream:
         self.sent = 0
         self.tree: Tree | None = None
         self.drafted = self.accepted = 0
-        self.planned = (0, 0)
-        """Tokens before the step that is being computed, and drafts in it."""
+        self.chances = chances
+        """How often its drafts were right."""
+        self.planned: tuple[int, Sequence[float]] = (0, ())
+        """Tokens before the step that is being computed, and the chances of the drafts in it."""
 
-    def settle(self) -> None:
-        """Counts what became of the drafts of a step."""
-        before, drafted = self.planned
-        if drafted and len(self.tokens) > before:
-            self.drafted += drafted
-            self.accepted += min(len(self.tokens) - before - 1, drafted)
-        self.planned = (0, 0)
+    def settle(self, every: Chances) -> None:
+        """Counts what became of the drafts of a step, for its request and in the record of all."""
+        before, chances = self.planned
+        if chances and len(self.tokens) > before:
+            accepted = min(len(self.tokens) - before - 1, len(chances))
+            self.drafted += len(chances)
+            self.accepted += accepted
+            predicted = sum(chances[: accepted + 1])  # those after the first wrong one were not tried
+            self.chances.settled(predicted, accepted)
+            every.settled(predicted, accepted)
+        self.planned = (0, ())
 
 
 class Board:
@@ -80,6 +87,8 @@ class Board:
         self._unsaid: list[_Stream | Closed] = []
         """Requests to announce, and those that are over, in this order."""
         self._last = 0
+        self._chances = Chances()
+        """How often the drafts of all requests were right."""
         self.malformed = 0
 
     def open(self, request: str, tokens: Sequence[int], terms: Terms) -> None:
@@ -87,7 +96,9 @@ class Board:
         if request in self.streams or len(self.streams) >= MAX_STREAMS:
             return
         self._last += 1
-        stream = self.streams[request] = self._numbers[self._last] = _Stream(request, self._last, tokens, terms)
+        stream = _Stream(request, self._last, tokens, terms, Chances(self._chances))
+        self.streams[request] = stream
+        self._numbers[self._last] = stream
         self._unsaid.append(stream)
 
     def close(self, request: str) -> None:
@@ -97,13 +108,17 @@ class Board:
             del self._numbers[stream.number]
             self._wanted.pop(stream.number, None)
             self.drafted.discard(request)
-            stream.settle()
+            stream.settle(self._chances)
             self._unsaid.append(Closed(stream.number, stream.drafted, stream.accepted))
 
-    def plan(self, request: str, drafts: int) -> None:
-        """So many of its candidates are verified in the coming step."""
+    def plan(self, request: str, chances: Sequence[float]) -> None:
+        """Candidates with these chances are verified in the coming step."""
         stream = self.streams[request]
-        stream.planned = len(stream.tokens), drafts
+        stream.planned = (len(stream.tokens), chances)
+
+    def chances(self, request: str) -> Chances:
+        """How often the drafts of a request on the board were right."""
+        return self.streams[request].chances
 
     def send(self, now: float) -> None:
         """Writes what the link process is to receive, as far as there is room."""
@@ -121,7 +136,7 @@ class Board:
         while self._unsaid and line.room > SMALL:
             self._say(self._unsaid.pop(0))
         for stream in self._wanted.values():
-            stream.settle()
+            stream.settle(self._chances)
             self._send_tokens(stream)
         line.flush()
 
@@ -139,11 +154,11 @@ class Board:
             room -= messages.nodes_of(message)
             self._take(message)
 
-    def chain(self, request: str) -> list[int]:
+    def chain(self, request: str) -> Candidates:
         """The most probable candidates after the committed tokens, at most `num_speculative_tokens`."""
         stream = self.streams.get(request)
         if stream is None or stream.tree is None:
-            return []
+            return NONE
         if len(stream.tokens) > stream.tree.start:
             stream.tree.advance(stream.tokens[stream.tree.start :])
         return stream.tree.best(self._drafts)

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from edgespec_vllm.board import Board, Terms
 from edgespec_vllm.line import USER, Line
+from edgespec_vllm.price import BatchLimits, RowPrice
 from edgespec_vllm.report import Report
 
 CONSENT = "edgespec_offload"
@@ -127,6 +128,17 @@ def admit(chain: Sequence[int], *, vocab_size: int, room: int, grammar: Validato
         return []
 
 
+class Offer(NamedTuple):
+    """Drafts of a request that decodes."""
+
+    request: Running
+    tokens: list[int]
+    chances: list[float]
+    """Of each draft after the one before, as its worker says."""
+    survival: list[float]
+    """Probability that each is accepted."""
+
+
 class Hook:
     """One engine's hook."""
 
@@ -138,16 +150,21 @@ class Hook:
         max_len: int,
         sampled: bool,
         grammar: Grammar,
+        limits: BatchLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sampled`: whether this build samples drafted rows rightly (cpu.py)."""
+        """`sampled`: whether this build samples drafted rows rightly (cpu.py); `limits`: most drafts of a request."""
         self.board = board
         self._report = Report(board)
         self._vocab_size = vocab_size
         self._max_len = max_len
         self._sampled = sampled
         self._grammar = grammar
+        self._limits = limits
         self._clock = clock
+        self._price = RowPrice()
+        self._began_s: float | None = None
+        """When the step under way began; None if nothing can be drafted in it."""
 
     def opened(self, request: Running) -> None:
         """A request was added: it goes on the board if it allows that."""
@@ -156,25 +173,65 @@ class Hook:
             self.board.open(request.request_id, request.all_token_ids, terms)
 
     def draft(self, running: Iterable[Running]) -> None:
-        """Before a step is scheduled: gives each running request the candidates that have arrived for it."""
+        """Before a step is scheduled: gives running requests the candidates that have arrived for them and pay."""
         board = self.board
         if not board.streams:
+            self._began_s = None
             return
 
+        self._began_s = self._clock()
         board.receive()
-        for request in running if board.drafted else ():
+        if not board.drafted:
+            return
+
+        decoding = 0
+        offers: list[Offer] = []
+        for request in running:
+            length = len(request.all_token_ids)
+            # Else its prompt is not read yet, or it was preempted and is read again.
+            decodes = request.num_computed_tokens == length - 1
+            decoding += decodes
             if request.request_id not in board.drafted:
                 continue
+
             request.spec_token_ids = []
-            committed = request.all_token_ids
-            if request.num_computed_tokens != len(committed) - 1:
-                continue  # its prompt is not read yet, or it was preempted and is read again
-            chain = board.chain(request.request_id)
-            if chain:
-                room = min(self._max_len - len(committed), request.max_tokens - request.num_output_tokens) - 1
-                grammar = self._validator(request)
-                request.spec_token_ids = admit(chain, vocab_size=self._vocab_size, room=room, grammar=grammar)
-                board.plan(request.request_id, len(request.spec_token_ids))
+            if decodes:
+                offers.append(self._offer(request, length))
+
+        self._take(offers, decoding)
+
+    def _offer(self, request: Running, length: int) -> Offer:
+        """Candidates of a request with so many tokens, as many as it can have verified."""
+        chain = self.board.chain(request.request_id)
+        if not chain.tokens:
+            return Offer(request, [], [], [])
+
+        grammar = self._validator(request) if request.use_structured_output else None
+        room = min(self._max_len - length, request.max_tokens - request.num_output_tokens) - 1
+        tokens = admit(chain.tokens, vocab_size=self._vocab_size, room=room, grammar=grammar)
+        chances = chain.chances[: len(tokens)]
+        survival = self.board.chances(request.request_id).survival(chances)
+        return Offer(request, tokens, chances, survival)
+
+    def _take(self, offers: Sequence[Offer], decoding: int) -> None:
+        """Gives each request as many of its drafts as pay in a step over so many requests."""
+        limit = self._limits.of(decoding)
+        counts = self._price.allowed(decoding, [offer.survival[:limit] for offer in offers])
+        for offer, count in zip(offers, counts):
+            if count:
+                offer.request.spec_token_ids = offer.tokens[:count]
+                self.board.plan(offer.request.request_id, offer.chances[:count])
+
+    def took(self, output: Any) -> None:
+        """After a step, with vLLM's `SchedulerOutput`: measures what it took, unless prompts were read in it."""
+        if self._began_s is None:
+            return
+
+        requests = len(output.num_scheduled_tokens)
+        drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
+        if requests and output.total_num_scheduled_tokens == requests + drafts:
+            self._price.measured(requests, drafts, self._clock() - self._began_s)
+        self._began_s = None
 
     def committed(self) -> None:
         """After a step: sends what the target has chosen."""
@@ -190,9 +247,7 @@ class Hook:
         """The engine stops, or the hook is off."""
         self.board.line.fail("stopped")
 
-    def _validator(self, request: Running) -> Validator | None:
-        if not request.use_structured_output:
-            return None
+    def _validator(self, request: Running) -> Validator:
         return lambda tokens: self._grammar(request, tokens)
 
 
@@ -204,10 +259,12 @@ def make_hook(config: Any, *, sampled: bool, grammar: Grammar) -> Hook:
         raise ValueError(why)
 
     vocab_size = config.model_config.get_vocab_size()
-    limit = config.speculative_config.num_speculative_tokens
+    speculative = config.speculative_config
+    limit = speculative.num_speculative_tokens
+    limits = BatchLimits(getattr(speculative, "num_speculative_tokens_per_batch_size", None), limit)
     line = Line(board_path(), board_user())
     board = Board(line, config.parallel_config.data_parallel_rank, vocab_size, limit)
     max_len = config.model_config.max_model_len
-    hook = Hook(board, vocab_size=vocab_size, max_len=max_len, sampled=sampled, grammar=grammar)
+    hook = Hook(board, vocab_size=vocab_size, max_len=max_len, sampled=sampled, grammar=grammar, limits=limits)
     hook.committed()
     return hook

@@ -68,8 +68,9 @@ def make_scheduler(base: Any) -> Any:
             self.edgespec(Hook.draft, self.running)
             return super().schedule(*args, **kwargs)
 
-        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-            outputs = super().update_from_output(*args, **kwargs)
+        def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            outputs = super().update_from_output(scheduler_output, *args, **kwargs)
+            self.edgespec(Hook.took, scheduler_output)
             self.edgespec(Hook.committed)
             return outputs
 

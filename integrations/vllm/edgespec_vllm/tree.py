@@ -10,27 +10,40 @@ the tokens of the chain, and once after a commit those of the tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp
+from typing import NamedTuple
 
 MAX_NODES = 512
 """Candidates of one request; a worker sends about thirty for each committed token, of which most are pruned."""
 
 
+class Candidates(NamedTuple):
+    """A chain that continues the committed tokens."""
+
+    tokens: list[int]
+    chances: list[float]
+    """Probability of each token after the one before, as its worker says."""
+
+
+NONE = Candidates([], [])
+
+
 class Node:
-    """A candidate token: the cost of choosing it after its parent, and what may follow it."""
+    """A candidate token: its probability after its parent, and what may follow it."""
 
-    __slots__ = ("best", "children", "cost")
+    __slots__ = ("best", "chance", "children")
 
-    def __init__(self, cost: int = 0) -> None:
-        self.cost = cost
+    def __init__(self, chance: float = 1.0) -> None:
+        self.chance = chance
         self.children: dict[int, Node] = {}
         self.best: tuple[int, Node] | None = None
-        """The child of the least cost and its token; of equal ones the first."""
+        """The likeliest child and its token; of equal ones the first."""
 
     def add(self, token: int, cost: int) -> Node:
-        """A child that is not there yet."""
-        child = Node(cost)
+        """A child that is not there yet; `cost`: millinats."""
+        child = Node(exp(cost * -1e-3))
         self.children[token] = child
-        if self.best is None or cost < self.best[1].cost:
+        if self.best is None or child.chance > self.best[1].chance:
             self.best = (token, child)
         return child
 
@@ -99,16 +112,18 @@ class Tree:
             self._nodes = 0
         self._counted = node is None
 
-    def best(self, limit: int) -> list[int]:
+    def best(self, limit: int) -> Candidates:
         """The path that takes the most probable child each time, at most `limit` tokens."""
-        path: list[int] = []
+        tokens: list[int] = []
+        chances: list[float] = []
         best = self._root.best
-        while best is not None and len(path) < limit:
+        while best is not None and len(tokens) < limit:
             token, node = best
-            path.append(token)
+            tokens.append(token)
+            chances.append(node.chance)
             best = node.best
-        self.visited += len(path)
-        return path
+        self.visited += len(tokens)
+        return Candidates(tokens, chances)
 
     def _full(self) -> bool:
         """Whether there is no room for a node. The nodes are counted at most once after each commit."""

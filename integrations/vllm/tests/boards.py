@@ -11,6 +11,7 @@ from edgespec_vllm import messages
 from edgespec_vllm.board import Board
 from edgespec_vllm.hook import CONSENT, Hook
 from edgespec_vllm.line import Line
+from edgespec_vllm.price import BatchLimits
 
 VOCAB = 100
 DRAFTS = 4
@@ -72,4 +73,7 @@ def request(tokens: list[int], name: str = "a", consent: object = "default", **o
 def hook(path: str, grammar: Any = None, sampled: bool = False) -> Hook:
     """A hook whose clock stands still: it connects at its first step."""
     board = Board(Line(path), 0, VOCAB, DRAFTS)
-    return Hook(board, vocab_size=VOCAB, max_len=MAX_LEN, sampled=sampled, grammar=grammar, clock=lambda: 1.0)
+    limits = BatchLimits(None, DRAFTS)
+    return Hook(
+        board, vocab_size=VOCAB, max_len=MAX_LEN, sampled=sampled, grammar=grammar, limits=limits, clock=lambda: 1.0
+    )

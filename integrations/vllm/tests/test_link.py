@@ -37,16 +37,16 @@ async def test_a_worker_is_sent_the_request_and_its_tree_reaches_vllm(scene: Sce
     frame = tree(opened.request, opened.epoch, tokens, 1, [0, 0, 1, 2], [7, 8, 9, 6])
     scene.streams.post(FrameArrived("w", frame))
     await scene.settle()
-    assert scene.board.chain("a") == [7, 9]
+    assert scene.board.chain("a").tokens == [7, 9]
     await scene.step(tokens, 8)
-    assert scene.board.chain("a") == [6]  # a sibling continues after the rejection
+    assert scene.board.chain("a").tokens == [6]  # a sibling continues after the rejection
     [(_, commit)] = scene.workers.taken()
     assert isinstance(commit, Commit)
     assert (commit.prefix_len, commit.tokens, commit.prefix_hash) == (3, [8], prefix_hash(tokens))
     later = tree(opened.request, opened.epoch, tokens, 5, [4], [5])
     scene.streams.post(FrameArrived("w", later))
     await scene.settle()
-    assert scene.board.chain("a") == [6, 5]
+    assert scene.board.chain("a").tokens == [6, 5]
     scene.board.close("a")
     await scene.settle()
     assert [type(body) for _, body in scene.workers.taken()] == [Close]
@@ -60,11 +60,11 @@ async def test_a_gateway_is_given_who_drafted_what_by_the_requests_tag(scene: Sc
     [(_, opened)] = scene.workers.taken()
     scene.streams.post(FrameArrived("w", tree(opened.request, opened.epoch, tokens, 1, [0, 1, 2], [7, 8, 9])))
     await scene.settle()
-    scene.board.plan("a", 3)
+    scene.board.plan("a", [0.5] * 3)
     await scene.step(tokens, 7, 8, 5)  # two of three accepted
-    scene.board.plan("a", 2)
+    scene.board.plan("a", [0.5] * 2)
     await scene.step(tokens)  # preempted: nothing was computed
-    scene.board.plan("a", 1)
+    scene.board.plan("a", [0.5] * 1)
     tokens += [6]
     scene.board.close("a")  # the last step ends the request
     await scene.settle()
@@ -124,7 +124,7 @@ async def test_another_worker_goes_on_from_the_tokens_it_lacks(scene: Scene) -> 
     scene.streams.post(FrameArrived("w", tree(opened.request, 1, tokens, 1, [0], [7])))  # too late
     scene.streams.post(Declined("v", opened.request, "too long"))
     await scene.step(tokens, 5)
-    assert scene.board.chain("a") == []
+    assert scene.board.chain("a").tokens == []
     assert [type(body) for _, body in scene.workers.taken()] == [Close]
 
 
@@ -149,7 +149,7 @@ async def test_a_worker_whose_candidates_cost_more_than_they_save_leaves(scene: 
     for n in range(20):  # a candidate is right each time, so the worker is not silent, but four are verified for it
         scene.streams.post(FrameArrived("w", tree(opened.request, 1, tokens, first, [0 if n == 0 else first - 1], [4])))
         first += 1
-        scene.board.plan("a", 4)
+        scene.board.plan("a", [0.5] * 4)
         await scene.step(tokens, *[4] * (1 + (n % every == 0)))
     closes = [body for _, body in scene.workers.taken() if isinstance(body, Close)]
     assert [body.reason for body in closes] == ["useless"] * left

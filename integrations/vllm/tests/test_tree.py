@@ -15,17 +15,17 @@ def test_a_sibling_continues_after_a_rejection() -> None:
     tree = Tree(2)
     tree.add(2, [5, 6], [100, 100], [1, 1])
     tree.add(2, [7, 8, 9], [2000, 100, 100], [1, 1])
-    assert tree.best(8) == [5, 6]
+    assert tree.best(8).tokens == [5, 6]
     tree.advance([7])
-    assert tree.best(8) == [8, 9]
-    assert tree.best(1) == [8]
+    assert tree.best(8).tokens == [8, 9]
+    assert tree.best(1).tokens == [8]
 
 
 def test_a_more_probable_sibling_is_the_best_whenever_it_comes() -> None:
     tree = Tree(2)
     for token, cost, best in ((5, 500, 5), (6, 100, 6), (7, 300, 6), (8, 100, 6)):
         tree.add(2, [token], [cost], [1, 1])
-        assert tree.best(8) == [best]
+        assert tree.best(8).tokens == [best]
 
 
 def test_a_late_chain_continues_behind_the_tokens_it_repeats() -> None:
@@ -33,7 +33,7 @@ def test_a_late_chain_continues_behind_the_tokens_it_repeats() -> None:
     assert tree.add(2, [8, 9, 5], [0, 0, 0], [1, 1, 8, 9]) == 1
     assert tree.add(2, [8, 7, 6], [0, 0, 0], [1, 1, 8, 9]) == 0
     assert tree.add(5, [6], [0], [1, 1, 8, 9]) == 0
-    assert tree.best(8) == [5]
+    assert tree.best(8).tokens == [5]
 
 
 def test_the_tree_is_bounded_and_reuses_the_room_of_pruned_nodes() -> None:
@@ -57,4 +57,4 @@ def test_the_tree_holds_what_its_slow_twin_holds(chains: list[tuple[list[int], i
     path: list[int] = []
     while below := {p[-1]: c for p, c in paths.items() if p[:-1] == (*commit, *path)}:
         path.append(min(below, key=lambda token: below[token]))
-    assert tree.best(99) == path
+    assert tree.best(99).tokens == path
