@@ -1,42 +1,34 @@
 """How many draft tokens pay in a step of vLLM, by what steps took: the rows of a full batch are not free.
 
 A step over r rows, one for each request and one for each draft, takes about a + b·r seconds, measured for batches of
-about that size. A draft that is accepted with probability p brings p tokens and costs b seconds of everybody's time. So
-drafts are taken in falling order of p while p divided by the tokens of the step exceeds b divided by its seconds, which
-maximises tokens a second (Dinkelbach 1967).
+about that size; a step without drafts is measured apart. A draft that is accepted with probability p brings p tokens
+and costs b seconds of everybody's time. So drafts are taken in falling order of p while p divided by the tokens of the
+step exceeds b divided by its seconds, which maximises tokens a second (Dinkelbach 1967).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 MEMORY = 0.99
-"""Weight of a step when the next one of its size is measured: about a hundred steps count."""
+"""Weight of a step when the next one of its kind is measured: about a hundred steps count."""
 TRIALS = 6
-"""Steps of a batch size before its measurements decide. Every second is without drafts, so that b is told from a."""
-AGAIN = 256
-"""Steps between two in which all drafts are taken, so that an error of the measurement does not stand. If rows cost
-most, such a step takes four times as long, so that this costs one percent."""
+"""Steps of a batch size before its measurements decide: with all drafts, none, and half of them, in turns."""
+AGAIN = 128
+"""Steps between two with all drafts or without any, in turns, so that an error of the measurement does not stand."""
 OUTLIER = 4.0
 """A step that takes so many times the mean, such as one that compiles, is not measured."""
+MARGIN = 0.02
+"""By so much drafts must be faster than none, since both are estimates."""
 
 
-class Cost(NamedTuple):
-    """Seconds of a step without drafts, and of each further row."""
+class Line:
+    """Seconds of steps by their rows, the latest weighing most."""
 
-    step_s: float
-    row_s: float
-
-
-class Steps:
-    """Steps over batches of about one size: a line through seconds by rows, the latest weighing most."""
-
-    __slots__ = ("_rows", "_rows_squared", "_seconds", "_seconds_rows", "_weight", "seen")
+    __slots__ = ("_rows", "_rows_squared", "_seconds", "_seconds_rows", "_weight")
 
     def __init__(self) -> None:
-        self.seen = 0
         self._weight = 0.0
         self._rows = 0.0
         self._rows_squared = 0.0
@@ -48,26 +40,45 @@ class Steps:
         if self._weight > 1 and seconds > OUTLIER * self._seconds / self._weight:
             return
 
-        self.seen += 1
         self._weight = self._weight * MEMORY + 1
         self._rows = self._rows * MEMORY + rows
         self._rows_squared = self._rows_squared * MEMORY + rows * rows
         self._seconds = self._seconds * MEMORY + seconds
         self._seconds_rows = self._seconds_rows * MEMORY + seconds * rows
 
-    def cost(self, requests: int) -> Cost:
-        """By the line, for so many requests; a row is free as long as all steps had equally many."""
+    @property
+    def row_s(self) -> float:
+        """Seconds of a further row; 0 as long as all steps had equally many."""
         mean_rows = self._rows / self._weight
-        mean_s = self._seconds / self._weight
         spread = self._rows_squared / self._weight - mean_rows * mean_rows
+        if spread < 1e-6:
+            return 0.0
 
-        row_s = 0.0
-        if spread > 1e-6:
-            together = self._seconds_rows / self._weight - mean_s * mean_rows
-            row_s = max(together / spread, 0.0)
+        together = self._seconds_rows / self._weight - mean_rows * self._seconds / self._weight
+        return max(together / spread, 0.0)
 
-        plain_s = mean_s - row_s * (mean_rows - requests)
-        return Cost(max(plain_s, mean_s / OUTLIER), row_s)
+    def at(self, rows: int) -> float:
+        """Seconds of a step over so many rows."""
+        mean_s = self._seconds / self._weight
+        by_line_s = mean_s + self.row_s * (rows - self._rows / self._weight)
+        return max(by_line_s, mean_s / OUTLIER)
+
+
+class Steps:
+    """Steps over batches of about one size. Those with drafts are apart: the first draft costs more than its row."""
+
+    __slots__ = ("drafted", "plain", "seen")
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.plain = Line()
+        self.drafted = Line()
+
+    def add(self, requests: int, drafts: int, seconds: float) -> None:
+        """Takes in a step."""
+        self.seen += 1
+        line = self.drafted if drafts else self.plain
+        line.add(requests + drafts, seconds)
 
 
 class Chances:
@@ -111,27 +122,26 @@ class RowPrice:
 
     def measured(self, requests: int, drafts: int, seconds: float) -> None:
         """A step that read no prompt took so long."""
-        self._of(requests).add(requests + drafts, seconds)
+        self._of(requests).add(requests, drafts, seconds)
 
     def allowed(self, requests: int, survivals: Sequence[Sequence[float]]) -> list[int]:
         """How many drafts of each chain to take, from the first on, in a step over so many requests.
 
-        `survivals`: of each chain, falling. All of them and none in turns, until the batch size has been measured.
+        `survivals`: of each chain, falling. Until the batch size has been measured, all, none and half in turns.
         """
         steps = self._of(requests)
-        if steps.seen < TRIALS and steps.seen % 2:
-            return [0] * len(survivals)
-        if steps.seen < TRIALS or steps.seen % AGAIN == 0:
-            return [len(survival) for survival in survivals]
-
-        step_s, row_s = steps.cost(requests)
-        if row_s == 0.0:
-            return [len(survival) for survival in survivals]
+        every = [len(survival) for survival in survivals]
+        none = [0] * len(survivals)
+        if steps.seen < TRIALS:
+            return (every, none, [(count + 1) // 2 for count in every])[steps.seen % 3]
+        if steps.seen % AGAIN == 0:
+            return (every, none)[steps.seen // AGAIN % 2]
 
         # The least chance that pays: the likeliest drafts of all chains come first.
         least = math.inf
         tokens = float(requests)
-        seconds = step_s
+        seconds = steps.drafted.at(requests)
+        row_s = steps.drafted.row_s
         for chance in sorted([chance for survival in survivals for chance in survival], reverse=True):
             if chance * seconds <= row_s * tokens:
                 break
@@ -139,6 +149,8 @@ class RowPrice:
             tokens += chance
             seconds += row_s
 
+        if tokens * steps.plain.at(requests) <= (1 + MARGIN) * requests * seconds:
+            return none
         return [_at_least(least, survival) for survival in survivals]
 
     def _of(self, requests: int) -> Steps:

@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
 # The tests that need vLLM, in the environment $1: `make test-vllm`. vLLM runs in the tests' process, on one core.
 set -eu
-cd "$(dirname "$0")/../../.."
-export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1
-export VLLM_CPU_OMP_THREADS_BIND=0 LD_PRELOAD="$PWD/$1/lib/libiomp5.so" EDGESPEC_VLLM_MODEL="${EDGESPEC_VLLM_MODEL:-$PWD/$1/smol}"
-export PYTHONPATH="$PWD:$PWD/integrations/vllm"
+source "$(dirname "$0")/environment.sh"
 exec "$1/bin/python" -m pytest -q -c /dev/null --rootdir integrations/vllm --import-mode=importlib -p no:cacheprovider \
   integrations/vllm/live "${@:2}"

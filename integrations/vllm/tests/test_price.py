@@ -77,28 +77,37 @@ def test_drafts_are_taken_as_they_come_until_a_batch_size_is_measured_and_now_an
     price = RowPrice()
     survivals = [[0.1] * DRAFTS] * 8
     counts: list[int] = []
-    for _ in range(TRIALS + AGAIN):
+    for _ in range(TRIALS + 2 * AGAIN):
         allowed = price.allowed(8, survivals)
         counts.append(sum(allowed))
         price.measured(8, sum(allowed), PLAIN_S + ROW_S * (8 + sum(allowed)))
-    assert counts[:TRIALS] == [32, 0] * (TRIALS // 2)
-    assert counts[TRIALS:].count(32) == 1 and counts[TRIALS:].count(0) == AGAIN - 1
+    assert counts[:TRIALS] == [32, 0, 16] * (TRIALS // 3)
+    assert counts[TRIALS:].count(32) == 1 and counts[TRIALS:].count(0) == 2 * AGAIN - 1
+    assert counts[2 * AGAIN] == 32
     assert sum(price.allowed(1, [[0.1] * DRAFTS])) == DRAFTS, "another batch size is measured by itself"
 
 
 def test_the_likeliest_drafts_of_all_requests_are_taken_first() -> None:
     price = RowPrice()
-    for drafts in [0, 8] * TRIALS:
+    for drafts in [0, 8, 4] * TRIALS:
         price.measured(2, drafts, 0.1 + 0.02 * drafts)
     assert price.allowed(2, [[0.9, 0.8, 0.7], [0.3, 0.2, 0.1]]) == [3, 0]
 
 
 def test_a_step_that_compiles_is_not_measured() -> None:
     price = RowPrice()
-    for drafts in [0, 8] * TRIALS:
+    for drafts in [0, 8, 4] * TRIALS:
         price.measured(2, drafts, 0.1)
     price.measured(2, 8, 30.0)
-    assert price.allowed(2, [[0.01] * 4, [0.01] * 4]) == [4, 4], "rows are free"
+    assert price.allowed(2, [[0.1] * 4, [0.1] * 4]) == [4, 4], "rows are free"
+
+
+def test_the_first_draft_of_a_step_has_to_pay_for_what_drafts_cost_at_all() -> None:
+    price = RowPrice()
+    for drafts in [0, 8, 4] * TRIALS:
+        price.measured(2, drafts, 0.15 if drafts else 0.1)
+    assert price.allowed(2, [[0.1] * 4, [0.1] * 4]) == [0, 0]
+    assert price.allowed(2, [[0.9] * 4, [0.1] * 4]) == [4, 4]
 
 
 def test_trust_is_what_was_right_of_what_was_promised() -> None:
