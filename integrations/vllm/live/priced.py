@@ -26,7 +26,8 @@ from integrations.vllm.live.conftest import DRAFTS, Engine, Oracle
 
 LEAST = 0.97
 LENGTH = 64
-"""Tokens of a completion."""
+"""Tokens of a completion, at most. Each ends elsewhere, so that in no arm prompts are read together."""
+SHORTEST = 24
 WARM_UP = 24
 """Steps before a window."""
 Texts = Mapping[tuple[int, ...], Sequence[int]]
@@ -61,6 +62,7 @@ class Window:
         self._texts = texts
         self._offload = offload
         self._asked: dict[str, tuple[int, ...]] = {}
+        self._lengths = random.Random(clients)
         self._prompts = list(texts)
         self._next = 0
         self.differ = 0
@@ -74,7 +76,8 @@ class Window:
         self._next += 1
         name = f"{id(self)}-{self._next}"
         extra = {CONSENT: "default"} if self._offload else None
-        params = SamplingParams(max_tokens=LENGTH, temperature=0.0, ignore_eos=True, extra_args=extra)
+        length = self._lengths.randint(SHORTEST, LENGTH)
+        params = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True, extra_args=extra)
         self._engine.vllm.add_request(name, {"prompt_token_ids": list(prompt)}, params)
         self._asked[name] = prompt
 
@@ -89,7 +92,8 @@ class Window:
         for output in outputs:
             if output.finished:
                 prompt = self._asked.pop(output.request_id)
-                self.differ += list(output.outputs[0].token_ids) != list(self._texts[prompt])
+                text = list(output.outputs[0].token_ids)
+                self.differ += text != list(self._texts[prompt][: len(text)])
                 if more:
                     self._ask()
         if self._offload:
