@@ -29,7 +29,7 @@ def step_s(requests: int, drafts: int, noise: random.Random) -> float:
 
 
 def tokens_a_second(rule: Rule, requests: int, right: float, steps: int = 1000) -> float:
-    """Of an engine where each request always has DRAFTS drafts, each right with this probability."""
+    """An engine whose requests always have DRAFTS drafts, each right with this probability."""
     noise = random.Random(5)
     price = RowPrice()
     every = Chances()
