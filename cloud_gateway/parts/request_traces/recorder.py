@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from cloud_gateway.core.requests.generation import Generation
@@ -29,6 +30,14 @@ PENDING = 64
 SUFFIX = ".trace"
 
 
+@dataclass(frozen=True, slots=True)
+class EndedLog:
+    """The log of a request that is over."""
+
+    log: InputLog
+    finish: str
+
+
 class Recorder:
     """`listener` is called on the event loop, `end` on the engine's thread; neither waits."""
 
@@ -39,14 +48,16 @@ class Recorder:
         self._salt = salt
         self._limit_bytes = limit_bytes
         self._keep = keep
+
         try:
             private_folder(folder)
             self._files = deque(sorted(folder.glob(f"*{SUFFIX}")))
         except (KeyStoreError, OSError) as error:
             raise ConfigError(f"`traces.folder`: {error}") from None
-        self._queue: queue.Queue[tuple[InputLog, str] | None] = queue.Queue(PENDING)
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
         self._said = ""
+        self._queue: queue.Queue[EndedLog | None] = queue.Queue(PENDING)
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     def listener(self, generation: Generation, start: PolicyStart) -> InputLog:
@@ -59,7 +70,7 @@ class Recorder:
         if not log.decisions:
             return
         try:
-            self._queue.put_nowait((log, finish))
+            self._queue.put_nowait(EndedLog(log, finish))
         except queue.Full:
             self._complain(f"{PENDING} traces wait for the disk; that of request {log.generation.id} is lost.")
 
@@ -69,8 +80,8 @@ class Recorder:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            recorded = item[0].as_trace(__version__, item[1])
+        while (ended := self._queue.get()) is not None:
+            recorded = ended.log.as_trace(__version__, ended.finish)
             try:
                 self._write(recorded.header, trace.seal(recorded, self._key))
             except (KeyStoreError, OSError) as error:
@@ -81,11 +92,15 @@ class Recorder:
         path = self._folder / f"{when}-{header.request:06}{SUFFIX}"
         with locked(path.parent):
             write_private(path, data)
+
         self._files.append(path)
         while len(self._files) > self._keep:
             self._files.popleft().unlink(missing_ok=True)
 
     def _complain(self, text: str) -> None:
         """Says what is wrong once, not for each request."""
-        log.log(logging.DEBUG if self._said else logging.WARNING, "%s", text)
+        level = logging.WARNING
+        if self._said:
+            level = logging.DEBUG
+        log.log(level, "%s", text)
         self._said = text
