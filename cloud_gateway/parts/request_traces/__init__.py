@@ -2,7 +2,7 @@
 
 `recorder` writes a signed file for each request, if a folder is set, of what `input_log` has noted; `format` is what
 such a file holds, `play` runs the machine on it again, and `verb` is `cloud-gateway replay`, which checks, plays and
-shows it. The worker's half has `edgespec replay`.
+shows it (`look`, `story`). The worker's half has `edgespec replay`.
 
 Public, by module:
 

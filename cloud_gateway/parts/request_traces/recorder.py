@@ -1,4 +1,4 @@
-"""The flight recorder: writes each request's log as a signed trace (docs/traces.md), in a thread of its own.
+"""The recorder: writes each request's log as a signed trace (docs/traces.md), in a thread of its own.
 
 The engine's thread appends to a log and hands it over at the end; numbering, packing, signing and the disk happen
 here. A trace that cannot be written is lost with a line in the log, and no answer waits for it.

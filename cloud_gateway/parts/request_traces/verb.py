@@ -84,7 +84,7 @@ def _write(path: Path, looked: Sequence[Looked], parts: Sequence[GatewayPart]) -
 def _show(looked: Sequence[Looked], story: bool | None) -> None:
     from rich.console import Console
 
-    from cloud_gateway.parts.request_traces.look import tell
+    from cloud_gateway.parts.request_traces.story import tell
 
     console = Console(markup=False)
     for looked_at in looked:

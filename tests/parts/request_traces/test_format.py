@@ -15,6 +15,7 @@ from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests import events
 from cloud_gateway.engine.exchange import PolicyStart
 from cloud_gateway.parts.request_traces import format as trace
+from cloud_gateway.parts.request_traces import input_log
 from cloud_gateway.parts.request_traces.format import Header, Trace, TraceError, seal, unseal
 from cloud_gateway.parts.request_traces.input_log import InputLog
 from edgespec.core.protocol.signing import GATEWAY_FRAME, SigningKey
@@ -117,7 +118,7 @@ def test_as_many_events_as_allowed_are_read_and_one_more_is_refused() -> None:
 
 
 def test_a_request_of_too_many_events_is_recorded_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "MAX_EVENTS", 3)
+    monkeypatch.setattr(input_log, "MAX_EVENTS", 3)
     log = InputLog(decoding("plain", worker=None), START, 0, 1 << 20)
     for number in range(4):
         log.decided(None, COSTS, float(number), Wait(2.0))

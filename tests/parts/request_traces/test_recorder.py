@@ -1,4 +1,4 @@
-"""The flight recorder: what the live engine decided can be decided again, and a trace gives away no text."""
+"""The recorder: what the live engine decided can be decided again, and a trace gives away no text."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces.format import Trace, emitted, seal, unseal
-from cloud_gateway.parts.request_traces.look import folded, turns
+from cloud_gateway.parts.request_traces.story import folded, turns
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.paired import PairedGateways
@@ -168,7 +168,7 @@ def test_an_entropy_above_the_learnt_limit_is_a_reason(monkeypatch: pytest.Monke
 def test_a_worker_that_goes_is_shown_and_the_decisions_without_it() -> None:
     story = list(turns(BY_NAME["worker-lost"], POLICIES))
     gone = next(i for i, turn in enumerate(story) if turn.worker_gone)
-    assert {turn.why for turn in story[gone + 1 :] if not turn.hand} >= {"no worker"}
+    assert {turn.why for turn in story[gone + 1 :] if not turn.candidates} >= {"no worker"}
     assert not any(turn.frames for turn in story[gone + 2 :])
 
 
