@@ -176,6 +176,13 @@ class Running:
         """
         return {}
 
+    def default_sources(self) -> Sequence[str]:
+        """Those of its sources that each completion has beside `policy.sources`, if its request names none.
+
+        Called once, after `sources`. Only policy `adaptive` uses them.
+        """
+        return ()
+
     def link_opened(self, address: Address) -> frozenset[str]:
         """The link port is open at this address of this machine. Called once, right before the API serves.
 

@@ -9,6 +9,7 @@ from cloud_gateway.part import GatewayPart
 from cloud_gateway.parts import (
     audit,
     baselines,
+    campus_store,
     conduct,
     draft_heads,
     function_calling,
@@ -36,6 +37,7 @@ from edgespec.shared.part import brought
 PARTS: tuple[GatewayPart, ...] = (
     audit.PART,
     baselines.PART,
+    campus_store.PART,
     conduct.PART,
     draft_heads.PART,
     function_calling.PART,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from msgspec.structs import replace
+
 from cloud_gateway.api.generation import ServedModel
 from cloud_gateway.core.limits.rooms import RoomsMaker, WholeRooms
 from cloud_gateway.core.limits.visits import QUEUE_LIMIT
@@ -178,11 +180,16 @@ def make_grammars(settings: GatewaySettings, tokenizer: Any, vocab_size: int, eo
 
 
 def engine_settings(
-    settings: GatewaySettings, choices: Choices = CORE, makers: SourceMakers = MAKERS
+    settings: GatewaySettings,
+    choices: Choices = CORE,
+    makers: SourceMakers = MAKERS,
+    default_sources: Sequence[str] = (),
 ) -> EngineSettings:
-    """The engine's part of the configuration. `makers`: of all sources in `choices`."""
+    """The engine's part of the configuration. `makers`: of all sources in `choices`. `default_sources`: beside those
+    that the configuration names."""
+    sources = dict.fromkeys((*settings.policy.sources, *default_sources))
     return EngineSettings(
-        settings.policy,
+        replace(settings.policy, sources=tuple(sources)),
         QUEUE_LIMIT,
         settings.sources,
         methods=choices.methods,

@@ -180,12 +180,13 @@ class Gateway:
         serving = Serving(models.served, models.text, self.commands.worker_rows)
         recorders = self._recordings(serving)
         makers = self._makers(serving, models.makers)
+        default_sources = self._default_sources()
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = Engine(
             models.target,
             models.local,
-            engine_settings(self.settings, self.choices, makers),
+            engine_settings(self.settings, self.choices, makers, default_sources),
             links,
             recorders=recorders,
             curve=curve,
@@ -203,6 +204,10 @@ class Gateway:
         for running in self.running:
             makers.update(running.sources(serving))
         return makers
+
+    def _default_sources(self) -> list[str]:
+        """Sources that parts give each completion."""
+        return [name for running in self.running for name in running.default_sources()]
 
     def _recordings(self, serving: Serving) -> list[Recording]:
         """The parts' listeners."""

@@ -6,5 +6,5 @@ Public, by module:
 - `asking`: `make`, `MAKERS`, `put`, `Sources`
 - `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceMaker`,
   `SourceMakers`, `SourceSettings`, `SourceStart`, `StateSource`, `Suggestion`
-- `lookup`: `MAX_WEIGHT`, `MIN_SURVIVAL`, `PRIOR_WEIGHT`, `Rates`
+- `lookup`: `MAX_WEIGHT`, `MIN_SURVIVAL`, `PRIOR_WEIGHT`, `Rates`, `likeliest`
 """

@@ -12,7 +12,6 @@ import pytest
 from cloud_gateway.api.schema import ChatBody, decode_beside
 from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.policies.registry import PolicyMaker
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import ROOT, DraftSource, SourceMakers, SourceStart, Suggestion
@@ -93,6 +92,9 @@ class Kept(Running):
     def sources(self, serving: Serving) -> SourceMakers:
         return {"repeating": self.make}
 
+    def default_sources(self) -> Sequence[str]:
+        return ("repeating",)
+
     def make(self, start: SourceStart) -> DraftSource:
         source = Repeating(start, self.kept)
         self.made.append(source)
@@ -108,13 +110,14 @@ PART = GatewayPart("bringing", start=Kept, policies=POLICIES, sources=("repeatin
 
 
 async def test_a_part_brings_sources_that_learn_over_completions_of_a_scope(tmp_path: Path) -> None:
-    policy = PolicySettings(sources=("repeating",))
-    settings = GatewaySettings(daemon=DaemonSection(state_dir=str(tmp_path)), policy=policy)
+    settings = GatewaySettings(daemon=DaemonSection(state_dir=str(tmp_path)))
     gateway = Gateway(settings, Starting("test"), parts=[PART])
     makers = gateway._makers(Serving(MODEL, cast(Any, ByteText()), list), {})
     assert list(makers) == [*MAKERS, "repeating"]
 
-    engine = Engine(TableTarget(), None, engine_settings(settings, gateway.choices, makers))
+    chosen = engine_settings(settings, gateway.choices, makers, gateway._default_sources())
+    assert chosen.policy.sources == ("lookup", "repeating")
+    engine = Engine(TableTarget(), None, chosen)
     engine.start()
     try:
         request = GenerationRequest([1, 2, 3], 12, cache_scope=b"alice", ignore_eos=True)
