@@ -120,7 +120,7 @@ OPERATOR_SEES = (
     "frames",
     "accepted",
     "quarantine",
-    "why",
+    "helps",
 )
 FOREIGN_HOST = "Use a name of this machine, such as 127.0.0.1; a proxy before the gateway sends that as `Host`."
 NOT_OPERATOR = "A trace is played here only for keys of `cloud-gateway keys create --operator`."

@@ -206,7 +206,7 @@ def played(request: PastRequest) -> dict[str, Any]:
 
 
 STATIC = resources.files(__name__.rpartition(".")[0]) / "static"
-MODULES = ("text.js", "model.js", "net.js", "player.js", "runs.js", "strip.js", "tree.js", "app.js")
+MODULES = ("text.js", "markdown.js", "model.js", "net.js", "player.js", "runs.js", "strip.js", "tree.js", "app.js")
 """Each after those that it imports. Joined they are one module, so their top-level names are all different."""
 
 

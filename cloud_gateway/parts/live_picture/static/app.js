@@ -5,7 +5,7 @@ import { Player } from "./player.js";
 import { Runs } from "./runs.js";
 import { Strip } from "./strip.js";
 import { $, make, many, ms, safe, share } from "./text.js";
-import { drawTree, sentence } from "./tree.js";
+import { drawTree, sentence, svgOf } from "./tree.js";
 
 const LAG = 0.15; // seconds behind the gateway, so that frames are seen on their way
 const EVERY = 200; // milliseconds between drawings of figures, which nobody reads faster
@@ -84,6 +84,7 @@ function frame() {
 function drawPass(pass) {
   runs.mark(page.hovered ?? page.pinned);
   $("about").textContent = pass ? sentence(pass) : "Ask something, and the latest pass is shown here.";
+  $("copy").disabled = !pass;
   if (pass) drawTree($("tree"), page.model, pass);
   else $("tree").replaceChildren();
 }
@@ -175,7 +176,7 @@ function listed(row) {
   const known = page.model.machines.get(row.name);
   const state = row.standing !== "paired" ? row.standing : !row.linked ? "away" : row.paused ? "paused" : known?.state || "linked";
   const kind = row.standing !== "paired" ? "bad" : row.linked && !row.paused ? "good" : "off";
-  return { name: row.name, hue: known ? page.model.by({ worker: row.name }).hue : "none", kind, state, rtt: row.rtt_ms === null ? "–" : ms(row.rtt_ms / 1000), does: does(state, known, row.quarantine ?? row.paused ?? row.why ?? ""), runs: row.requests ?? 0 };
+  return { name: row.name, hue: known ? page.model.by({ worker: row.name }).hue : "none", kind, state, rtt: row.rtt_ms === null ? "–" : ms(row.rtt_ms / 1000), does: [state, row.quarantine ?? row.paused, row.helps].filter(Boolean).join("; "), runs: row.requests ?? 0 };
 }
 
 // --- the parts of the page ------------------------------------------------------------------------------------------
@@ -265,6 +266,23 @@ $("new").addEventListener("click", () => {
   say("New chat: the next question is sent without the earlier ones.");
 });
 
+$("formatted").addEventListener("change", () => runs.format($("formatted").checked));
+
+// To the clipboard, or as a file if the browser does not permit that.
+$("copy").addEventListener("click", async () => {
+  const pass = page.hovered ?? page.pinned ?? page.current?.passes.at(-1);
+  const picture = svgOf($("tree"), page.model, pass);
+  try {
+    await navigator.clipboard.writeText(picture);
+    say("The tree of this pass is in the clipboard as SVG.");
+  } catch {
+    const link = make("a", { href: URL.createObjectURL(new Blob([picture], { type: "image/svg+xml" })), download: `pass-${pass.number + 1}.svg` });
+    link.click();
+    URL.revokeObjectURL(link.href);
+    say("The tree of this pass is saved as an SVG file.");
+  }
+});
+
 $("whose").addEventListener("change", () => {
   $("runs").classList.toggle("only-mine", $("whose").value === "mine");
 });
@@ -296,6 +314,11 @@ function playTrace(trace) {
 
 // Back to the live picture of the same key: closing a trace signs nobody out.
 $("close").addEventListener("click", () => {
+  if (!page.gateway) {
+    page.player.stop();
+    page.player = null;
+    return leave();
+  }
   const { key, model } = page.gateway;
   page.player.stop();
   reset();
@@ -304,10 +327,23 @@ $("close").addEventListener("click", () => {
   page.gateway.events(take, state);
 });
 
+// The events in a file of `cloud-gateway replay --html`; nothing of it is run, and what it shows is text.
+async function eventsIn(file) {
+  const written = new DOMParser().parseFromString(await file.text(), "text/html").getElementById("trace");
+  const found = written && JSON.parse(written.textContent);
+  if (!Array.isArray(found?.events) || !found.events.length) throw new Error("This file is not one of `cloud-gateway replay --html`.");
+  return found;
+}
+
 async function opened(file) {
   $("failed").textContent = $("refused").textContent = "";
   try {
-    if (!page.gateway) throw new Error("Sign in first: the gateway checks a trace and unpacks it.");
+    if (file.name.endsWith(".html")) {
+      const found = await eventsIn(file);
+      page.gateway?.stopped.abort();
+      return playTrace(found);
+    }
+    if (!page.gateway) throw new Error("Sign in first: the gateway checks a trace and unpacks it. Without a key, drop the file that `cloud-gateway replay TRACE --html FILE` writes.");
     const response = await page.gateway.call("ui/trace", { method: "POST", body: file });
     const gateway = page.gateway;
     gateway.stopped.abort();

@@ -1,4 +1,5 @@
 // The completions as text, each token in the colour of who drafted it. Pointer, touch or arrow keys choose a pass.
+import { markdown } from "./markdown.js";
 import { make, many, ms, safe } from "./text.js";
 
 export class Runs {
@@ -7,6 +8,7 @@ export class Runs {
     this.cards = new Map();
     this.marked = null;
     this.asked = new Map(); // what was asked, by the id of the request
+    this.formatted = false; // whether completions that have ended are shown as Markdown
     this.waiting = null; // the card of a question whose completion has not begun
     const over = (event) => {
       const span = event.target.closest?.(".t");
@@ -80,9 +82,10 @@ export class Runs {
       const asked = make("p", { className: "asked" });
       const tokens = make("div", { className: "tokens", tabIndex: 0, role: "group", "aria-label": `Completion ${run.number}: arrow keys go from pass to pass` });
       const foot = make("p", { className: "foot" });
-      const article = make("article", { className: "run" }, asked, tokens, foot);
+      const written = make("div", { className: "written" });
+      const article = make("article", { className: "run" }, asked, tokens, written, foot);
       article.dataset.run = run.number;
-      card = { article, asked, tokens, foot, shown: 0, spans: [] };
+      card = { article, asked, tokens, written, foot, shown: 0, spans: [] };
       this.cards.set(run.number, card);
       this.place.insertBefore(article, this.waiting);
       while (this.cards.size > 24) this.drop(this.cards.keys().next().value);
@@ -100,6 +103,19 @@ export class Runs {
     }
     card.foot.textContent = foot(run);
     card.article.classList.toggle("running", run.ended === null);
+    if (this.formatted) this.write(card, run);
+  }
+
+  // Shows completions as Markdown, or as tokens again. One that runs is shown by its tokens until it ends.
+  format(on) {
+    this.formatted = on;
+    this.place.classList.toggle("formatted", on);
+    if (on) for (const [number, card] of this.cards) this.write(card, this.model.runs.get(number));
+  }
+
+  write(card, run) {
+    if (run.ended === null || card.written.hasChildNodes()) return;
+    card.written.append(...markdown(run.passes.flatMap((pass) => pass.tokens.map((one) => one.text)).join("")));
   }
 
   drop(number) {
