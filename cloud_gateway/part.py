@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.core.sources.interface import SourceMakers
     from cloud_gateway.core.verify.verification import Method
     from cloud_gateway.engine.exchange import Recording
+    from cloud_gateway.engine.queue_work import MakeQueueWork
     from cloud_gateway.links.judge import Judge
     from cloud_gateway.links.link import TokenizerOffer, WorkerInfo
     from cloud_gateway.links.paired import PairedWorkers
@@ -183,6 +184,13 @@ class Running:
         """
         return ()
 
+    def queue_work(self, serving: Serving) -> MakeQueueWork | None:
+        """Makes work on requests that wait for a slot. Called once, when the models are loaded; None if there is none.
+
+        The engine has that of the first part which brings some.
+        """
+        return None
+
     def link_opened(self, address: Address) -> frozenset[str]:
         """The link port is open at this address of this machine. Called once, right before the API serves.
 
@@ -220,6 +228,11 @@ def no_parameters() -> Sequence[Parameter]:
 def nothing_runs(gateway: Foundation) -> Running:
     """A part without anything of its own in the process that serves."""
     return Running()
+
+
+def no_draft_beside(settings: Settings) -> int:
+    """A part that has the local draft serve no further requests."""
+    return 0
 
 
 class DraftMaker(Protocol):
@@ -376,6 +389,9 @@ class GatewayPart(Part):
     """Such a request as a page for a browser; that of the first part which has one is used."""
     drafts: Mapping[str, DraftMaker] = field(default_factory=dict)
     """Local drafts that are no model files, by the value of `local_draft.model`."""
+    drafted_beside: Callable[[Settings], int] = no_draft_beside
+    """How many requests it has the local draft serve at once beside those in slots (`Running.queue_work`). Called by
+    `process/targets.py`, before the draft is loaded with room for them."""
     judge: JudgeMaker | None = None
     """May end a worker's link and refuse its next ones, by what the worker did."""
     engines: Mapping[str, TargetEngine] = field(default_factory=dict)

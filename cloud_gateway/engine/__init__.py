@@ -2,8 +2,9 @@
 
 Public, by module:
 
-- `exchange`: `Declined`, `Inbox`, `PolicyStart`, `Recording`, `WorkerGone`, `WorkerReady`
+- `exchange`: `Active`, `Declined`, `Inbox`, `PolicyStart`, `Recording`, `WorkerGone`, `WorkerReady`
+- `local_draft`: `DraftTimer`
 - `loop`: `Engine`, `EngineSettings`
-- `pool`: `Workers`
-- `queued_answers`: `REST`
+- `pool`: `scope_for`, `Workers`
+- `queue_work`: `Idle`, `Lent`, `MakeQueueWork`, `NEVER`, `no_queue_work`, `QueueWork`
 """

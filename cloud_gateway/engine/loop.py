@@ -31,7 +31,7 @@ from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationReq
 from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.asking import make as make_sources
-from cloud_gateway.core.sources.interface import SourceMakers, SourceSettings
+from cloud_gateway.core.sources.interface import SourceMakers
 from cloud_gateway.core.verify.verification import (
     BUILT_IN,
     CompletionStart,
@@ -58,7 +58,7 @@ from cloud_gateway.engine.exchange import (
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.pool import WorkerPool, Workers
 from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
-from cloud_gateway.engine.queued_answers import QueuedAnswers
+from cloud_gateway.engine.queue_work import Lent, MakeQueueWork, no_queue_work
 from cloud_gateway.engine.requests import Requests
 from cloud_gateway.engine.slots import Slots
 from cloud_gateway.models.drafts import DraftModel
@@ -80,7 +80,6 @@ class EngineSettings:
 
     policy: PolicySettings
     queue_limit: int
-    sources: SourceSettings = field(default_factory=SourceSettings)
     prefill_chunk: int = PREFILL_CHUNK
     prefill_ms: float = PREFILL_MS
     methods: Mapping[str, Method] = field(default_factory=lambda: BUILT_IN)
@@ -121,10 +120,12 @@ class Engine:
         curve: Mapping[int, float] | None = None,
         on_failure: Callable[[], None] = lambda: None,
         on_idle: Callable[[], None] = lambda: None,
+        queue_work: MakeQueueWork = no_queue_work,
     ) -> None:
         """`curve`: seconds of a target pass by its rows, as measured before (process/loading.py). `on_failure` is
         called on the event loop when the engine gave up: the target fails for every request (requests.py). `on_idle` is
         called on the engine's thread at least every IDLE_S while no request is in a slot or waits for one.
+        `queue_work`: makes what serves requests that wait.
         """
         self.target = target
         self.settings = settings
@@ -139,9 +140,7 @@ class Engine:
         self._outbox = Outbox()
         stats = Stats()
         self.pool = WorkerPool(workers or Workers(), self._outbox.add)
-        self.queued_answers = QueuedAnswers(
-            self.pool, local, self._verify_s, clock, stats, settings.sources, target.eos
-        )
+        self._queue_work = queue_work(Lent(self.pool, local, self._verify_s, clock, stats, frozenset(target.eos)))
         self.requests = Requests(
             target,
             local,
@@ -150,7 +149,7 @@ class Engine:
             stats,
             self.pool,
             settings.policy.workers_per_request,
-            self.queued_answers.release,
+            self._queue_work.worker_needed,
             self._outbox.add,
             self._finish,
         )
@@ -158,7 +157,7 @@ class Engine:
         queue = Waiting[Active](settings.queue_limit)
         self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         rows = 1 + settings.policy.verify_nodes
-        self.slots = Slots(self.requests, queue, self.queued_answers, rows, self.prefill.pace, settings.make_rooms)
+        self.slots = Slots(self.requests, queue, self._queue_work, rows, self.prefill.pace, settings.make_rooms)
         self.deciding = Deciding(self.requests, self.prefill, settings.policy.verify_nodes)
         self._hold = Hold()
         self._wake = threading.Event()
@@ -234,6 +233,7 @@ class Engine:
         learnt = self._recall(request, settings)
         policy = registry.make(settings, learnt, self.settings.policies)
         generation = self._generation(request, settings, policy, learnt)
+
         stream = Stream(lambda: self.post(ClientLeft(active)))
         active = Active(generation, stream, self.slots.room(generation))
         return active
@@ -294,6 +294,7 @@ class Engine:
                 self._serve()
             if caught.error is not None:  # what no request caused must not end the gateway either
                 self.requests.turn_failed(list(self.requests.active.values()), caught.error)
+
         for active in [*self.requests.active.values(), *self.slots.queue.all()]:
             self.requests.step(active, Ended("stopped"))
         if self.requests.target_broken:
@@ -316,7 +317,8 @@ class Engine:
         self._take_in()
         self.slots.turn()
         self.requests.step_all(self.offloading.share())
-        self.queued_answers.lead(self.slots.queue, self.offloading.idle)
+        waiting = self.slots.queue.all()
+        self._queue_work.lead(waiting, self.offloading.idle)
         self._flush()
 
         # 2. What is computed: drafts, then a pass of the target for those that are ready.
@@ -328,9 +330,9 @@ class Engine:
             self.prefill.round_ended()
         self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
 
-        # 3. What can wait for that: answers to prompts in the queue, and a chunk of a prompt.
+        # 3. What can wait for that: work on requests in the queue, and a chunk of a prompt.
         computed = bool(verifies or decisions.drafts)
-        wake = min(decisions.wake, self.queued_answers.turn(self.slots.queue))
+        wake = min(decisions.wake, self._queue_work.compute(waiting))
         pause = self._read(computed, wake)
         if not computed and pause is not None:
             return pause
@@ -355,6 +357,7 @@ class Engine:
                 while self._inbox:
                     event, at = self._inbox.popleft()
                     self._apply(event, at)
+
             if caught.error is not None:
                 self.stats.faults += 1
                 log.error("a %s was lost: %s", type(event).__name__, describe_fault(caught.error))
@@ -369,17 +372,17 @@ class Engine:
                 self.requests.step_all(self.offloading.worker_gone(event))
             case Declined():
                 self.requests.step_all(self.offloading.declined(event))
-                self.queued_answers.declined(event)
+                self._queue_work.declined(event)
             case ClientLeft(active):  # one that runs stops after its round
                 self.slots.queue.remove(active)
                 self.requests.step(active, Ended("left"))
 
     def _frame_arrived(self, event: FrameArrived, at: float) -> None:
-        """Hands a frame to its request, or to the answer that its worker writes ahead."""
+        """Hands a frame to its request in a slot, or to the work on those that wait."""
         if self.requests.frame_arrived(event, at):
             return
 
-        taken = self.queued_answers.frame_arrived(event)
+        taken = self._queue_work.frame_arrived(event)
         if taken is None:
             self.stats.frames.count("stale")  # its request is over
         else:
@@ -407,10 +410,12 @@ class Engine:
             self.local.close(active)
         else:
             self.slots.left(active)
+
         generation = active.generation
         self._remember(generation)
-        self.queued_answers.ended(active)
+        self._queue_work.left(active, "cancelled")
         self.stats.add(generation.usage)
+
         done = DoneEvent(finish, generation.usage, error)
         self._outbox.add(lambda: active.stream.push(done))
 
@@ -427,6 +432,7 @@ class Engine:
         began = self.clock()
         self._wake.wait(max(until - began, 0.0))
         self._wake.clear()
+
         self.stats.waited_s += self.clock() - began
 
     def _flush(self, *, handover: bool = False) -> None:

@@ -16,7 +16,7 @@ from cloud_gateway.core.requests.events import Preempted, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import Active, Waiting
 from cloud_gateway.engine.prefill import Pace
-from cloud_gateway.engine.queued_answers import QueuedAnswers
+from cloud_gateway.engine.queue_work import QueueWork
 from cloud_gateway.engine.requests import Requests
 from edgespec.shared.contained import Contained
 
@@ -30,7 +30,7 @@ class Slots:
         self,
         requests: Requests,
         queue: Waiting[Active],
-        queued_answers: QueuedAnswers,
+        queue_work: QueueWork,
         rows: int,
         pace: Pace,
         make_rooms: RoomsMaker,
@@ -38,7 +38,7 @@ class Slots:
         """`rows`: the most that a pass takes for one request; `pace`: of reading prompts."""
         self._requests = requests
         self.queue = queue
-        self._queued_answers = queued_answers
+        self._queue_work = queue_work
         self._active = requests.active
         """Those in slots, which this object changes."""
         self._rows = rows
@@ -108,7 +108,8 @@ class Slots:
         requests = self._requests
         self._active[active.id] = active
         requests.stats.requests += not active.ran
-        self._queued_answers.give(active)
+        self._queue_work.left(active, "admitted")
+
         if requests.open(active):
             requests.local.open(active)
 
@@ -116,6 +117,7 @@ class Slots:
         active = self._active.get(room.order)
         if active is None:
             return
+
         with Contained(self._requests.pass_failed, [active]):
             self._requests.target.resize(active.slot, room.size)
 
@@ -125,9 +127,11 @@ class Slots:
             self._requests.step(active, Preempted())
             if active.ended:  # its client had left
                 continue
+
             log.info("request %d waits after %d tokens for room in the KV cache", active.id, room.tokens)
             self._requests.close_slot(active)
             self._requests.stats.preemptions += 1
+
             active.ran = True
             del self._active[active.id]
             self.queue.put_back(active)

@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 
 from cloud_gateway.core.policies.settings import DEFAULTS, SOURCES, PolicySettings
 from cloud_gateway.core.requests.request import RequestBounds
-from cloud_gateway.core.sources.interface import SourceSettings
 from cloud_gateway.models.settings import TargetSettings
 from cloud_gateway.part import GatewayPart
 from edgespec.shared import settings
@@ -91,10 +90,6 @@ REMOVED: Mapping[str, Removed] = {
     "target.prefix_cache": Removed(_CACHES, (True,)),
     "local_draft.prefix_cache": Removed(_CACHES, (True,)),
     "policy.depth": Removed("`policy.verify_nodes` limits what is verified.", (64, 16)),
-    "sources.queued_tokens": Removed("a queued answer has at most 256 tokens.", (256,)),
-    "sources.kept_tokens": Removed(
-        "source `answers` keeps 262144 tokens, and none with `api.prefix_cache = false`.", (262144,)
-    ),
     "api.keepalive_s": Removed("a silent stream gets a comment every 10 s.", (10.0,)),
     "api.client_policies": Removed('a client that `api.client_options` allows "policy" may ask for any.', ([],)),
     "api.client_max_k": Removed('a client that `api.client_options` allows "k" may ask for any up to 16.', (16,)),
@@ -124,7 +119,6 @@ class GatewaySettings(Settings, frozen=True):
     target: TargetSection = TargetSection()
     local_draft: LocalDraftSection = LocalDraftSection()
     policy: PolicySettings = PolicySettings()
-    sources: SourceSettings = SourceSettings()
     api: ApiSection = ApiSection()
     link: LinkSection = LinkSection()
     daemon: DaemonSection = DaemonSection()

@@ -36,6 +36,7 @@ from cloud_gateway.process.targets import (
     draft_cells,
     draft_class,
     draft_maker,
+    draft_requests,
     load_target,
 )
 from edgespec import __version__
@@ -125,10 +126,7 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
     if not options.model:
         return None
 
-    requests = settings.target.slots
-    if settings.sources.queued_answers > 0:
-        requests += 1  # for a request that waits
-
+    requests = draft_requests(settings)
     maker = draft_maker(settings)
     if maker is not None:
         return maker.make(target, settings, requests)
@@ -191,7 +189,6 @@ def engine_settings(
     return EngineSettings(
         replace(settings.policy, sources=tuple(sources)),
         QUEUE_LIMIT,
-        settings.sources,
         methods=choices.methods,
         policies=choices.policies,
         makers=makers,

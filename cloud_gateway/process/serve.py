@@ -21,6 +21,7 @@ from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import SourceMakers
 from cloud_gateway.engine.exchange import Recording
 from cloud_gateway.engine.loop import Engine
+from cloud_gateway.engine.queue_work import MakeQueueWork, no_queue_work
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
 from cloud_gateway.part import Foundation, GatewayPart, LinkIdentity, Operating, Running, Serving, choices_of
@@ -192,6 +193,7 @@ class Gateway:
             curve=curve,
             on_failure=self._engine_failed,
             on_idle=models.idle,
+            queue_work=self._queue_work(serving),
         )
         links.inbox = engine
         engine.start()
@@ -208,6 +210,14 @@ class Gateway:
     def _default_sources(self) -> list[str]:
         """Sources that parts give each completion."""
         return [name for running in self.running for name in running.default_sources()]
+
+    def _queue_work(self, serving: Serving) -> MakeQueueWork:
+        """That of the first part which has some."""
+        for running in self.running:
+            work = running.queue_work(serving)
+            if work is not None:
+                return work
+        return no_queue_work
 
     def _recordings(self, serving: Serving) -> list[Recording]:
         """The parts' listeners."""

@@ -165,7 +165,7 @@ def beside_target(settings: GatewaySettings) -> Iterator[StateSources]:
 def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
     """Raises ConfigError, ModelError or TokenizerMismatch if it cannot draft here for the target."""
     require("llama_cpp")
-    if settings.target.slots + (settings.sources.queued_answers > 0) > MAX_REQUESTS:
+    if draft_requests(settings) > MAX_REQUESTS:
         raise ConfigError(
             f"`target.slots` is {settings.target.slots}, and a local draft takes {MAX_REQUESTS} requests at once: "
             'lower `target.slots`, or set `local_draft.model` to "".'
@@ -225,8 +225,14 @@ def need_of(settings: GatewaySettings, engine: TargetEngine, path: Path) -> Need
 
 
 def draft_cells(settings: GatewaySettings) -> int:
-    """KV cells of the local draft, which all requests in slots share."""
-    return max(settings.target.context, MIN_DRAFT_CELLS) * (1 + (settings.sources.queued_answers > 0))
+    """KV cells of the local draft: requests in slots share those of one context, and others have as many each."""
+    beside = draft_requests(settings) - settings.target.slots
+    return max(settings.target.context, MIN_DRAFT_CELLS) * (1 + beside)
+
+
+def draft_requests(settings: GatewaySettings) -> int:
+    """Requests that the local draft serves at once: those in slots, and what parts draft beside them."""
+    return settings.target.slots + sum(part.drafted_beside(settings) for part in settings.parts)
 
 
 def _draft_bytes(settings: GatewaySettings, draft: Path) -> int:

@@ -75,12 +75,11 @@ KEPT = ("prefill_chunk", "queue_limit", "methods", "policies", "makers", "make_r
 
 
 def engine_settings(**changes: Any) -> EngineSettings:
-    """The defaults but for `policy` (its name), `sources`, what is in KEPT, and fields of the policy table."""
+    """The defaults but for `policy` (its name), what is in KEPT, and fields of the policy table."""
     own = GatewaySettings()
     changes = {"name": changes.pop("policy", own.policy.name), **changes}
     pace = {"policies": WITH_LOCAL} | {name: changes.pop(name) for name in KEPT if name in changes}
-    sources = changes.pop("sources", own.sources)
-    found = settings_of(replace(own, sources=sources, policy=replace(own.policy, **changes)))
+    found = settings_of(replace(own, policy=replace(own.policy, **changes)))
     return dataclasses.replace(found, **pace)
 
 

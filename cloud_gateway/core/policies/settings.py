@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_SHARES
 from edgespec.core.protocol.ranges import Range
 
-SOURCES = ("lookup", "answers")
+SOURCES = ("lookup",)
 """The sources of the core, which `sources.asking.MAKERS` makes; parts bring others."""
 Prefer = Literal["latency", "balanced", "offload"]
 

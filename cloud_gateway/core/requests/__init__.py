@@ -3,7 +3,7 @@
 Public, by module:
 
 - `accounting`: `Stats`, `Submission`
-- `assignment`: `Askings`, `patience`, `RemoteAnswer`
+- `assignment`: `opening`
 - `choices`: `Choices`, `CORE`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`

@@ -291,14 +291,14 @@ class Spent(Struct, frozen=True):
 
 
 class PromptSent(Struct, frozen=True):
-    """A worker is sent the prompt while the request waits for a slot, so that it writes ahead."""
+    """A worker is sent the prompt while the request waits for a slot, as no assignment."""
 
     worker: str
     name: str
 
 
 class WaitingFrame(Struct, frozen=True):
-    """A frame of a worker that writes ahead: `used`, `stale` or `rejected`."""
+    """A frame of a worker that has the prompt of a request that waits: `used`, `stale` or `rejected`."""
 
     worker: str
     name: str
@@ -306,7 +306,7 @@ class WaitingFrame(Struct, frozen=True):
 
 
 class PromptWithdrawn(Struct, frozen=True):
-    """A worker that wrote ahead is sent nothing more of the request."""
+    """A worker that has the prompt of a request that waits is sent nothing more of it."""
 
     worker: str
     name: str

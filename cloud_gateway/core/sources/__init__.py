@@ -2,9 +2,8 @@
 
 Public, by module:
 
-- `answers`: `Answers`, `Archive`
 - `asking`: `make`, `MAKERS`, `put`, `Sources`
-- `interface`: `DraftSource`, `KEPT_TOKENS`, `MAX_ANSWERS`, `QUEUED_TOKENS`, `RequestSource`, `ROOT`, `SourceMaker`,
-  `SourceMakers`, `SourceSettings`, `SourceStart`, `StateSource`, `Suggestion`
-- `lookup`: `MAX_WEIGHT`, `MIN_SURVIVAL`, `PRIOR_WEIGHT`, `Rates`, `likeliest`
+- `interface`: `DraftSource`, `RequestSource`, `ROOT`, `SourceMaker`, `SourceMakers`, `SourceStart`, `StateSource`,
+  `Suggestion`
+- `lookup`: `likeliest`, `MAX_WEIGHT`, `MIN_SURVIVAL`, `PRIOR_WEIGHT`, `Rates`, `Suffixes`
 """

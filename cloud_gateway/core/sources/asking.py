@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from cloud_gateway.core.policies.policy import Learnt
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.interface import (
     ROOT,
     DraftSource,
@@ -24,11 +24,11 @@ MAX_TAKEN = 2048
 """Tokens of a long prompt that a source takes at one decision: some milliseconds, while other requests wait."""
 MAKERS: SourceMakers = {
     "lookup": lambda start: Lookup(len(start.prompt)),
-    "answers": lambda start: Answers(start.prompt),
 }
 """The sources of the core, by name (`policies.settings.SOURCES`)."""
 
 
+S = TypeVar("S", bound=DraftSource)
 Asked = tuple[str, Sequence[Suggestion], int, str | None]
 """One source, what it suggested and how much of that the tree had room for, and why it suggested nothing."""
 
@@ -42,10 +42,9 @@ class Sources:
         self.with_states = [source for source in sources if isinstance(source, StateSource)]
         """Those that the engine shows what the target keeps of the request."""
 
-    @property
-    def answers(self) -> Answers | None:
-        """The source that other answers to the same prompt are given to, where it is among them."""
-        return next((source for source in self._sources if isinstance(source, Answers)), None)
+    def of(self, kind: type[S]) -> S | None:
+        """The source of this type, for the part that brings it; None if the request does not use it."""
+        return next((source for source in self._sources if isinstance(source, kind)), None)
 
     def state(self) -> Learnt:
         """What the sources have learnt, for the next completion of this kind, by their names."""

@@ -1,27 +1,12 @@
-"""What a source of candidates is asked and returns, and the table [sources] of the configuration."""
+"""What a source of candidates is asked and returns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from msgspec import Meta, Struct
-
-MAX_ANSWERS = 8
-"""QueueSpec's figures end there; each further answer agrees in less that the others do not have."""
-
-QUEUED_TOKENS = 256
-"""Most tokens of one of them: a later position of a queued answer agrees with the completion ever less."""
-KEPT_TOKENS = 262_144
-"""Tokens of earlier prompts and completions that are kept for the next request of a conversation: 2 MB."""
-
-
-class SourceSettings(Struct, frozen=True, kw_only=True):
-    """[sources]: where candidates of source `answers` come from."""
-
-    queued_answers: Annotated[int, Meta(ge=0, le=MAX_ANSWERS)] = 0
-
+from msgspec import Struct
 
 ROOT = -1
 """In place of a suggestion's parent: the last committed token."""

@@ -6,7 +6,7 @@ positions. So the link of the whole text is its longest end that occurs earlier.
 
 What it suggests is a small tree, as in SuffixDecoding (docs/architecture.md, bibliography): all continuations of the
 longest match, by how often each followed. How often one is right is learnt for each length of the match, from the
-completion itself (`Rates`). Source `answers` finds other texts again in the same way.
+completion itself (`Rates`). A part's source may find other texts again in the same way.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from cloud_gateway.engine.queued_answers import REST
 from edgespec.core.numbers import interpolate
 
 PAYS = 0.97
@@ -79,6 +78,8 @@ def queued(measured: Measured) -> str | None:
     times = f"with one {arms['answers']:.1f} ms per token, without it {arms[best]:.1f} ({best})"
     if arms["answers"] > PAYS * arms[best]:
         return f"Queued answers do not pay here: {times}."
+
+    from cloud_gateway.parts.queued_answers.local import REST  # the part is there: the arm ran
 
     long_s = (1 + REST) * written
     return (

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -28,9 +28,14 @@ from edgespec.core.errors import EdgespecError, ModelError
 from edgespec.core.protocol.messages import Sampling
 from edgespec_lab.tune.advice import SELF, SOURCES
 
+if TYPE_CHECKING:
+    from cloud_gateway.parts.queued_answers.archive import Archive
+
 WARM = "Count to ten."
 DRAFT = Speculation(policy="adaptive", prefer="latency", sources=())
 GREEDY = Sampling(temperature=0)
+ANSWERS = "answers"
+"""The source that is given what the draft wrote before; a gateway has it if a part brings it."""
 CHUNK = 64
 """Tokens of a prompt that the writing draft reads at once."""
 Draft = Literal["none", "local", "self", "queue"]
@@ -56,7 +61,7 @@ def arms_with(sources: Sequence[str]) -> dict[str, Arm]:
         "draft": Arm(DRAFT, "local"),
         "self": Arm(DRAFT, "self"),
         "merge": Arm(Speculation(policy="adaptive", prefer="latency", sources=tuple(sources)), "local"),
-        "answers": Arm(Speculation(policy="adaptive", sources=("lookup", "answers")), "queue"),
+        ANSWERS: Arm(Speculation(policy="adaptive", sources=("lookup", ANSWERS)), "queue"),
     }
 
 
@@ -110,17 +115,21 @@ class Arms:
                 if own is not None:
                     drafts[SELF] = own
 
-        writes = loaded.local is not None and asked != SELF
-        if writes:
+        self._writer = loaded.local if asked != SELF else None
+        self._earlier: Archive | None = None
+        makers = {**MAKERS, **loaded.makers}
+        if self._writer is not None and any(ANSWERS in part.sources for part in settings.parts):
+            from cloud_gateway.parts.queued_answers.archive import KEPT_TOKENS, Archive
+            from cloud_gateway.parts.queued_answers.source import maker
+
             drafts["queue"] = None
-        self._writer = loaded.local if writes else None
+            self._earlier = Archive(KEPT_TOKENS)
+            makers[ANSWERS] = maker(self._earlier)
         self._eos = frozenset(loaded.target.eos)
         self._render = loaded.text.render_chat
         self._engines = dict[Draft, Engine]()
-        makers = {**MAKERS, **loaded.makers}
         for name, model in drafts.items():
-            kept = replace(settings, sources=replace(settings.sources, queued_answers=0))
-            made = engine_settings(kept if name == "queue" else settings, choices, makers)
+            made = engine_settings(settings, choices, makers)
             self._engines[name] = Engine(loaded.target, model, made, curve=curve)
         self._arms = arms_with(sources_of(makers))
         self.names = [name for name, arm in self._arms.items() if arm.draft in drafts]
@@ -167,6 +176,7 @@ class Arms:
         written = list[int]()
         scope = f"prompt {len(self._written_s)}".encode()
         assert draft is not None
+        assert self._earlier is not None
         ranker = Ranker(GREEDY, prompt, spread=Spread(fixed=1.0))
         began = time.perf_counter()
         with suppress(EdgespecError):
@@ -181,7 +191,7 @@ class Arms:
             finally:
                 draft.close(scope)
         self._written_s.append(time.perf_counter() - began)
-        self._engines["queue"].queued_answers.keep(scope, prompt, written)
+        self._earlier.keep(scope, prompt, written)
         return scope
 
     async def _completion(self, arm: Arm, prompt: Sequence[int], count: int, scope: bytes) -> Usage:

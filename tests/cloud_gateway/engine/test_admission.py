@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.engine.exchange import Waiting
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
@@ -68,3 +70,25 @@ async def test_llama_cpp_keeps_within_the_room_and_changes_no_token(files: tuple
     engine = Engine(models.target, models.local, engine_settings(settings))
     await seven_requests_keep_within(engine)
     assert engine.stats.preemptions == 0, "each had all its room before it began"
+
+
+class Asking:
+    """A request that waits, as far as `Waiting` reads it."""
+
+    def __init__(self, key: str) -> None:
+        self.request = GenerationRequest(PROMPT, 1, key=key)
+
+
+def test_a_full_queue_refuses_a_key_that_waits_and_no_other() -> None:
+    waiting = Waiting[Asking](2)
+    waiting.add(Asking("alice"))
+    waiting.add(Asking("alice"))
+
+    with pytest.raises(ClientError, match="queue of 2 requests is full") as refused:
+        waiting.add(Asking("alice"))
+    assert (refused.value.status, refused.value.code) == (429, "queue_full")
+
+    waiting.add(Asking("bob"))
+    with pytest.raises(ClientError):
+        waiting.add(Asking("bob"))
+    assert [asking.request.key for asking in waiting.all()].count("bob") == 1

@@ -1,7 +1,7 @@
 """What goes wrong with drafts in a cluster: in each case the text stays the same, and the price is bounded.
 
-Draft pool down, stale drafts, vocabulary drift, verifier backlog, a poisoned trie, and a worker for a gateway whose
-requests share passes, on the driven clock.
+Draft pool down, stale drafts, vocabulary drift, and a worker for a gateway whose requests share passes, on the driven
+clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import pytest
 
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.interface import SourceSettings
 from edgespec.core.protocol.messages import Sampling
 from tests.support.engines import complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
@@ -70,50 +69,6 @@ async def test_vocabulary_drift_is_left_alone_by_the_second_request() -> None:
         assert sum(done.usage.accepted.values()) <= 0.1 * sum(done.usage.drafted.values())
     assert first[1].usage.times.decode_s <= 1.5 * base.times.decode_s, "what it takes to learn that"
     assert second[1].usage.times.decode_s <= 1.15 * base.times.decode_s
-
-
-async def backlog(queued_answers: int) -> tuple[float, list[list[int]]]:
-    """Seconds that a completion takes while four others wait, whose answers are written meanwhile by a draft as
-    slow as the target; all texts."""
-    draft = TableDraft(right=0.9)
-    real = draft.draft
-
-    def slow(*arguments: object) -> object:
-        engine.target.sleep(PASS_S)  # type: ignore[attr-defined]
-        return real(*arguments)
-
-    draft.draft = slow  # type: ignore[method-assign, assignment]
-    with engines() as make:
-        settings = SourceSettings(queued_answers=queued_answers)
-        engine = make(None, draft, TableTarget(pass_s=PASS_S, slots=1), sources=settings)
-        answers = Speculation(policy="adaptive", sources=("answers",), prefer="offload")
-        requests = [wanted(0, PLAIN), *(wanted(number, answers) for number in range(1, 5))]
-        ended = await asyncio.gather(*(complete(engine, request) for request in requests))
-    return ended[0][1].usage.times.decode_s, [tokens for tokens, _ in ended]
-
-
-async def test_a_verifier_backlog_slows_the_running_request_by_a_quarter_at_most() -> None:
-    alone_s, plain = await backlog(0)
-    seconds, found = await backlog(8)
-    assert found == plain
-    assert alone_s < seconds <= 1.34 * alone_s, "its pace is at least three quarters"
-
-
-async def test_a_poisoned_trie_costs_few_rows_and_falls_silent() -> None:
-    """Queued answers that share every other token with the completion, and continue it wrongly each time."""
-    plain, base = await plainly()
-    with engines() as make:
-        engine = make(target=TableTarget(pass_s=PASS_S))
-        asked = wanted(speculation=Speculation(policy="adaptive", sources=("answers",)))
-        archive = engine.queued_answers._archive
-        for shift in (1, 2, 3):
-            wrong = [token if at % 2 else (token + shift) % 32 for at, token in enumerate(plain)]
-            archive.keep(b"a", asked.tokens, wrong)
-        found, done = await complete(engine, asked)
-    usage = done.usage
-    assert found == plain
-    assert usage.rounds <= base.rounds and usage.times.decode_s <= 1.05 * base.times.decode_s
-    assert usage.sources["answers"]["verified"] <= COUNT, "less than a row for each token"
 
 
 LENGTH = 40

@@ -13,6 +13,7 @@ import pytest
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest
+from cloud_gateway.engine.exchange import Declined
 from edgespec.core.protocol.messages import Close, Open, Share, ToWorker
 from tests.support.engines import complete, engines
 from tests.support.until import until
@@ -55,6 +56,18 @@ def request(seed: int = 0) -> GenerationRequest:
 
 def opened(worker: LoopWorker) -> int:
     return sum(isinstance(body, Open) for body in worker.seen)
+
+
+class Declining(OneWorker):
+    """Declines each request and each answer."""
+
+    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
+        super().send(worker, bodies)
+        assert self.engine is not None
+
+        for body in bodies:
+            if isinstance(body, Open):
+                self.engine.post(Declined(worker, body.request))
 
 
 async def alone(seed: int = 0) -> list[int]:
@@ -143,3 +156,15 @@ async def test_a_useless_worker_takes_few_requests_from_an_honest_one() -> None:
 async def test_a_useless_worker_keeps_a_request_that_no_other_may_have() -> None:
     _, pace, _ = await served(silent(), requests=2)
     assert pace == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_worker_that_declines_a_request_is_not_asked_again(workers: int) -> None:
+    declining = Declining()
+    other = LoopWorker(id="v", name="v", rtt_s=0.1, rtt_high_s=0.1)
+    with engines() as make:
+        engine = make(Team(declining, other), workers_per_request=workers)
+        _, done = await complete(engine, request())
+
+    assert [type(body) for body in declining.seen].count(Open) == 1
+    assert done.usage.by_worker["v"]["frames"] > 0

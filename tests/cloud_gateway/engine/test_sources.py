@@ -6,10 +6,10 @@ import pytest
 
 from cloud_gateway.api.usage import offload_share
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.asking import make
+from cloud_gateway.core.sources.asking import Sources
+from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.engine.exchange import Active, Stream
 from cloud_gateway.engine.local_draft import LocalDrafting
 from tests.cloud_gateway.core.requests.test_generation import decoding
@@ -56,12 +56,19 @@ async def test_with_other_drafts_the_text_is_the_same_too(worker: bool) -> None:
     assert usage.sources["lookup"]["accepted"] <= sum(usage.accepted.values())
 
 
+class Another(Lookup):
+    """A second source."""
+
+    name = "another"
+
+
 def test_each_source_is_timed_by_itself() -> None:
     generation = decoding("plain", worker=None)
-    generation.sources = make(PolicySettings(sources=("lookup", "answers")), generation.request.tokens)
+    prompt = generation.request.tokens
+    generation.sources = Sources([Lookup(len(prompt)), Another(len(prompt))], 16)
     ticks = [10.0, 11.0, 14.0, 20.0]
     drafting = LocalDrafting(None, StepCurve({1: 0.03}), Stats(), iter(ticks).__next__, lambda *_: None)
     active = Active(generation, Stream(lambda: None), 64)
     for _ in range(2):
         drafting.ask_sources(active)
-    assert {name: counts["seconds"] for name, counts in generation.usage.sources.items()} == {"lookup": 1, "answers": 3}
+    assert {name: counts["seconds"] for name, counts in generation.usage.sources.items()} == {"lookup": 1, "another": 3}

@@ -152,14 +152,14 @@ def test_configuration_and_requests_take_the_names_of_parts() -> None:
     assert parse(text, schema([PART]), "x.toml").policy.sources == ("lookup", "repeating")
     with pytest.raises(ConfigError, match='`policy.name` is "counting", but must be "plain" or '):
         parse(text, schema([]), "x.toml")
-    with pytest.raises(ConfigError, match='but must be a list, each item "lookup" or .* or "repeating"'):
+    with pytest.raises(ConfigError, match='but must be a list, each item "lookup" or "repeating"'):
         parse('[policy]\nsources = ["magic"]', schema([PART]), "x.toml")
 
     chat = b'{"model": "m", "messages": [{"role": "user"}], "edgespec": %s}'
     body = chat % b'{"policy": "counting", "sources": ["repeating"]}'
     received, _ = decode_beside(body, ChatBody, {}, choices_of([PART]))
     assert received.edgespec is not None and received.edgespec.policy == "counting"
-    with pytest.raises(ClientError, match="expected a list of lookup, .*, repeating"):
+    with pytest.raises(ClientError, match="expected a list of lookup, repeating"):
         decode_beside(body.replace(b'"repeating"', b"5"), ChatBody, {}, choices_of([PART]))
     with pytest.raises(ClientError, match="expected one of plain, "):
         decode_beside(body, ChatBody, {}, choices_of([]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from cloud_gateway.core.requests.assignment import RemoteAnswer
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import FIRST_BATCH, MAX_BATCH_S, DraftCurve
@@ -113,26 +112,6 @@ def test_frames_beyond_the_rate_wait_and_their_nodes_share_the_next(model: Path)
     tree = CandidateTree(PROMPT)
     assert all(tree.merge("w", frame, "w").fresh == len(frame.tokens) for frame in sent)
     assert len(sent) == 4 and len(tree.tree) == len(daemon._requests[1].tree), "nothing is lost"
-    daemon.drafter.shutdown()
-
-
-def test_it_writes_an_answer_for_the_queue_and_counts_none_of_it(model: Path) -> None:
-    daemon, sent = by_hand(model)
-    answer = RemoteAnswer(1, PROMPT, 40, frozenset())
-    for body in answer.open(Sampling(), b""):
-        daemon.take(body)
-    while not answer.done:
-        step(daemon)
-        daemon._send_due(math.inf)
-        daemon.writable()
-        while sent:
-            answer.merge(sent.pop(), "w")
-        if (commit := answer.advance()) is not None:
-            daemon.take(commit)
-    daemon.take(answer.close("written"))
-    daemon._take_in()
-    assert len(answer.tokens) == 40
-    assert daemon.stats.committed == 0 and daemon.open_requests == 0
     daemon.drafter.shutdown()
 
 

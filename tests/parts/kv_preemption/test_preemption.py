@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation, TokensEvent, Usage
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.parts.kv_preemption import cells
 from cloud_gateway.parts.kv_preemption.cells import Cells
@@ -187,24 +187,3 @@ async def test_a_client_that_leaves_while_its_request_waits_again_ends_it(make: 
     assert (await attack.whole())[1].finish == "cancelled"
     assert (await other.whole())[1].finish == "length"
     assert (engine.active, engine.queued) == (0, 0)
-
-
-async def test_a_preempted_request_is_given_earlier_completions_once(make: Make) -> None:
-    """Given again, they would take the room of further ones and count twice."""
-    engine = crowded(make, policy="adaptive")
-    kept = {"cache_scope": b"scope", "speculation": Speculation(policy="adaptive", sources=("answers",))}
-    await complete(engine, request("attacker", [5, 4, 3], 20, **kept))
-
-    attack = engine.submit(request("attacker", [5, 4, 3], 1000, **kept))
-    tokens, _ = await tokens_of(attack, 850)
-    (active,) = engine.requests.active.values()
-    sources = active.generation.sources
-    assert sources is not None
-    assert sources.answers is not None
-    await first_token_s(engine)
-    rest, _ = await attack.whole()
-
-    assert tokens + rest == plain_greedy([5, 4, 3], 1000)
-    assert engine.stats.preemptions == 1
-    assert active.ran
-    assert sources.answers.count == 1

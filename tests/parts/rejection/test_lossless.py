@@ -17,7 +17,7 @@ from tools.parts.rejection.mutants import MUTANTS
         Case("rejection-tree", "random", 8, "penalties"),
         Case("rejection-loop", "honest", 3, "bias"),
         Case("rejection-loop", "lookup", 3, "plain"),
-        Case("rejection-loop", "answers", 3, "plain"),
+        Case("rejection-loop", "texts", 3, "plain"),
     ],
     ids=lambda case: f"{case.method}-{case.drafter}-{case.siblings}",
 )

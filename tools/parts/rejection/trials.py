@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_gateway.core.sources.answers import Answers
 from cloud_gateway.core.sources.interface import ROOT as NO_PARENT
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
@@ -84,17 +83,19 @@ def lookup(scene: Scene, committed: Path) -> Sequence[Suggestion]:
     return source.propose(8)
 
 
-def answers(scene: Scene, committed: Path) -> Sequence[Suggestion]:
-    """What the source `answers` suggests of eight random answers to the prompt."""
-    source = Answers(scene.prompt)
+def texts(scene: Scene, committed: Path) -> Sequence[Suggestion]:
+    """What a source suggests that has eight random completions of the prompt."""
     rng = np.random.default_rng(2)
+    before: list[int] = []
     for _ in range(8):
-        source.add(rng.choice(scene.tokens, scene.length).tolist())
-    source.committed([*scene.prompt, *committed])
+        before += [*scene.prompt, *rng.choice(scene.tokens, scene.length).tolist()]
+
+    source = Lookup(len(before))
+    source.committed([*before, *scene.prompt, *committed])
     return source.propose(8)
 
 
-SOURCES: dict[str, Callable[[Scene, Path], Sequence[Suggestion]]] = {"lookup": lookup, "answers": answers}
+SOURCES: dict[str, Callable[[Scene, Path], Sequence[Suggestion]]] = {"lookup": lookup, "texts": texts}
 
 
 def replay(

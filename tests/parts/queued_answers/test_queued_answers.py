@@ -14,14 +14,14 @@ from cloud_gateway.core.requests import events
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
-from cloud_gateway.core.sources.interface import SourceSettings
-from cloud_gateway.engine import queued_answers
 from cloud_gateway.engine.exchange import PolicyStart
-from cloud_gateway.engine.queued_answers import FIRST_NUMBER
+from cloud_gateway.parts.queued_answers import jobs
+from cloud_gateway.parts.queued_answers.workers import FIRST_NUMBER
 from edgespec.core.errors import ModelError
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Open, Sampling, ToWorker, Tree
-from tests.support.engines import complete, engines
+from tests.parts.queued_answers.answering import answering
+from tests.support.engines import complete
 from tests.support.until import until
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.workers import LoopWorker, OneWorker, Team
@@ -106,11 +106,10 @@ async def queued(
     target: TableTarget | None = None,
 ) -> tuple[list[int], Usage, list[tuple[int, str, str]]]:
     """The completion of a request that waited behind another one, and which workers were sent its prompt."""
-    with engines() as make:
-        settings = SourceSettings(queued_answers=answers)
+    with answering(answers) as make:
         noting = Noting()
         target = target or TableTarget(slots=1)
-        engine = make(worker, local, target, recorders=[noting], sources=settings, prefer="offload")
+        engine = make(worker, local, target, recorders=[noting], prefer="offload")
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
         await asyncio.sleep(0)
         tokens, done = await complete(engine, request or wanted())
@@ -166,8 +165,8 @@ async def test_nothing_is_written_where_nobody_asks_for_it(answers: int, request
 @pytest.mark.claim("a-worker-that-may-not-see-the-prompt-is-sent-nothing")
 async def test_a_request_that_is_cancelled_in_the_queue_ends_the_writing() -> None:
     worker = Writer()
-    with engines() as make:
-        engine = make(worker, None, TableTarget(slots=1), sources=SourceSettings(queued_answers=1))
+    with answering(1) as make:
+        engine = make(worker, None, TableTarget(slots=1))
         first = asyncio.create_task(complete(engine, wanted(1, PLAIN, 4 * COUNT)))
         await asyncio.sleep(0)
         stream = engine.submit(wanted())
@@ -189,10 +188,9 @@ class Falters(Writer):
 
 async def test_a_request_that_runs_takes_the_worker_from_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Falters()
-    with engines() as make:
-        monkeypatch.setattr(queued_answers, "QUEUED_TOKENS", 4)
-        settings = SourceSettings(queued_answers=1)
-        engine = make(worker, None, TableTarget(slots=2), sources=settings)
+    with answering(1) as make:
+        monkeypatch.setattr(jobs, "ANSWER_TOKENS", 4)
+        engine = make(worker, None, TableTarget(slots=2))
         running = [asyncio.create_task(complete(engine, wanted(1, PLAIN, count))) for count in (COUNT, 8 * COUNT)]
         await asyncio.sleep(0)
         ended = await asyncio.gather(*(complete(engine, wanted(first)) for first in (2, 3)))
@@ -252,10 +250,9 @@ async def test_every_waiting_request_gets_an_answer_before_any_gets_two(monkeypa
     opened: list[object] = []
     real = draft.open
     draft.open = lambda request, tokens, scope=b"": (opened.append(tokens[0]), real(request, tokens, scope))[1]  # type: ignore[method-assign]
-    with engines() as make:
-        monkeypatch.setattr(queued_answers, "QUEUED_TOKENS", 4)
-        settings = SourceSettings(queued_answers=2)
-        engine = make(None, draft, TableTarget(slots=1), sources=settings, prefer="offload")
+    with answering(2) as make:
+        monkeypatch.setattr(jobs, "ANSWER_TOKENS", 4)
+        engine = make(None, draft, TableTarget(slots=1), prefer="offload")
         await asyncio.gather(*(complete(engine, wanted(number)) for number in (1, 2, 3)))
     assert opened[:5] == [1, 2, 3, 2, 3]
 
@@ -277,7 +274,7 @@ async def test_a_draft_without_room_costs_the_queue_its_answers_and_nothing_else
 
 async def twice(scope: bytes, then: bytes) -> tuple[list[int], Usage, Usage, list[int]]:
     """The same prompt twice; with each request's scope."""
-    with engines() as make:
+    with answering() as make:
         engine = make(target=TableTarget())
         before, first = await complete(engine, wanted(1, cache_scope=scope))
         tokens, done = await complete(engine, wanted(1, cache_scope=then))
@@ -297,7 +294,7 @@ async def test_another_scope_learns_nothing_of_earlier_completions(scope: bytes,
 
 
 async def test_a_request_without_the_source_keeps_and_finds_nothing() -> None:
-    with engines() as make:
+    with answering() as make:
         engine = make(target=TableTarget())
         await complete(engine, wanted(1, PLAIN, cache_scope=b"a"))
         _, done = await complete(engine, wanted(1, cache_scope=b"a"))

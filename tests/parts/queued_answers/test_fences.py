@@ -9,14 +9,12 @@ import pytest
 
 from cloud_gateway.core.requests.events import FrameArrived
 from cloud_gateway.core.requests.request import GenerationRequest
-from cloud_gateway.engine.exchange import Declined, Waiting
 from cloud_gateway.engine.pool import scope_for
-from cloud_gateway.engine.queued_answers import FIRST_NUMBER
-from edgespec.core.errors import ClientError
+from cloud_gateway.parts.queued_answers.workers import FIRST_NUMBER
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Close, Commit, Open, ToWorker, Tree
-from tests.cloud_gateway.engine.test_queued_answers import COUNT, Writer, queued, wanted
-from tests.support.engines import complete, engines
+from tests.cloud_gateway.engine.test_several_workers import Declining
+from tests.parts.queued_answers.test_queued_answers import COUNT, Writer, queued, wanted
 from tools.doubles.engines import TableTarget
 from tools.doubles.workers import NEAR, LoopWorker, OneWorker, Team
 
@@ -135,54 +133,8 @@ async def test_an_answer_that_is_not_over_ends_when_its_request_runs() -> None:
     assert isinstance(at[-1], Close), "nothing is sent for it afterwards"
 
 
-class Declining(OneWorker):
-    """Declines each request and each answer."""
-
-    def send(self, worker: str, bodies: Sequence[ToWorker]) -> None:
-        super().send(worker, bodies)
-        assert self.engine is not None
-
-        for body in bodies:
-            if isinstance(body, Open):
-                self.engine.post(Declined(worker, body.request))
-
-
 async def test_a_worker_that_declines_a_waiting_prompt_is_not_asked_again() -> None:
     worker = Declining()
     await queued(worker, answers=2, target=TableTarget(slots=1, pass_s=SLOW_PASS_S))
     opened = [body for body in worker.seen if isinstance(body, Open)]
     assert len(opened) == len(openings(worker)) == 1
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_a_worker_that_declines_a_request_is_not_asked_again(workers: int) -> None:
-    declining = Declining()
-    other = LoopWorker(id="v", name="v", rtt_s=0.1, rtt_high_s=0.1)
-    with engines() as make:
-        engine = make(Team(declining, other), workers_per_request=workers)
-        _, done = await complete(engine, wanted())
-
-    assert [type(body) for body in declining.seen].count(Open) == 1
-    assert done.usage.by_worker["v"]["frames"] > 0
-
-
-class Asking:
-    """A request that waits, as far as `Waiting` reads it."""
-
-    def __init__(self, key: str) -> None:
-        self.request = wanted(key=key)
-
-
-def test_a_full_queue_refuses_a_key_that_waits_and_no_other() -> None:
-    waiting = Waiting[Asking](2)
-    waiting.add(Asking("alice"))
-    waiting.add(Asking("alice"))
-
-    with pytest.raises(ClientError, match="queue of 2 requests is full") as refused:
-        waiting.add(Asking("alice"))
-    assert (refused.value.status, refused.value.code) == (429, "queue_full")
-
-    waiting.add(Asking("bob"))
-    with pytest.raises(ClientError):
-        waiting.add(Asking("bob"))
-    assert [asking.request.key for asking in waiting.all()].count("bob") == 1

@@ -6,14 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.requests.assignment import (
-    MAX_AGAIN,
-    MIN_PATIENCE_S,
-    NODES_PER_TOKEN,
-    Askings,
-    RemoteAnswer,
-    patience,
-)
+from cloud_gateway.parts.queued_answers.jobs import MAX_AGAIN, Askings
+from cloud_gateway.parts.queued_answers.workers import MIN_PATIENCE_S, patience
+from cloud_gateway.parts.queued_answers.written import NODES_PER_TOKEN, WrittenAnswer
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Open, Sampling, Tree
@@ -24,7 +19,7 @@ PROMPT = [3, 1, 4, 1, 5]
 NUMBER = 7
 
 
-def written(answer: RemoteAnswer, *, late: int = 0) -> list[Commit]:
+def written(answer: WrittenAnswer, *, late: int = 0) -> list[Commit]:
     """Lets a worker whose draft is the target write all of it, its frames `late` commits old; all commits."""
     worker = LoopWorker(right=1.0)
     commits = list[Commit]()
@@ -54,7 +49,7 @@ def chain(tokens: list[int], first: int = 1, epoch: int = 1, parents: list[int] 
 
 @pytest.mark.parametrize("late", [0, 2])
 def test_a_worker_is_led_through_a_whole_answer(late: int) -> None:
-    answer = RemoteAnswer(NUMBER, PROMPT, 40, frozenset())
+    answer = WrittenAnswer(NUMBER, PROMPT, 40, frozenset())
     commits = written(answer, late=late)
     assert list(answer.tokens) == plain_greedy(PROMPT, 40)
     assert len(commits) > 3 and {(one.pass_us, one.period_us, one.depth) for one in commits} == {(0, 0, 0)}
@@ -63,20 +58,20 @@ def test_a_worker_is_led_through_a_whole_answer(late: int) -> None:
 
 def test_it_ends_with_the_first_token_that_ends_a_completion() -> None:
     right = plain_greedy(PROMPT, 40)
-    answer = RemoteAnswer(NUMBER, PROMPT, 40, {right[10]})
+    answer = WrittenAnswer(NUMBER, PROMPT, 40, {right[10]})
     written(answer)
     assert list(answer.tokens) == right[: right.index(right[10]) + 1]
 
 
 def test_what_a_frame_brings_after_the_last_token_is_not_written() -> None:
-    answer = RemoteAnswer(NUMBER, PROMPT, 40, {8})
+    answer = WrittenAnswer(NUMBER, PROMPT, 40, {8})
     answer.merge(chain([7, 8, 9, 8]), "w")
     assert answer.advance() == Commit(NUMBER, 1, len(PROMPT), [7, 8], prefix_hash([*PROMPT, 7, 8]))
     assert answer.done and answer.advance() is None
 
 
 def test_one_frame_brings_no_more_than_the_longest_answer() -> None:
-    answer = RemoteAnswer(NUMBER, PROMPT, 5, frozenset())
+    answer = WrittenAnswer(NUMBER, PROMPT, 5, frozenset())
     answer.merge(chain([7] * MAX_DEPTH), "w")
     assert answer.advance() == Commit(NUMBER, 1, len(PROMPT), [7] * 5, prefix_hash([*PROMPT, *[7] * 5]))
     assert answer.done and answer.advance() is None
@@ -87,7 +82,7 @@ def test_one_frame_brings_no_more_than_the_longest_answer() -> None:
     [(chain([7], first=2), "shape-ids"), (chain([8], MAX_DEPTH + 1, parents=[MAX_DEPTH]), "shape-depth")],
 )
 def test_what_breaks_the_protocol_for_candidates_breaks_it_here(frame: Tree, reason: str) -> None:
-    answer = RemoteAnswer(NUMBER, PROMPT, 100, frozenset())
+    answer = WrittenAnswer(NUMBER, PROMPT, 100, frozenset())
     if reason == "shape-depth":
         answer.merge(chain([7] * MAX_DEPTH), "w")
     with pytest.raises(RemoteProtocolError) as refused:
@@ -96,7 +91,7 @@ def test_what_breaks_the_protocol_for_candidates_breaks_it_here(frame: Tree, rea
 
 
 def test_frames_of_another_epoch_or_prefix_bring_nothing() -> None:
-    answer = RemoteAnswer(NUMBER, PROMPT, 40, frozenset())
+    answer = WrittenAnswer(NUMBER, PROMPT, 40, frozenset())
     assert answer.merge(chain([7], epoch=2), "w").stale == 1
     foreign = Tree(NUMBER, 1, 2, prefix_hash([9, 9]), 1, [0], [7], [1], [1])
     assert not answer.merge(foreign, "w").prefix
@@ -105,7 +100,7 @@ def test_frames_of_another_epoch_or_prefix_bring_nothing() -> None:
 
 @pytest.mark.claim("a-workers-answer-saves-passes-and-changes-no-token")
 def test_a_worker_that_repeats_itself_takes_bounded_memory() -> None:
-    answer = RemoteAnswer(NUMBER, PROMPT, 10, frozenset())
+    answer = WrittenAnswer(NUMBER, PROMPT, 10, frozenset())
     first = 1
     while not answer.done:
         answer.merge(chain([7], first, parents=[0]), "w")

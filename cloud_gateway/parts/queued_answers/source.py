@@ -7,18 +7,20 @@ conversation (`Archive`). Each begins with the end of the prompt, so that its fi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
-from cloud_gateway.core.sources.interface import DraftSource, Suggestion
+from cloud_gateway.core.requests.generation import Generation
+from cloud_gateway.core.sources.interface import DraftSource, SourceMaker, SourceStart, Suggestion
 from cloud_gateway.core.sources.lookup import Rates, Suffixes, likeliest
+from cloud_gateway.parts.queued_answers.archive import Archive
 
 MAX_TOKENS = 8192
 """Tokens of one request's answers, at about 1 kB each: eight answers of a thousand tokens."""
 REACH = 16
 """Tokens of a match that are distinguished: the classes of `rates.PRIORS` end there."""
 NONE = "there is no other answer to this prompt"
+Earlier = Callable[[], Sequence[Sequence[int]]]
+"""Completions that one request may use; called once, on the engine's thread."""
 
 
 class Answers(DraftSource):
@@ -26,15 +28,19 @@ class Answers(DraftSource):
 
     name = "answers"
 
-    def __init__(self, prompt: Sequence[int]) -> None:
+    def __init__(self, prompt: Sequence[int], earlier: Earlier = tuple) -> None:
+        """`earlier`: completions of the same conversation, which are looked up when the request is drafted for."""
         self.rate = Rates()
         self.why: str | None = NONE
         self.count = 0
         self._tail = list(prompt[-REACH:])
         self._suffixes = Suffixes(2 * MAX_TOKENS)
+        self._earlier = earlier
+        self._begun = False
         self._unlearnt = len(prompt)
         self._recent: deque[int] = deque(maxlen=2 * REACH)
-        self._state = self._match = 0
+        self._state = 0
+        self._match = 0
 
     def add(self, answer: Sequence[int]) -> bool:
         """One more answer; whether there was room for it."""
@@ -42,12 +48,16 @@ class Answers(DraftSource):
         if not answer or len(self._suffixes.text) + len(text) >= MAX_TOKENS:
             return False
 
+        # What is no token stands between answers: no match goes from one into the next.
         self.count += 1
-        self._suffixes.append(-self.count)  # no token: no match goes from one answer into the next
+        self._suffixes.append(-self.count)
         for token in text:
             self._suffixes.append(token)
         self._suffixes.append(-self.count - MAX_TOKENS)
-        self._state = self._match = 0  # states were split
+
+        # States were split: the place of the text is found again.
+        self._state = 0
+        self._match = 0
         for token in self._recent:
             self._state, self._match = self._suffixes.step(self._state, self._match, token)
 
@@ -55,6 +65,11 @@ class Answers(DraftSource):
 
     def committed(self, tokens: Sequence[int]) -> None:
         """Follows the text, and compares each token of the completion with what would have been suggested."""
+        if not self._begun:
+            self._begun = True
+            for completion in self._earlier():
+                self.add(completion)
+
         for token in tokens:
             if self._unlearnt:
                 self._unlearnt -= 1
@@ -90,76 +105,17 @@ class Answers(DraftSource):
         return None
 
 
-MAX_FOUND = 4
-"""Completions given to one request: more of them rarely agree better and cost memory."""
-MAX_SHARE = 4
-"""One scope holds at most the fourth part, so that no key displaces all that others have."""
+def answers_of(generation: Generation) -> Answers | None:
+    """The request's source `answers`; None if it uses none."""
+    if generation.sources is None:
+        return None
+    return generation.sources.of(Answers)
 
 
-class Entry(Struct, frozen=True):
-    """One completion and its prompt."""
+def maker(archive: Archive) -> SourceMaker:
+    """Makes sources that find what this archive has when they begin."""
 
-    scope: bytes
-    prompt: Sequence[int]
-    completion: Sequence[int]
+    def make(start: SourceStart) -> DraftSource:
+        return Answers(start.prompt, lambda: archive.find(start.scope, start.prompt))
 
-    @property
-    def size(self) -> int:
-        """Tokens held."""
-        return len(self.prompt) + len(self.completion)
-
-
-class Archive:
-    """The latest completions, kept for later requests of the same conversation while there is room.
-
-    What a request finds depends on its own scope only, and the empty scope has nothing.
-    """
-
-    def __init__(self, max_tokens: int) -> None:
-        """`max_tokens`: of all prompts and completions together; 0 keeps nothing."""
-        self.max_tokens = max_tokens
-        self.tokens = 0
-        self._entries: deque[Entry] = deque()
-        """Oldest first."""
-        self._held: dict[bytes, int] = {}
-        """Scope -> tokens."""
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def keep(self, scope: bytes, prompt: Sequence[int], completion: Sequence[int]) -> None:
-        """Keeps a completion, and drops the oldest ones that there is no room for: first those of its own scope."""
-        entry = Entry(scope, prompt, completion)
-        share = self.max_tokens // MAX_SHARE
-        if not scope or not completion or entry.size > share:
-            return
-
-        while self._held.get(scope, 0) + entry.size > share:
-            self._drop(next(old for old in self._entries if old.scope == scope))
-        while self.tokens + entry.size > self.max_tokens:
-            self._drop(self._entries[0])
-        self._entries.append(entry)
-        self.tokens += entry.size
-        self._held[scope] = self._held.get(scope, 0) + entry.size
-
-    def find(self, scope: bytes, prompt: Sequence[int]) -> list[Sequence[int]]:
-        """Completions of prompts that begin as this one does for half of its length or more, latest first."""
-        if not scope:
-            return []
-
-        half = prompt[: (len(prompt) + 1) // 2]
-        found = list[Sequence[int]]()
-        for entry in reversed(self._entries):
-            if entry.scope == scope and list(entry.prompt[: len(half)]) == list(half):
-                found.append(entry.completion)
-                if len(found) == MAX_FOUND:
-                    break
-
-        return found
-
-    def _drop(self, entry: Entry) -> None:
-        self._entries.remove(entry)
-        self.tokens -= entry.size
-        self._held[entry.scope] -= entry.size
-        if not self._held[entry.scope]:
-            del self._held[entry.scope]
+    return make
