@@ -17,6 +17,7 @@ from edgespec_lab.sim.process import child, draft
 from edgespec_lab.sim.theory import expected_tokens
 from edgespec_lab.sim.tokens import Iid
 from edgespec_lab.sim.world import Curve, Steps, run
+from tests.support.compared import compares
 
 POLICIES = gateway_choices().policies
 SIMULATOR = Simulator(POLICIES, processes=1)
@@ -58,6 +59,7 @@ def test_a_gateway_that_emits_a_wrong_token_is_caught(monkeypatch: pytest.Monkey
         simulate(cell(arm("plain"), runs=1), POLICIES)
 
 
+@compares
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_colocated_chains_take_what_the_closed_form_says(k: int) -> None:
     results = simulate(cell(arm("colocated", k=k), runs=20, tokens=400), POLICIES)
@@ -75,13 +77,14 @@ def test_at_no_round_trip_an_asynchronous_draft_sets_the_pace() -> None:
     assert result.local_passes <= 2
 
 
+@compares
 def test_algorithm_1_falls_back_to_colocated_decoding_at_long_round_trips() -> None:
     (row,) = rows_of([cell(arm("wanspec", CHAIN, phi=-1.0), 300)], SIMULATOR)
     assert row["latency_ratio"] == pytest.approx(1.0, abs=0.01)
     assert row["draft_ratio"] == pytest.approx(1.0, abs=0.03)
 
 
-@pytest.mark.parametrize("policy", ["wanspec", "adaptive", "amusd"])
+@pytest.mark.parametrize("policy", ["wanspec", "adaptive", pytest.param("amusd", marks=compares)])
 @pytest.mark.parametrize("leaves_s", [0.02, 0.2])
 def test_when_a_worker_leaves_the_other_goes_on(policy: str, leaves_s: float) -> None:
     """run() compares every token; nothing is assigned again, so all frames after that are the other one's."""
@@ -104,6 +107,7 @@ def test_a_worker_that_drafts_while_the_target_reads_the_prompt_is_ahead() -> No
     assert ahead.local_passes == 0 < cold.local_passes, "which drafts here until it is ready"
 
 
+@compares
 def test_two_workers_that_share_the_branches_are_no_slower_than_one() -> None:
     one, two = (
         rows_of([cell(arm("adaptive", replace(TREE, count=count), local=False), 20, runs=8)], SIMULATOR)[0]
@@ -140,6 +144,7 @@ def test_off_the_path_drafts_are_the_same_wherever_they_are_asked_for() -> None:
     assert child(process, 3, process.targets[4]) == 4
 
 
+@compares
 @pytest.mark.parametrize(("rtt_ms", "others"), [(10, "offload"), (50, "balanced")])
 def test_adaptive_is_no_slower_than_what_the_gateway_drafts_alone(rtt_ms: float, others: str) -> None:
     alone = [arm("colocated"), *(arm("colocated-tree", k=k, verify_nodes=16) for k in (3, 4))]

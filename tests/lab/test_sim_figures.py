@@ -18,6 +18,7 @@ from edgespec_lab.sim import figures, tables
 from edgespec_lab.sim.__main__ import main
 from edgespec_lab.sim.config import load, steps_of, tokens_of
 from edgespec_lab.sim.experiment import Arm, Cell, Simulator, WorkerSpec, rows_of, simulate
+from tests.support.compared import compares
 
 POLICIES = gateway_choices().policies
 CONFIG = load("wanspec")
@@ -42,6 +43,7 @@ def ablation() -> dict[tuple[str, float], dict[str, Any]]:
     return {(row["config"], row["rtt_ms"]): row for row in rows_of(cells, Simulator(POLICIES, processes=1))}
 
 
+@compares
 def test_without_branching_10_ms_gains_6_percent_and_30_ms_nothing(ablation: Any) -> None:
     """The paper says nearly nothing at 10 ms (docs/results/papers.md)."""
     assert ablation["b=1", 10]["latency_ratio"] == pytest.approx(0.94, abs=0.01)
@@ -49,17 +51,20 @@ def test_without_branching_10_ms_gains_6_percent_and_30_ms_nothing(ablation: Any
     assert ablation["b=1", 30]["latency_ratio"] == pytest.approx(1, abs=0.01)
 
 
+@compares
 def test_branching_doubles_the_round_trip_that_helps(ablation: Any) -> None:
     assert ablation["b=2", 20]["latency_ratio"] <= 0.97
     assert ablation["b=2", 50]["latency_ratio"] >= 0.98
 
 
+@compares
 def test_the_workers_threshold_adds_to_the_gain_at_twenty_milliseconds(ablation: Any) -> None:
     assert ablation["b=2 θ=0.5", 15]["latency_ratio"] <= 0.93
     gains = [1 - ablation[config, 20]["latency_ratio"] for config in ("b=2", "b=2 θ=0.5")]
     assert gains[1] >= 1.3 * gains[0] and gains[1] >= 0.09
 
 
+@compares
 def test_phi_halves_the_gateways_passes_for_a_small_slowdown(ablation: Any) -> None:
     config = "b=2 θ=0.5 φ=0.5"
     assert ablation[config, 20]["draft_ratio"] <= 0.55
@@ -167,6 +172,7 @@ def test_with_phi_and_priced_catch_up_it_is_the_whole_papers(
 # --- the other tables ------------------------------------------------------------------------------------------------
 
 
+@compares
 def test_the_match_statistics_are_those_of_section_5_4() -> None:
     config = load("wanspec-cloud")
     found = figures.match_statistics(tokens_of(config), steps_of(config), 100, 60, POLICIES)
@@ -185,6 +191,7 @@ def test_a_round_here_is_a_thousandth_of_the_posts_bytes() -> None:
     assert found["ours_up_streamed"] == 5 * found["ours_up_at_once"], "both are padded to the smallest size"
 
 
+@compares
 def test_the_posts_drafts_stand_beside_their_formula_and_what_is_simulated() -> None:
     config = load("cluster")
     config["run"] |= {"tokens": 150}
@@ -221,6 +228,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "load", shortened)
 
 
+@compares
 @pytest.mark.parametrize("name", ["fig7", "fig8", "fig9", "tables", "amusd"])
 @pytest.mark.usefixtures("short")
 def test_every_figure_is_written_as_json_with_its_columns_and_as_plots(

@@ -9,6 +9,7 @@ import pytest
 from cloud_gateway.engine.decisions import Hold
 from edgespec_lab.choices import gateway_choices
 from edgespec_lab.sim import virtual
+from tests.support.compared import compares
 from tools.bench import map as mapped
 from tools.bench.map import cells, theory
 from tools.bench.map.cells import live
@@ -24,6 +25,7 @@ def test_the_law_of_capacity_is_the_papers() -> None:
     assert theory.saturated(HERE, 2) == 24 and theory.saturated(HERE, 4) == 14
 
 
+@compares
 @pytest.mark.parametrize(("clients", "gamma"), [(1, 2), (4, 3), (30, 2)])
 def test_co_located_chains_take_what_the_closed_form_says(clients: int, gamma: int) -> None:
     place = Place(0.0, 0.75, clients)
@@ -58,6 +60,7 @@ def test_in_company_far_workers_cost_little() -> None:
     assert ours >= 0.98 * alone
 
 
+@compares
 @pytest.mark.parametrize(("clients", "acceptance"), [(64, 0.5), (64, 0.95), (32, 0.75)])
 def test_in_company_the_gateway_alone_drafts_only_what_pays(clients: int, acceptance: float) -> None:
     """Plain decoding is best for 64, whose roots fill a pass, and a chain of 1 for 32."""
