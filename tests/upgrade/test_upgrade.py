@@ -44,6 +44,7 @@ OF_PARTS = {
     "parallel_draft": ("local_draft.cpu", "local_draft.mode"),
     "peer_relay": ("peers", "relay"),
     "prometheus": ("metrics",),
+    "queued_answers": ("sources.queued_answers", "sources.queued_tokens", "sources.kept_tokens"),
     "quotas": ("limits.key_tokens_per_minute",),
     "rejection": ("policy.share_seed",),
     "request_traces": ("traces",),
@@ -60,12 +61,21 @@ def of_these_parts(file: Path, parts: Sequence[Part], folder: Path) -> Path:
 
     kept = []
     table = ""
+    header = ""
     for line in file.read_text().splitlines():
         if line.startswith("["):
+            header = line
             table = line.strip("[]")
+            continue
         key = f"{table}.{line.partition(' =')[0]}"
-        if table not in refused and key not in refused:
-            kept.append(line)
+        if not line or line.startswith("#") or table in refused or key in refused:
+            continue
+
+        # A table of which no key is left is refused, too.
+        if header:
+            kept.append(header)
+            header = ""
+        kept.append(line)
 
     copy = folder / file.name
     copy.write_text("\n".join(kept))

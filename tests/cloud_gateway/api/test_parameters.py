@@ -292,7 +292,7 @@ def test_a_sentence_names_the_place_and_says_json_types() -> None:
         ({"logit_bias": {"64": 1}}, "Invalid 'logit_bias': token 64 is outside the model's vocabulary of 64."),
         ({"edgespec": {"offload": "always"}}, "Invalid 'edgespec.offload': expected auto or never."),
         ({"edgespec": {"phi": "x"}}, "Invalid 'edgespec.phi': expected learnt or a number from 0 to 100."),
-        ({"edgespec": {"sources": "x"}}, "Invalid 'edgespec.sources': expected a list of lookup, answers"),
+        ({"edgespec": {"sources": "x"}}, "Invalid 'edgespec.sources': expected a list of lookup"),
     ):
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **change}
         with pytest.raises(ClientError) as error:
