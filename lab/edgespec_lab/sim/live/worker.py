@@ -11,19 +11,35 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 from edgespec.llamacpp.drafter import Drafter
+from edgespec.llamacpp.step_time import step_curve
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
+from edgespec.worker.part import WorkerPart
 from edgespec.worker.service import Service
+from edgespec.worker.step_timer import StepTimer
 from edgespec_lab.sim.live.engines import SleepingDrafter
 from edgespec_lab.sim.live.setting import Setting, read
 
 ORDERS = {"algorithm2": "algorithm2", "bestfirst": "best-first"}
 """The simulator's names of the worker's rules -> the configuration's."""
+
+
+class AtStart(StepTimer):
+    """Times the steps before the worker links, so that no answer is drafted by an assumed curve."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._curve = step_curve(drafter)
+
+    def known(self) -> Mapping[int, float]:
+        return self._curve
+
+
+TIMED = WorkerPart("timed at start", timer=lambda settings, drafter: AtStart(drafter))
 
 
 def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
@@ -48,7 +64,7 @@ async def main(setting: Setting, address: str, states: Sequence[Path]) -> None:
     drafters = [SleepingDrafter(setting) for _ in states]
 
     def made(state: Path, drafter: SleepingDrafter) -> Service:
-        return Service(settings_of(setting, state, address), lambda _: cast("Drafter", drafter))
+        return Service(settings_of(setting, state, address), lambda _: cast("Drafter", drafter), [TIMED])
 
     with ThreadPoolExecutor(len(states)) as pool:  # each times its steps, which sleep
         services = list(pool.map(made, states, drafters))
