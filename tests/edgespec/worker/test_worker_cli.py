@@ -17,6 +17,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import report
 from edgespec.worker.part import WorkerPart
+from tests.support.compared import compares
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,18 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["pair", "127.0.0.1:1", "4821-acorn-album-amber-7305"], 69, "No gateway can be reached at 127.0.0.1:1"),
         (["status"], 71, "worker.sock); start it with `edgespec run`."),
         (["pause"], 71, "The worker is not running"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_its_exit_code(
+    capsys: pytest.CaptureFixture[str], argv: list[str], code: int, says: str
+) -> None:
+    check_mistake(capsys, argv, code, says)
+
+
+@compares
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
         (["demo", "--rtt-ms", "-5"], 78, "--rtt-ms is -5, but must be a number from 0 to 10000."),
         (["demo", "--max-tokens", "0"], 78, "--max-tokens is 0, but must be a number from 1 to 1024."),
         (["demo", "--json", "none/figures.json"], 78, "there is no such folder; make it, or name another file"),
@@ -48,9 +61,14 @@ def home(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["demo", "--prompts", "none.jsonl"], 78, "The prompts in none.jsonl cannot be read"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_its_exit_code(
+def test_a_mistake_at_the_demo_is_one_sentence_and_its_exit_code(
     capsys: pytest.CaptureFixture[str], argv: list[str], code: int, says: str
 ) -> None:
+    check_mistake(capsys, argv, code, says)
+
+
+def check_mistake(capsys: pytest.CaptureFixture[str], argv: list[str], code: int, says: str) -> None:
+    """The command ends with this exit code, and one sentence on standard error."""
     assert main(argv) == code
     shown = capsys.readouterr()
     assert says in shown.err
