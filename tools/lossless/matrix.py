@@ -112,6 +112,9 @@ def make_stage(folder: Path, args: argparse.Namespace) -> Rig:
     if args.engine == TORCH:
         settings["target.dtype"] = args.dtype
 
+    # Every request is asked under each condition: a part that drafts from earlier completions would leave the workers
+    # nothing to do. It stores none then.
+    settings["api.prefix_cache"] = False
     return Rig(
         folder,
         good,
