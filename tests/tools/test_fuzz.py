@@ -16,13 +16,13 @@ from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.verify import accept
 from edgespec.core.drafting import ranking
 from edgespec.core.sampling import logits as processing
-from tests.support.parameters import needs_every_parameter
+from tests.support.served import needs
 from tools.fuzz import __main__ as command
 from tools.fuzz import api_cases, decoders, run, tree_cases
 from tools.fuzz.model import METHODS
 from tools.fuzz.tree_cases import check_finite
 
-pytestmark = needs_every_parameter
+pytestmark = needs("logprobs")
 SEED = 20261120
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -13,11 +13,11 @@ import pytest
 from cloud_gateway.api import schema as api_schema
 from edgespec.core.protocol import messages
 from edgespec.shared import keystore, settings
-from tests.support.parameters import needs_every_parameter
+from tests.support.served import needs
 from tools.fuzz import corpus, decoders, run
 from tools.fuzz.decoder import JSON, MAX_BYTES, MSGPACK, TOKENS, mutated, outcome
 
-pytestmark = needs_every_parameter
+pytestmark = needs("logprobs")
 SEED = 20261121
 Plant = Callable[[pytest.MonkeyPatch], None]
 

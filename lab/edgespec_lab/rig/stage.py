@@ -22,10 +22,10 @@ LLAMACPP = "llamacpp"
 """The engine of the target that needs no part."""
 TORCH = "torch"
 MODEL_LOAD_S = 180.0
+"""Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
 TIMED_S = 20.0
 """In which an undisturbed worker has timed its draft steps; on a busy machine it drafts by assumed times."""
-"""Maximum wait for a process that loads a model (a first conversion of a GGUF takes about 20 s)."""
-CLIENT_OPTIONS = ("offload", "ignore_eos", "usage", "policy", "k", "phi", "prefer", "verification")
+CLIENT_OPTIONS = ("offload", "ignore_eos", "usage", "policy", "k", "phi", "prefer", "sources", "verification")
 """Options that clients of a rig may give."""
 
 

@@ -17,7 +17,7 @@ from cloud_gateway.api.routes import document
 from cloud_gateway.api.schema import ChatBody, CompletionBody
 from edgespec.shared.log_text import LimitedLog
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
-from tests.support.parameters import needs_every_parameter
+from tests.support.served import needs
 from tools.doubles.limits import request_limits
 from tools.fuzz import openapi_cases
 
@@ -154,7 +154,7 @@ def test_while_no_model_is_loaded_any_name_is_allowed() -> None:
     assert schemas["ChatBody"]["properties"]["model"] == {"type": "string"}
 
 
-@needs_every_parameter
+@needs("logprobs")
 def test_two_hundred_requests_made_from_it_are_answered_as_it_says() -> None:
     seen = asyncio.run(openapi_cases.cases("9", 200))
     assert seen.total() == 200

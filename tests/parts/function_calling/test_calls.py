@@ -14,34 +14,15 @@ from cloud_gateway.api import Backend, ServedModel
 from cloud_gateway.api.grammars import Grammars
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-from cloud_gateway.models.target_model.load import load_vocabulary
 from cloud_gateway.models.text import Text
 from tests.support.echo import MODEL, ByteText, Echo, echo_gateway
 from tests.support.engines import engine_settings, started
 from tests.support.schemas import NESTED, keeps_nested
 from tests.support.served import PARAMETERS, compiler, needs
-from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_tokenizer import EOS_ID
 from tools.doubles.limits import request_limits
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED, "strict": True}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=300, seed=1, sharpness=2.5)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model: Path) -> Any:
-    vocabulary, _ = load_vocabulary(model)
-    return vocabulary.tokenizer
-
-
-@pytest.fixture(scope="module")
-def target(model: Path) -> LlamaCppTarget:
-    return LlamaCppTarget(model, eos=frozenset({EOS_ID}), slots=4, threads=1, context=1536, exact=True)
 
 
 @pytest.fixture

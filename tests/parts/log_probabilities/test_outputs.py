@@ -16,32 +16,13 @@ from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-from cloud_gateway.models.target_model.load import load_vocabulary
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.log_probabilities.parameter import LogProbabilities
 from tests.support.echo import Echo, echo_gateway
 from tests.support.engines import engine_settings, started
-from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_tokenizer import EOS_ID
 from tools.doubles.limits import request_limits
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=300, seed=1, sharpness=2.5)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model: Path) -> Any:
-    vocabulary, _ = load_vocabulary(model)
-    return vocabulary.tokenizer
-
-
-@pytest.fixture(scope="module")
-def target(model: Path) -> LlamaCppTarget:
-    return LlamaCppTarget(model, eos=frozenset({EOS_ID}), slots=4, threads=1, context=1536, exact=True)
 
 
 @pytest.fixture

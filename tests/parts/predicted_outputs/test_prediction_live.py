@@ -20,9 +20,7 @@ TOKENS = 64
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     target = str(models.quantised())
-    # A part that drafts from earlier completions stores none then: the same prompt is asked again here.
-    nothing_kept = {"api.prefix_cache": False}
-    rig = Rig(tmp_path_factory.mktemp("stage"), target, target, None, exact=True, gateway_options=nothing_kept)
+    rig = Rig(tmp_path_factory.mktemp("stage"), target, target, None, exact=True)
     with rig.linked() as stage:
         key = stage.gateway_command("keys", "create", "--name", "private", "--json")["key"]
         yield openai.OpenAI(base_url=stage.api, api_key=key)
@@ -35,7 +33,8 @@ def ask(client: openai.OpenAI, **more: Any) -> Any:
         max_tokens=TOKENS,
         temperature=0.8,
         seed=3,
-        extra_body={"edgespec": {"usage": True}},
+        # The same prompt is asked again and again: no source is to find the text of earlier completions.
+        extra_body={"edgespec": {"usage": True, "sources": ["lookup"]}},
         **more,
     )
 

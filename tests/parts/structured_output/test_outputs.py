@@ -16,7 +16,6 @@ from cloud_gateway.api import Backend, ServedModel
 from cloud_gateway.api.grammars import Grammar
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
-from cloud_gateway.models.target_model.load import load_vocabulary
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.structured_output import grammar
 from cloud_gateway.parts.structured_output.grammar import Grammars, Schema
@@ -24,28 +23,10 @@ from tests.support.echo import Echo, echo_gateway, post
 from tests.support.engines import engine_settings, started
 from tests.support.schemas import MAKERS, NESTED, keeps_nested, largest
 from tests.support.served import PARAMETERS
-from tests.support.tiny_gguf import make_tiny_gguf
-from tests.support.tiny_tokenizer import EOS_ID
 from tools.doubles.limits import request_limits
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a cat"}]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED, "strict": True}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=300, seed=1, sharpness=2.5)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model: Path) -> Any:
-    vocabulary, _ = load_vocabulary(model)
-    return vocabulary.tokenizer
-
-
-@pytest.fixture(scope="module")
-def target(model: Path) -> LlamaCppTarget:
-    return LlamaCppTarget(model, eos=frozenset({EOS_ID}), slots=4, threads=1, context=1536, exact=True)
 
 
 class Gated(Grammars):
