@@ -113,8 +113,9 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant,
     plant(monkeypatch)
     failure = run.run_piece(piece(kind, count)).failure
     assert failure is not None and failure[0].startswith(f"{SEED}:{kind}:")
-    with pytest.raises(Exception):  # noqa: B017  whatever the fault leads to, the named case shows it again
-        run.one(failure[0])
+    for _ in range(5):
+        with pytest.raises(Exception):  # noqa: B017  whatever the fault leads to, the named case shows it again
+            run.one(failure[0])
 
 
 def test_a_failure_ends_the_run_with_the_case_that_repeats_it(

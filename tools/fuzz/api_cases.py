@@ -10,6 +10,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -71,6 +72,8 @@ def case(seed: str) -> str:
         return "refused"
 
     assert wrong is None, f"{wrong} lies outside its range and was let in"
+    if made.get("seed") is None:
+        request = _seeded(request, rng.randrange(2**63))
     model = table(vocab_size, rng.randrange(2), rng.random() < 0.5)
     configured = PolicySettings()
     if rng.random() < 0.16:
@@ -119,6 +122,11 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
         return None
 
     return requests[-1]
+
+
+def _seeded(request: GenerationRequest, seed: int) -> GenerationRequest:
+    """With a seed of the case in place of the one that the gateway draws, so that the case's name repeats it."""
+    return replace(request, sampling=msgspec.structs.replace(request.sampling, seed=seed))
 
 
 def _prompts(decoded: Common, vocab_size: int) -> list[list[int]]:
