@@ -80,7 +80,8 @@ def _family(
     if family == "colocated":
         return [Arm(f"colocated k={k}", "gateway", asks={"policy": "colocated", "k": k}) for k in ks]
     if family == "plain":
-        return [Arm("plain", "gateway", asks={"policy": "plain"})]
+        asks = {"policy": "plain"}
+        return [Arm("plain", "gateway", asks=asks), Arm("plain, 2 cores", WIDE, cores=2, asks=asks)]
     if family == ALONE:
         return [Arm(ALONE, "gateway", asks=LOCAL[CONTROL]), Arm(WIDE, WIDE, cores=2, asks=LOCAL[CONTROL])]
     if family == "ngram":
