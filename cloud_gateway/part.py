@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from edgespec.core.protocol.signing import SigningKey
     from edgespec.shared.address import Address
     from edgespec.shared.control import Handler
+    from edgespec.shared.vocabfiles import Vocabulary
 
 WorkerChange = Literal["quarantined", "lifted"]
 """A worker was put under quarantine, or released from it."""
@@ -291,6 +292,9 @@ class TargetEngine(Protocol):
 
     def check(self, model: Path, settings: Settings) -> None:
         """Called before any model is loaded. It reads headers only. Raises ModelError, ConfigError."""
+
+    def vocabulary(self, model: Path) -> Vocabulary:
+        """The tokenizer, which drafts must have too. Called before any model is loaded. Raises ModelError."""
 
     def need(self, model: Path, settings: Settings) -> Need:
         """Memory that the target takes. Raises ModelError."""

@@ -37,11 +37,12 @@ from cloud_gateway.process.targets import (
     draft_class,
     draft_maker,
     draft_requests,
+    engines_of,
     load_target,
 )
 from edgespec import __version__
 from edgespec.shared.models import resolve_model
-from edgespec.shared.part import require_trials, thread_rule
+from edgespec.shared.part import require_trials
 
 if TYPE_CHECKING:
     from cloud_gateway.api.grammars import GrammarEngine, Grammars
@@ -71,7 +72,7 @@ class Models:
     """Of the sources that compute with the target's states."""
 
     def idle(self) -> None:
-        """To be called on the engine's thread when no request waits: may try other numbers of threads."""
+        """To be called on the engine's thread when no request waits: may try more threads."""
         self.target.idle()
         if self.local is not None:
             self.local.idle()
@@ -133,12 +134,12 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
 
     path = resolve_model(options.model)
     require_trials(settings.parts, path, options.n_gpu_layers)
-    draft = draft_class(settings.parts, plan.path, path)(
+    engine = engines_of(settings.parts)[plan.engine]
+    draft = draft_class(settings.parts, engine, plan.path, path)(
         path,
         context=draft_cells(settings),
         requests=requests,
         threads=options.threads,
-        thread_rule=thread_rule(settings.parts),
         gpu_layers=options.n_gpu_layers,
         target_vocab_size=target.vocab_size,
     )

@@ -84,14 +84,14 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
     """Facts about both models, as a gateway's start checks them. Raises the errors of that start."""
     from cloud_gateway.models.headers import family_of
     from cloud_gateway.process.targets import check_models, engines_of, need_of
-    from edgespec.shared.hf_vocabulary import vocabulary
+    from edgespec.shared.vocabfiles import is_gguf
 
     settings = overridden(settings, {"target.model": target_name, "local_draft.model": draft_name})
     target = models.resolve_model(target_name)
     draft = models.resolve_model(draft_name)
 
     method = None
-    if target.is_file() and draft.is_file():
+    if is_gguf(target) and is_gguf(draft):
         method = _other_tokenizers(settings.parts, target, draft)
     if method is not None:
         # The pair is a worker's: the checks of a local draft do not hold for it.
@@ -102,8 +102,9 @@ def _facts(settings: GatewaySettings, target_name: str, draft_name: str) -> dict
     if plan.engine == config.LLAMACPP:
         require_trials(settings.parts, target, settings.target.n_gpu_layers, again=True)
 
-    entries = vocabulary(target)
-    need = need_of(settings, engines_of(settings.parts)[plan.engine], target)
+    engine = engines_of(settings.parts)[plan.engine]
+    entries = engine.vocabulary(target)
+    need = need_of(settings, engine, target)
     return {
         "method": method or f"one tokenizer of {len(entries.entries)} tokens",
         "engine": plan.engine,

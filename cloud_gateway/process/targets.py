@@ -18,12 +18,11 @@ from cloud_gateway.part import DraftMaker, GatewayPart, Place, StateSources, Tar
 from cloud_gateway.process.config import LLAMACPP, GatewaySettings, TargetSection
 from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
-from edgespec.shared.hf_vocabulary import vocabulary
 from edgespec.shared.installed import require
 from edgespec.shared.models import resolve_model
-from edgespec.shared.part import Settings, require_trials, thread_rule
+from edgespec.shared.part import Settings, require_trials
 from edgespec.shared.procstat import available_memory
-from edgespec.shared.vocabfiles import gguf_vocabulary
+from edgespec.shared.vocabfiles import Vocabulary, gguf_vocabulary
 
 if TYPE_CHECKING:
     from cloud_gateway.models.drafts import MakeLocalDraft
@@ -66,6 +65,9 @@ class LlamaCppEngine:
         exact = options.exact == "yes" and not options.n_gpu_layers
         spare_sequences(options.slots, settings.of(PolicySettings).verify_nodes, exact=exact)
 
+    def vocabulary(self, model: Path) -> Vocabulary:
+        return gguf_vocabulary(model)
+
     def need(self, model: Path, settings: Settings) -> Need:
         return llamacpp_need(model)
 
@@ -87,7 +89,6 @@ class LlamaCppEngine:
             kv_tokens=kv_tokens,
             tree_nodes=settings.of(PolicySettings).verify_nodes,
             threads=options.threads,
-            thread_rule=thread_rule(settings.parts),
             gpu_layers=options.n_gpu_layers,
             exact=options.exact == "yes",
         )
@@ -144,7 +145,7 @@ def check_models(settings: GatewaySettings) -> Plan:
     draft = None
     if settings.local_draft.model and maker is None:
         draft = resolve_model(settings.local_draft.model)
-        _check_draft(settings, path, draft)
+        _check_draft(settings, engine, path, draft)
     return Plan(path, name, kv_tokens(settings, engine, path, draft))
 
 
@@ -163,7 +164,7 @@ def beside_target(settings: GatewaySettings) -> Iterator[StateSources]:
             yield part.state_sources
 
 
-def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
+def _check_draft(settings: GatewaySettings, engine: TargetEngine, target: Path, draft: Path) -> None:
     """Raises ConfigError, ModelError or TokenizerMismatch if it cannot draft here for the target."""
     require("llama_cpp")
     if draft_requests(settings) > MAX_REQUESTS:
@@ -172,7 +173,7 @@ def _check_draft(settings: GatewaySettings, target: Path, draft: Path) -> None:
             'lower `target.slots`, or set `local_draft.model` to "".'
         )
 
-    draft_class(settings.parts, target, draft)
+    draft_class(settings.parts, engine, target, draft)
     check_llamacpp(draft, settings.local_draft.n_gpu_layers)
 
 
@@ -241,14 +242,14 @@ def _draft_bytes(settings: GatewaySettings, draft: Path) -> int:
     return need.weights + draft_cells(settings) * need.token
 
 
-def draft_class(parts: Sequence[GatewayPart], target: Path, draft: Path) -> MakeLocalDraft:
-    """Loads this local draft for this target: `LocalDraft` if their tokenizers are the same, or what a part brings.
+def draft_class(parts: Sequence[GatewayPart], engine: TargetEngine, target: Path, draft: Path) -> MakeLocalDraft:
+    """Loads a local draft for a target of this engine: `LocalDraft` if the tokenizers are equal, or a part's class.
 
     Raises ModelError for a folder, and TokenizerMismatch if the tokenizers differ and no part drafts nevertheless.
     """
     from cloud_gateway.models.drafts.gguf import LocalDraft
 
-    difference = difference_of(target, draft)
+    difference = difference_of(engine.vocabulary(target), draft)
     if difference is None:
         return LocalDraft
 
@@ -267,7 +268,7 @@ def draft_class(parts: Sequence[GatewayPart], target: Path, draft: Path) -> Make
     )
 
 
-def difference_of(target: Path, draft: Path) -> str | None:
+def difference_of(target: Vocabulary, draft: Path) -> str | None:
     """The difference between the tokenizers of target and local draft, as a predicate; None if they are the same.
 
     Raises ModelError if the draft is a folder.
@@ -275,7 +276,7 @@ def difference_of(target: Path, draft: Path) -> str | None:
     if draft.is_dir():
         raise ModelError(f"Drafts run in llama.cpp, which reads GGUF files, and {draft} is a folder: name a GGUF file.")
 
-    return vocabulary(target).difference(gguf_vocabulary(draft))
+    return target.difference(gguf_vocabulary(draft))
 
 
 def load_target(settings: GatewaySettings, plan: Plan) -> LoadedModel:

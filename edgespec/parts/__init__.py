@@ -16,7 +16,6 @@ from edgespec.parts import (
     stopwatch,
     system_service,
     text_translation,
-    thread_choice,
 )
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
@@ -32,7 +31,6 @@ PARTS: tuple[WorkerPart, ...] = (
     stopwatch.PART,
     system_service.PART,
     text_translation.PART,
-    thread_choice.PART,
 )
 
 

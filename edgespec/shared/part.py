@@ -20,7 +20,6 @@ import msgspec
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import Removed, Section
-from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule
 
 
 class Verb(Protocol):
@@ -107,8 +106,6 @@ class Part:
     removed: Mapping[str, Removed] = field(default_factory=dict)
     """Settings of earlier versions, dotted."""
     trial: ModelTrial | None = None
-    threads: ThreadRule | None = None
-    """Chooses how many threads evaluate models; that of the first part is used (`edgespec/shared/threads.py`)."""
     example: Path | None = None
     """A file with each key of its settings, its default and its reason, as in the program's shipped file."""
 
@@ -117,14 +114,6 @@ def require_trials(parts: Sequence[Part], model: Path, gpu_layers: int, *, again
     """Has each part that tries models try this one; False if it cannot be loaded. Raises LibraryError."""
     loaded = [part.trial(model, gpu_layers, again=again) for part in parts if part.trial is not None]
     return all(loaded)
-
-
-def thread_rule(parts: Sequence[Part]) -> ThreadRule:
-    """That of the first part which brings one, or the core's. Called by loading in both programs, for each model."""
-    for part in parts:
-        if part.threads is not None:
-            return part.threads
-    return ONE_CORE_LEFT
 
 
 P = TypeVar("P", bound=Part)

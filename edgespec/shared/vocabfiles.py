@@ -60,6 +60,15 @@ class Vocabulary:
         return None
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a path is a file that begins as a GGUF file does."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def gguf_vocabulary(path: Path) -> Vocabulary:
     """The tokenizer inside a GGUF file. Raises ModelError: missing, corrupt, or without a vocabulary."""
     return vocabulary_in(gguf_metadata(path), path)

@@ -17,7 +17,6 @@ from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import step_curve
-from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule
 
 _CALIBRATION_TOKENS = 32
 """Length of the prompt that is evaluated to measure the model before the first request."""
@@ -40,7 +39,6 @@ class LocalDraft(Drafter):
         requests: int = DEFAULTS.requests,
         leaves: int = 0,
         threads: int = 1,
-        thread_rule: ThreadRule = ONE_CORE_LEFT,
         gpu_layers: int = 0,
         catch_up_batch: int = CATCH_UP_BATCH,
         target_vocab_size: int | None = None,
@@ -58,7 +56,6 @@ class LocalDraft(Drafter):
             context=context,
             sequences=leaves or MAX_STEP_LEAVES,
             threads=threads,
-            thread_rule=thread_rule,
             gpu_layers=gpu_layers,
             prefill_batch=catch_up_batch,
             requests=requests,

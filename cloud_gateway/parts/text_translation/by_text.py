@@ -17,10 +17,11 @@ class ByText:
     """Translates draft tokens by their text."""
 
     def draft_class(self, target: Path, draft: Path) -> MakeLocalDraft:
-        """A `TranslatedDraft`. Raises ModelError for a target in a folder, and kinds that are not translated."""
+        """A `TranslatedDraft`. Raises ModelError for targets in no GGUF file and kinds that are not translated."""
         from cloud_gateway.parts.text_translation.draft import MakeTranslatedDraft, translator
+        from edgespec.shared.vocabfiles import is_gguf
 
-        if target.is_dir():
+        if not is_gguf(target):
             raise ModelError("and translation needs a target in a GGUF file")
 
         return MakeTranslatedDraft(translator(target, draft))
@@ -37,12 +38,12 @@ class ByText:
         )
 
     def offer(self, target: Path) -> TokenizerOffer:
-        """The file's tokenizer; none of a folder, or of a kind that is not translated."""
+        """The tokenizer in a GGUF file; none of another model, or of a kind that is not translated."""
         from cloud_gateway.parts.text_translation.offer import FileOffer
         from edgespec.parts.text_translation.tokenizer_file import packed
-        from edgespec.shared.vocabfiles import gguf_metadata
+        from edgespec.shared.vocabfiles import gguf_metadata, is_gguf
 
-        if not target.is_file():
+        if not is_gguf(target):
             return FileOffer(b"")
 
         return FileOffer(packed(gguf_metadata(target)))

@@ -12,13 +12,14 @@ from msgspec import Meta
 
 from cloud_gateway.part import Place
 from cloud_gateway.process.config import TargetSection
-from edgespec.shared.part import Settings, thread_rule
+from edgespec.shared.part import Settings
 from edgespec.shared.settings import Section
 
 if TYPE_CHECKING:
     from cloud_gateway.models.headers import Need
     from cloud_gateway.models.target_model.load import LoadedModel
     from cloud_gateway.parts.torch_engine.load import Dtype
+    from edgespec.shared.vocabfiles import Vocabulary
 
 log = logging.getLogger("cloud_gateway.process.loading")
 NAME = "torch"
@@ -62,6 +63,11 @@ class TorchEngine:
         device = settings.of(TorchSection).device
         if device.startswith("cuda"):
             device_for(device)
+
+    def vocabulary(self, model: Path) -> Vocabulary:
+        from edgespec.shared.hf_vocabulary import vocabulary
+
+        return vocabulary(model)
 
     def need(self, model: Path, settings: Settings) -> Need:
         from cloud_gateway.parts.torch_engine.headers import torch_need
@@ -112,7 +118,6 @@ class TorchEngine:
             context=options.context,
             kv_tokens=kv_tokens,
             threads=options.threads,
-            thread_rule=thread_rule(settings.parts),
             exact=options.exact != "no",
             max_lone_rows=max_lone_rows,
         )

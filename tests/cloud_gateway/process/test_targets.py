@@ -23,9 +23,11 @@ from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import Models, engine_settings, load_models
 from cloud_gateway.process.targets import LlamaCppEngine, check_models, draft_class, engine_for, kv_tokens
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
+from edgespec.core.protocol.digests import canonical
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.part import Settings
 from edgespec.shared.settings import overridden
+from edgespec.shared.vocabfiles import Vocabulary
 from tests.support.engines import complete, started
 from tests.support.families import ARCHITECTURES, SENTENCEPIECE, make, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -59,6 +61,34 @@ def test_the_first_engine_that_suits_is_taken(model: Path) -> None:
     assert engine_for(settings, model.parent) == "folders"
     chosen = overridden(settings, {"target.engine": "folders"})
     assert engine_for(chosen, model) == "folders"
+
+
+class Tables(LlamaCppEngine):
+    """An engine of a part, whose targets are files of a kind of its own."""
+
+    def suits(self, model: Path, settings: Settings) -> bool:
+        return model.suffix == ".table"
+
+    def check(self, model: Path, settings: Settings) -> None:
+        """Any is good."""
+
+    def vocabulary(self, model: Path) -> Vocabulary:
+        return Vocabulary(canonical(model.read_bytes().split()), None)
+
+    def need(self, model: Path, settings: Settings) -> Need:
+        return Need(0, 0)
+
+
+def test_an_engine_names_the_tokenizer_of_a_file_that_only_it_reads(model: Path, tmp_path: Path) -> None:
+    table = tmp_path / "words.table"
+    table.write_bytes(b"the red fox")
+    part = GatewayPart("another", engines={"tables": Tables()})
+    settings = overridden(schema([part])(), {"target.model": str(table), "local_draft.model": ""})
+    assert check_models(settings).engine == "tables"
+    with pytest.raises(
+        TokenizerMismatch, match=r"cannot draft for words\.table: its tokenizer has 64 tokens instead of 3"
+    ):
+        check_models(overridden(settings, {"local_draft.model": str(model)}))
 
 
 def test_a_folder_without_an_engine_for_it_is_refused(model: Path) -> None:
@@ -123,7 +153,7 @@ def test_a_draft_of_another_vocabulary_is_refused_unless_a_part_pairs_it(model: 
     other = make_tiny_gguf(tmp_path / "other.gguf", vocab=80)
     with pytest.raises(TokenizerMismatch, match=r"cannot draft for tiny\.gguf: its tokenizer has 80 tokens .*; set"):
         check_models(configured(model, other))
-    assert draft_class((), model, model) is LocalDraft
+    assert draft_class((), LlamaCppEngine(), model, model) is LocalDraft
 
 
 def test_a_recurrent_family_is_refused_as_target_and_as_draft(

@@ -10,11 +10,14 @@ import pytest
 
 from cloud_gateway.__main__ import main as gateway_main
 from cloud_gateway.parts import text_translation
+from cloud_gateway.parts.text_translation.by_text import ByText
 from cloud_gateway.parts.text_translation.draft import MakeTranslatedDraft
 from cloud_gateway.process import config
-from cloud_gateway.process.targets import check_models, draft_class
+from cloud_gateway.process.targets import LlamaCppEngine, check_models, draft_class
 from edgespec.core.errors import TokenizerMismatch
+from edgespec.shared.hf_vocabulary import hf_vocabulary
 from edgespec.shared.settings import overridden
+from edgespec.shared.vocabfiles import Vocabulary
 from edgespec_lab.pairs import main
 from tests.support.families import ARCHITECTURES, make, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -36,7 +39,7 @@ def configured(target: Path, draft: Path) -> config.GatewaySettings:
 def test_a_local_draft_of_another_vocabulary_is_translated(tmp_path: Path, draft: Path) -> None:
     other = make_tiny_gguf(tmp_path / "other.gguf", vocab=80)
     check_models(configured(draft, other))
-    assert isinstance(draft_class(PARTS, draft, other), MakeTranslatedDraft)
+    assert isinstance(draft_class(PARTS, LlamaCppEngine(), draft, other), MakeTranslatedDraft)
 
 
 def test_gguf_targets_and_drafts_all_pair(tmp_path: Path) -> None:
@@ -47,11 +50,25 @@ def test_gguf_targets_and_drafts_all_pair(tmp_path: Path) -> None:
         assert check_models(settings).engine == "llamacpp", (target, draft)
 
 
+class Folders(LlamaCppEngine):
+    """An engine for folders."""
+
+    def vocabulary(self, model: Path) -> Vocabulary:
+        return hf_vocabulary(model)
+
+
+def test_a_file_that_only_its_engine_reads_is_not_offered_to_workers(tmp_path: Path) -> None:
+    table = tmp_path / "words.table"
+    table.write_text("the red fox")
+    assert not ByText().offer(table).sends
+    assert ByText().offer(make_tiny_gguf(tmp_path / "target.gguf")).sends
+
+
 def test_a_folder_has_no_tokenizer_to_translate(tmp_path: Path) -> None:
     target = make_tiny_target(tmp_path / "target")
     other = make_tiny_gguf(tmp_path / "other.gguf", vocab=80)
     with pytest.raises(TokenizerMismatch, match="80 tokens instead of 64, and translation needs a target in a GGUF"):
-        draft_class(PARTS, target, other)
+        draft_class(PARTS, Folders(), target, other)
 
 
 def test_two_gguf_files_of_two_tokenizers_are_translated(
