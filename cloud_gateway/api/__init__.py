@@ -10,7 +10,7 @@ Public, by module:
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
 - `grammars`: `Grammar`, `GrammarEngine`, `Grammars`, `LAYOUT`, `Rules`
-- `listener`: `api_admission`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `Listener`, `OwnPort`,
+- `listener`: `api_bounds`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `Listener`, `OwnPort`,
   `Times`
 - `observer`: `Observer`
 - `parameters`: `Annotations`, `Call`, `Counter`, `Encode`, `Field`, `Option`, `Parameter`, `Reader`, `Spell`

@@ -23,9 +23,9 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from cloud_gateway.api.errors import HEADER, error_response, internal, lines, new_id, requests_log
-from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, ClientError
 from edgespec.shared.acceptor import Acceptor, AdmittedConnection
+from edgespec.shared.guards import PLAIN, Guards, PortBounds
 
 MAX_DROPPED_BYTES = 64 * 1024
 """Of an unread body, discarded after every refusal; an ordinary chat request is shorter."""
@@ -201,7 +201,7 @@ class Connection(RequestHandler):
 
     def proven(self) -> bool:
         """A valid key came over this connection: it is not dropped for newer ones. False where the port is full."""
-        return self._admitted.proven()
+        return self._admitted.prove()
 
     def wait_for_next(self, key: str) -> None:
         """A request of this key has been answered, and the connection stays open."""
@@ -315,18 +315,12 @@ CONNECTIONS = 1024
 """At once, fewer where the limit of open files does not suffice: a gateway serves some tens of streams."""
 UNPROVEN = 256
 """Those on which no valid key was received yet. At the limit a new one replaces the oldest, so that clients that open
-connections and send nothing cannot lock out others. Of one address as many: behind a proxy all clients have one."""
-CONNECTIONS_PER_S = 1000.0
-"""New ones of one address. The rate only bounds the time that accepting takes, a fifth of a millisecond each."""
-API_BURST_S = 4.0
-"""New connections of one source at once, in seconds of their rate."""
+connections and send nothing cannot lock out others."""
 
 
-def api_admission(total: int) -> AdmissionLimits:
-    """Bounds of the API port, whose share of the descriptors are `total`."""
-    unproven = max(1, min(UNPROVEN, total // 2))
-    burst = int(API_BURST_S * CONNECTIONS_PER_S) + 1
-    return AdmissionLimits(total, unproven, unproven, CONNECTIONS_PER_S, burst)
+def api_bounds(total: int) -> PortBounds:
+    """Those of the API port, whose share of the descriptors are `total`."""
+    return PortBounds(total, max(1, min(UNPROVEN, total // 2)))
 
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})
@@ -347,7 +341,7 @@ class OwnPort:
     host: str
     number: int
     """0 takes a free one."""
-    limits: AdmissionLimits
+    bounds: PortBounds
     path: str = ""
     """The path that is shown to the operator."""
 
@@ -377,7 +371,13 @@ class Listener:
 
 
 async def listen(
-    app: web.Application, host: str, port: int, section: str, limits: AdmissionLimits, times: Times
+    app: web.Application,
+    host: str,
+    port: int,
+    section: str,
+    bounds: PortBounds,
+    times: Times,
+    guards: Guards = PLAIN,
 ) -> Listener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
     app.on_response_prepare.append(_name_server)
@@ -387,7 +387,7 @@ async def listen(
     assert server is not None
     idle = IdleConnections()
     allowance = DropAllowance(asyncio.get_running_loop().time())
-    acceptor = Acceptor(f"`{section}` port", limits, requests_log)
+    acceptor = Acceptor(f"`{section}` port", bounds, requests_log, guards=guards)
     try:
         bound = await acceptor.start(host, port, lambda admitted: Connection(server, admitted, times, idle, allowance))
     except OSError as error:

@@ -5,5 +5,5 @@ Public, by module:
 - `judge`: `Judge`
 - `link`: `Download`, `TokenizerOffer`, `WorkerInfo`
 - `paired`: `PairedWorker`, `PairedWorkers`
-- `server`: `CONNECTIONS`, `link_admission`, `Links`
+- `server`: `CONNECTIONS`, `link_bounds`, `Links`
 """

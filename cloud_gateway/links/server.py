@@ -22,7 +22,6 @@ from cloud_gateway.engine.pool import Workers
 from cloud_gateway.links.judge import Judge
 from cloud_gateway.links.link import Link, TokenizerOffer, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
-from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
 from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
 from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
@@ -38,6 +37,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
 from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, PAIR_PATH, requests_of
+from edgespec.shared.guards import PLAIN, Guards, PortBounds
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, Wire
@@ -53,38 +53,21 @@ FAULTS = frozenset(
 CONNECTIONS = 1024
 """Of the link port at once, fewer where the limit of open files does not suffice: more than one gateway can use."""
 UNPROVEN = 64
-"""Those whose key is not proven yet. At the limit a new one replaces the oldest of the address that holds most, never a
-worker's link."""
-UNPROVEN_OF_SOURCE = 16
-"""The same of one address (of IPv6: of one /64 network); a handshake takes less than a second."""
-CONNECTIONS_PER_S = 20.0
-"""New ones of one address: a TLS handshake takes about three milliseconds. Hundreds of workers behind one address may
-take minutes to reconnect, since each waits longer after each refusal."""
-TOTAL_RATE = 5.0
-"""New connections of all sources, in multiples of one source's rate: by default 100 TLS handshakes a second, which
-take a third of a core; the rest is left to linked workers and clients of the API."""
+"""Those whose key is not proven yet. At the limit a new one replaces the oldest, never a worker's link."""
 WORKER_FRAMES_PER_S = 200.0
 """Of one worker, which sends at most `TREES_PER_S` frames of trees."""
 WORKER_BYTES_PER_S = 5e5
 WORKER_BYTES_BURST = 1 << 18
 """180 frames a second with trees for eight requests are 370 KB. A node of 8 bytes costs 1.7 µs until it is
 merged, so that a flood of full frames takes a tenth of one core."""
-BURST_S = 5.0
-"""New connections at once, in seconds of their rate: after a restart all workers behind one address reconnect."""
 WORKER_INFLOW = InflowLimits(
     frames_per_s=WORKER_FRAMES_PER_S, bytes_per_s=WORKER_BYTES_PER_S, bytes_burst=WORKER_BYTES_BURST
 )
 
 
-def link_admission(total: int) -> AdmissionLimits:
-    """Bounds of the link port, whose share of the descriptors are `total`.
-
-    A source may hold any number of proven connections: the machines of a campus often share one address.
-    """
-    unproven = max(1, min(UNPROVEN, total // 2))
-    mine = min(UNPROVEN_OF_SOURCE, unproven)
-    burst = round(BURST_S * CONNECTIONS_PER_S)
-    return AdmissionLimits(total, unproven, mine, CONNECTIONS_PER_S, burst, TOTAL_RATE * CONNECTIONS_PER_S)
+def link_bounds(total: int) -> PortBounds:
+    """Those of the link port, whose share of the descriptors are `total`."""
+    return PortBounds(total, max(1, min(UNPROVEN, total // 2)))
 
 
 class Links(Workers):
@@ -97,7 +80,8 @@ class Links(Workers):
         *,
         pair: Callable[[ServerConnection], Awaitable[None]] | None = None,
         timers: Timers = DEFAULT_TIMERS,
-        admission: AdmissionLimits,
+        bounds: PortBounds,
+        guards: Guards = PLAIN,
         inflow: InflowLimits = WORKER_INFLOW,
         offer: TokenizerOffer | None = None,
         judges: Sequence[Judge] = (),
@@ -134,8 +118,8 @@ class Links(Workers):
         self._quarantined = quarantined
         paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
         self._server = LimitedPort(
-            "link port", self._serve, paths, admission, inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
-            log, self._count,
+            "link port", self._serve, paths, bounds, inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
+            log, self._count, guards=guards,
         )  # fmt: skip
 
     # --- the server ----------------------------------------------------------------------------------------------

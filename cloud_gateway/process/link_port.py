@@ -11,13 +11,14 @@ from dataclasses import replace
 from cloud_gateway.links.judge import Judge
 from cloud_gateway.links.link import TokenizerOffer
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.links.server import Links, link_admission
+from cloud_gateway.links.server import Links, link_bounds
 from cloud_gateway.process.config import LinkSection
 from edgespec.core.errors import AddressError, KeyStoreError
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.address import Address
 from edgespec.shared.advertise import Advertiser
 from edgespec.shared.fields import machine_name
+from edgespec.shared.guards import PLAIN, Guards
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 
@@ -49,6 +50,7 @@ class LinkPort:
         refused: Callable[[str], None] = lambda reason: None,
         judges: Sequence[Judge] = (),
         quarantined: Callable[[str, str, str], None] = lambda worker, name, why: None,
+        guards: Guards = PLAIN,
     ) -> Links:
         """The links for a target with this tokenizer; the rest is as of `Links`."""
         me = GatewayIdentity(self.key, self.name, self.tls.spki_hash, tokenizer_digest)
@@ -60,7 +62,8 @@ class LinkPort:
             self.paired,
             refused,
             pair=self.pairing.handle,
-            admission=link_admission(connections),
+            bounds=link_bounds(connections),
+            guards=guards,
             offer=offer,
             judges=judges,
             quarantined=quarantined,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.api import Api, Backend, Limits, make_app
-from cloud_gateway.api.listener import CONNECTIONS, Listener, OwnPort, Times, api_admission, check_free, listen
+from cloud_gateway.api.listener import CONNECTIONS, Listener, OwnPort, Times, api_bounds, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import SourceMakers
@@ -39,15 +39,15 @@ from cloud_gateway.process.loading import (
 )
 from cloud_gateway.process.targets import Plan, check_models
 from edgespec import __version__
-from edgespec.core.admission import share_descriptors
 from edgespec.core.errors import ConfigError, EdgespecError, KeyStoreError
 from edgespec.shared import folders, logs, sdnotify
-from edgespec.shared.acceptor import raise_descriptor_limit
+from edgespec.shared.acceptor import raise_descriptor_limit, share_descriptors
 from edgespec.shared.address import Address
 from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import pin
 from edgespec.shared.files import held, write_private
 from edgespec.shared.installed import another
+from edgespec.shared.part import guards_of
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
@@ -100,6 +100,7 @@ class Gateway:
         self._listeners: dict[str, Listener] = {}
         self._pages: Mapping[str, str] = {}
         self._shares = connection_shares(self._ports)
+        self._guards = guards_of(parts)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failed = False
@@ -150,7 +151,7 @@ class Gateway:
 
         check_free(settings.link.host, settings.link.port, "link")
         api = settings.api
-        admission = api_admission(self._shares["api"])
+        bounds = api_bounds(self._shares["api"])
         times = Times()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
@@ -158,12 +159,12 @@ class Gateway:
         routes = [route for running in self.running for route in running.routes()]
         self._pages = {route.page: route.path for route in routes if route.page}
         app = make_app(self.api, self.keys, routes)
-        chat = await listen(app, api.host, api.port, "api", admission, times)
+        chat = await listen(app, api.host, api.port, "api", bounds, times, self._guards)
         closing.push_async_callback(chat.close)
         self._listeners["api"] = chat
 
         for port in self._ports:
-            listener = await listen(port.app, port.host, port.number, port.name, port.limits, times)
+            listener = await listen(port.app, port.host, port.number, port.name, port.bounds, times, self._guards)
             closing.push_async_callback(listener.close)
             self._listeners[port.name] = listener
         return plan
@@ -233,6 +234,7 @@ class Gateway:
             refused=self._note_refused,
             judges=[part.judge(self.settings) for part in self.parts if part.judge is not None],
             quarantined=self._note_quarantine,
+            guards=self._guards,
         )
         for running in self.running:
             closing.push_async_callback(running.close)
@@ -385,10 +387,10 @@ def gateway_class(engine: str) -> type[Gateway]:
 def connection_shares(ports: Sequence[OwnPort] = ()) -> dict[str, int]:
     """Connections of each port, limited so that file descriptors are left for everything else.
 
-    `ports`: those of parts, whose limits stay as they are.
+    `ports`: those of parts, whose bounds stay as they are.
     """
     wanted = {"api": CONNECTIONS, "link": LINK_CONNECTIONS}
-    wanted.update((port.name, port.limits.total) for port in ports)
+    wanted.update((port.name, port.bounds.total) for port in ports)
     available = raise_descriptor_limit()
     shares = share_descriptors(wanted, available)
     if shares != wanted:

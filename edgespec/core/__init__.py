@@ -2,7 +2,6 @@
 
 Public, by module:
 
-- `admission`: `Admission`, `AdmissionLimits`, `Refused`, `share_descriptors`
 - `errors`: all
 - `eviction`: `first_to_go`, `gives_way`, `Holding`, `Kept`
 - `numbers`: `between`, `common_prefix`, `interpolate`

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from edgespec.parts import (
     doctor,
+    flood_guard,
     healing,
     known_answers,
     owner_signs,
@@ -22,6 +23,7 @@ from edgespec.worker.part import WorkerPart
 
 PARTS: tuple[WorkerPart, ...] = (
     doctor.PART,
+    flood_guard.PART,
     healing.PART,
     known_answers.PART,
     owner_signs.PART,

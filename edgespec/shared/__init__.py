@@ -4,7 +4,7 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 
 Public, by module:
 
-- `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`
+- `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`, `share_descriptors`
 - `address`: `Address`, `BOOKS`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `not_counted`, `PAIR_PATH`,
   `parse_address`, `REQUESTS`, `requests_of`, `stored_address`, `Tunnelled`
 - `advertise`: `Advertiser`
@@ -16,6 +16,7 @@ Public, by module:
   `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `held`, `locked`, `private_folder`, `read_private`, `RecordFile`, `write_private`
 - `folders`: all
+- `guards`: `C`, `Guards`, `MakeGuards`, `PLAIN`, `PortBounds`, `PortGuard`, `Refusal`
 - `hf_vocabulary`: `hf_vocabulary`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
 - `keystore`: `KeyStore`, `new_key`
@@ -26,7 +27,7 @@ Public, by module:
 - `models`: all
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `shown_as`, `StoredName`, `UnixTime`
 - `pairing_listener`: `Invitation`, `PairingListener`
-- `part`: `brought`, `composed`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`
+- `part`: `brought`, `composed`, `guards_of`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`
 - `procstat`: all
 - `sdnotify`: all
 - `server_keys`: `new_identity`, `new_tls_key`, `ServerIdentity`, `ServerKeyStore`

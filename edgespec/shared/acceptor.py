@@ -1,8 +1,8 @@
 """Accepts connections on a listening port within bounds that hold from `accept` on, before TLS and before HTTP.
 
 asyncio's own accept loop has no bound on connections, and logs a traceback for every `accept` that fails for want of a
-file descriptor, thousands a second. This one passes each connection to `Admission`, drops those that it refuses or
-evicts, and logs refusals at most once a minute. It serves any asyncio protocol: `websockets`' connections and
+file descriptor, thousands a second. This one gives connections places, asks the port's guard who has to leave them
+(guards.py), and logs refusals at most once a minute. It serves any asyncio protocol: `websockets`' connections and
 aiohttp's handlers alike.
 """
 
@@ -17,13 +17,12 @@ import resource
 import socket
 import ssl as ssl_module
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from edgespec.core.admission import Admission, AdmissionLimits, Refused
-from edgespec.core.protocol.inflow import Bucket
 from edgespec.shared.address import Address, source_of
+from edgespec.shared.guards import PLAIN, Guards, Meter, PortBounds, PortGuard
 from edgespec.shared.log_text import LimitedLog
 
 BACKLOG = 256
@@ -36,111 +35,68 @@ SSL_SHUTDOWN_S = 2.0
 """Time for the peer's half of the TLS shutdown; a peer that is gone holds its descriptor so much longer."""
 MAX_DESCRIPTORS = 65536
 """Target of the soft limit of open files, if the hard limit allows it; the systemd unit sets the same."""
+RESERVED_DESCRIPTORS = 192
+"""File descriptors that connections never take: control socket, state and model files, traces, mDNS, event loop."""
 _WANT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: `close` frees the connection in the kernel at once."""
 
-ENCRYPTED_AT_ONCE = 8192
-"""Bytes taken from one TLS connection in one turn of the event loop: at most 370 records, of a byte each."""
+METERED_BYTES = 8192
+"""Taken from a connection with a meter in one turn of the event loop: at most 370 TLS records, of a byte each."""
 
 
-MAX_UNPROVEN_RECORDS = 128
-"""Before the proof: the handshake takes about six, and each WebSocket frame of the budget may take one."""
-RECORDS_PER_S = 2000.0
-RECORDS_BURST = 5000
-"""After it: twice the frames that are read in a second, and as many at once as wait in buffers after a pause."""
-_HEADER_BYTES = 5
+class MeteredSocket(socket.socket):
+    """A TCP socket, of either end, that ends its stream once a meter has refused what its peer sent.
 
-
-class Records:
-    """Counts TLS records on the encrypted side, by their headers (RFC 8446 section 5.1).
-
-    A record may carry one byte or none, and costs decrypting and reading like a full one: 60,000 of them, which budgets
-    of decrypted bytes allow, held the event loop for more than a second.
+    Neither asyncio nor `websockets` shows in which pieces its bytes came.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._header = bytearray()
-        self._body = 0
-        self._rate = Bucket(RECORDS_PER_S, RECORDS_BURST)
+    _meter: Meter | None = None
+    _is_refused = False
 
-    def take(self, data: memoryview, proven: bool, now: float) -> bool:
-        """Counts what has come; False if that is more than allowed."""
-        before = self.count
-        self._walk(data)
-        self._rate.take(self.count - before, now)
-        if proven:
-            return self._rate.free_at <= now
-        return self.count <= MAX_UNPROVEN_RECORDS
-
-    def _walk(self, data: memoryview) -> None:
-        at = 0
-        while at < len(data):
-            if self._body:
-                step = min(self._body, len(data) - at)
-                self._body -= step
-            else:
-                step = min(_HEADER_BYTES - len(self._header), len(data) - at)
-                self._header += data[at : at + step]
-                if len(self._header) == _HEADER_BYTES:
-                    self.count += 1
-                    self._body = int.from_bytes(self._header[3:], "big")
-                    self._header.clear()
-            at += step
-
-
-class CountedSocket(socket.socket):
-    """A TCP socket, of either end, that ends its stream once its peer has sent more TLS records than allowed.
-
-    Neither asyncio nor `websockets` shows how many records its bytes came in.
-    """
-
-    _is_flooding = False
-    _records: Records | None = None
-
-    def count(self, is_proven: Callable[[], bool], on_flood: Callable[[int], None]) -> None:
-        """Begins to count, before the first byte is read; `on_flood` is called once, with the number of records."""
-        self._records = Records()
+    def watch(self, meter: Meter, is_proven: Callable[[], bool], on_refused: Callable[[str], None]) -> None:
+        """Begins to watch, before the first byte is read; `on_refused` is called once, with what was too much."""
+        self._meter = meter
         self._is_proven = is_proven
-        self._on_flood = on_flood
+        self._on_refused = on_refused
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """Called by asyncio; returns 0, as at the end of the stream, for a peer that floods."""
-        if self._records is None:
+        """Called by asyncio; returns 0, as at the end of the stream, for a peer that was refused."""
+        if self._meter is None:
             return super().recv_into(buffer, nbytes, flags)
 
-        view = memoryview(buffer)[:ENCRYPTED_AT_ONCE]
+        view = memoryview(buffer)[:METERED_BYTES]
         count = super().recv_into(view, min(nbytes, len(view)), flags)
-        if not self._is_flooding:
-            now = asyncio.get_running_loop().time()
-            self._is_flooding = not self._records.take(view[:count], self._is_proven(), now)
-            if self._is_flooding:
-                self._on_flood(self._records.count)
-        if self._is_flooding:
+        if not self._is_refused:
+            why = self._meter.take(view[:count], self._is_proven(), asyncio.get_running_loop().time())
+            if why is not None:
+                self._is_refused = True
+                self._on_refused(why)
+        if self._is_refused:
             return 0
         return count
 
 
-class AdmittedConnection(CountedSocket):
-    """One connection that an acceptor has admitted, from `accept` until its descriptor is closed."""
+class AdmittedConnection(MeteredSocket):
+    """One connection to an acceptor's port, from `accept` until its descriptor is closed."""
 
     transport: asyncio.BaseTransport | None = None
     """Set once the connection is set up, TLS included."""
-    is_proven = False
-    _acceptor: Acceptor | None = None
 
-    def admit(self, acceptor: Acceptor, ticket: int, address: str, source: str) -> None:
+    def __init__(self, listening: socket.socket, descriptor: int, address: str, acceptor: Acceptor) -> None:
+        """`address`: the peer's."""
+        super().__init__(listening.family, listening.type, listening.proto, fileno=descriptor)
         self._acceptor = acceptor
-        self.ticket = ticket
         self.address = address
-        self.source = source
-        """The peer's address, for logs, and the source that limits count it under (`source_of`)."""
+        self.source = source_of(address)
 
-    def proven(self) -> bool:
-        """The peer has proven a key: it is no longer dropped for newer connections. False if the port is full."""
-        self.is_proven = self._acceptor is not None and self._acceptor.admission.prove(self.ticket)
-        return self.is_proven
+    @property
+    def is_proven(self) -> bool:
+        return self in self._acceptor.proven
+
+    def prove(self) -> bool:
+        """The peer has proven a key: it is no longer dropped for newer ones. False if the port is full."""
+        return self._acceptor.prove(self)
 
     def drop(self) -> None:
         """Ends the connection without sending anything."""
@@ -152,10 +108,7 @@ class AdmittedConnection(CountedSocket):
 
     def close(self) -> None:
         super().close()
-        acceptor = self._acceptor
-        self._acceptor = None
-        if acceptor is not None:
-            acceptor.left(self)
+        self._acceptor.left(self)
 
 
 Factory = Callable[[AdmittedConnection], asyncio.BaseProtocol]
@@ -167,17 +120,24 @@ class Acceptor:
     def __init__(
         self,
         name: str,
-        limits: AdmissionLimits,
+        bounds: PortBounds,
         log: logging.Logger,
         on_refused: Callable[[str], None] = lambda reason: None,
+        guards: Guards = PLAIN,
     ) -> None:
-        """`name` of the port, for logs; `on_refused` is called with a closed label for each connection turned away."""
-        self.admission = Admission(limits)
+        """`name` of the port, for logs; `on_refused` is called with a closed label for each connection turned away;
+        `guards`: the program's.
+        """
+        self.bounds = bounds
+        self.unproven: dict[AdmittedConnection, None] = {}
+        """Connections that have proven nothing, oldest first."""
+        self.proven: set[AdmittedConnection] = set()
+        self._guards = guards
+        self._guard: PortGuard
         self._name = name
         self._on_refused = on_refused
         self._lines = LimitedLog(log)
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[int, AdmittedConnection] = {}
         self._listening: list[socket.socket] = []
         self._setting_up: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -199,6 +159,7 @@ class Acceptor:
         if ssl is not None:
             self._ssl = {"ssl": ssl, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": SSL_SHUTDOWN_S}
         self._factory = factory
+        self._guard = self._guards.port(self.bounds, encrypted=ssl is not None)
         self._listening = await _bind(host, port)
         self._listen()
         return int(self._listening[0].getsockname()[1])
@@ -216,9 +177,8 @@ class Acceptor:
 
     def drop_unproven(self) -> None:
         """Ends all connections that have proven no key."""
-        for connection in list(self._connections.values()):
-            if not connection.is_proven:
-                connection.drop()
+        for connection in list(self.unproven):
+            connection.drop()
 
     def close(self) -> None:
         """Stops listening and ends TLS handshakes; the protocol closes the other connections."""
@@ -228,7 +188,7 @@ class Acceptor:
             self._loop.remove_reader(sock)
             sock.close()
         self._listening = []
-        for connection in list(self._connections.values()):
+        for connection in list(self.unproven):
             if connection.transport is None:
                 connection.drop()
 
@@ -253,32 +213,30 @@ class Acceptor:
             except OSError as error:
                 self._failed(error)
                 return
-            kind = listening.family, listening.type, listening.proto
-            self._arrived(AdmittedConnection(*kind, fileno=descriptor), peer)
+            self._arrived(AdmittedConnection(listening, descriptor, str(peer[0]), self))
 
-    def _arrived(self, connection: AdmittedConnection, peer: tuple[Any, ...]) -> None:
-        address = str(peer[0])
-        source = source_of(address)
-        verdict = self.admission.arrive(source, self._loop.time())
-        if isinstance(verdict, Refused):
+    def _arrived(self, connection: AdmittedConnection) -> None:
+        refusal = self._guard.refusal(connection.source, self._loop.time())
+        if refusal is not None:
             _reset(connection)
-            who = "the network" if verdict.reason == "total-rate" else source
-            self._refused(verdict.reason, f"{who} opens too many connections")
+            self._refused(refusal.reason, refusal.why)
             return
 
-        if verdict.evicted is not None:
-            self._evict(verdict.evicted, "a newer one")
-        connection.admit(self, verdict.ticket, address, source)
-        self._connections[verdict.ticket] = connection
-        if self._ssl:
-            connection.count(lambda: connection.is_proven, partial(self._flooded, connection))
+        leaving = self._guard.leaving(self.unproven, connection.source)
+        if leaving is not None:
+            self._evict(leaving, "a newer one")
+        self.unproven[connection] = None
+
+        meter = self._guards.meter() if self._ssl else None
+        if meter is not None:
+            connection.watch(meter, lambda: connection.is_proven, partial(self._flooded, connection))
         task = self._loop.create_task(self._set_up(connection))
         self._setting_up.add(task)
         task.add_done_callback(self._setting_up.discard)
 
-    def _flooded(self, connection: AdmittedConnection, records: int) -> None:
+    def _flooded(self, connection: AdmittedConnection, why: str) -> None:
         self._loop.call_soon(connection.drop)
-        self._refused("flood", f"{records} TLS records from {connection.source}")
+        self._refused("flood", f"{why} from {connection.source}")
 
     async def _set_up(self, connection: AdmittedConnection) -> None:
         make = partial(self._factory, connection)
@@ -290,13 +248,24 @@ class Acceptor:
             connection.close()
             raise
 
+    def prove(self, connection: AdmittedConnection) -> bool:
+        """Gives a connection a place for proven ones; False if none is left, or the connection is gone."""
+        if connection in self.proven:
+            return True
+        if connection not in self.unproven or len(self.proven) >= self.bounds.total - self.bounds.unproven:
+            return False
+
+        del self.unproven[connection]
+        self.proven.add(connection)
+        return True
+
     def left(self, connection: AdmittedConnection) -> None:
         """A connection's descriptor is closed."""
-        self.admission.leave(connection.ticket)
-        self._connections.pop(connection.ticket, None)
+        self.unproven.pop(connection, None)
+        self.proven.discard(connection)
 
-    def _evict(self, ticket: int, what_for: str) -> None:
-        connection = self._connections[ticket]
+    def _evict(self, connection: AdmittedConnection, what_for: str) -> None:
+        del self.unproven[connection]
         connection.drop()
         self._refused(
             "busy", f"a connection from {connection.source} that had proven no key was dropped for {what_for}"
@@ -308,9 +277,9 @@ class Acceptor:
             self._loop.remove_reader(sock)
         self._retry = self._loop.call_later(RETRY_S, self._listen)
         for _ in range(ACCEPTS_AT_ONCE if error.errno in _WANT else 0):
-            ticket = self.admission.relieve()
-            if ticket is not None:
-                self._evict(ticket, "want of file descriptors")
+            leaving = self._guard.leaving(self.unproven, None)
+            if leaving is not None:
+                self._evict(leaving, "want of file descriptors")
         if error.errno:
             text = os.strerror(error.errno)
         else:
@@ -322,13 +291,13 @@ class Acceptor:
         self._on_refused(reason)
 
 
-async def connected(address: Address) -> CountedSocket:
+async def connected(address: Address) -> MeteredSocket:
     """A TCP connection to the first machine with this name that takes one. Raises OSError."""
     loop = asyncio.get_running_loop()
     failed = OSError("no address")
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     for family, kind, protocol, _, where in found:
-        sock = CountedSocket(family, kind, protocol)
+        sock = MeteredSocket(family, kind, protocol)
         sock.setblocking(False)
         try:
             await loop.sock_connect(sock, where)
@@ -357,6 +326,13 @@ def raise_descriptor_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return wanted
     return soft
+
+
+def share_descriptors(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Connections that each port may hold under a limit of file descriptors: as wanted, or all scaled down alike."""
+    room = max(limit - RESERVED_DESCRIPTORS, limit // 4)
+    scale = min(1.0, room / max(1, sum(wanted.values())))
+    return {name: max(2, int(number * scale)) for name, number in wanted.items()}
 
 
 def _reset(sock: socket.socket) -> None:

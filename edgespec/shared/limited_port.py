@@ -15,10 +15,10 @@ from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from edgespec.core.admission import AdmissionLimits
 from edgespec.core.protocol.handshake import CloseCode
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.shared.acceptor import Acceptor, AdmittedConnection
+from edgespec.shared.guards import PLAIN, Guards, PortBounds
 from edgespec.shared.wire import FlowLimited
 
 Streams = Callable[[AdmittedConnection, asyncio.StreamReader, asyncio.StreamWriter], None]
@@ -62,7 +62,7 @@ class LimitedConnection(FlowLimited, ServerConnection):
         """The peer has proven its key: it leaves the unproven pool, and rates bound it instead of totals. False if
         the port is full.
         """
-        self.inflow.proven = self._admitted.proven()
+        self.inflow.proven = self._admitted.prove()
         return self.inflow.proven
 
 
@@ -74,13 +74,14 @@ class LimitedPort:
         name: str,
         handle: Callable[[LimitedConnection], Awaitable[None]],
         paths: Sequence[str],
-        admission: AdmissionLimits,
+        bounds: PortBounds,
         inflow: InflowLimits,
         options: Mapping[str, Any],
         handshake_s: float,
         log: logging.Logger,
         on_refused: Callable[[str], None] = lambda reason: None,
         streams: Streams | None = None,
+        guards: Guards = PLAIN,
     ) -> None:
         """`name` of the port, for `log`; `options` of `websockets`; `handshake_s` bounds TLS and the upgrade, each;
         `on_refused` gets a closed label for each refusal here.
@@ -89,7 +90,8 @@ class LimitedPort:
         self._handle = handle
         self._paths = paths
         self._handshake_s = handshake_s
-        self._admission = admission
+        self._bounds = bounds
+        self._guards = guards
         self._inflow = inflow
         self._log = log
         self._on_refused = on_refused
@@ -103,7 +105,7 @@ class LimitedPort:
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext) -> int:
         """Begins to serve; returns the port, which matters for port 0. Raises OSError if it cannot be bound."""
-        self._acceptor = Acceptor(self._name, self._admission, self._log, self._on_refused)
+        self._acceptor = Acceptor(self._name, self._bounds, self._log, self._on_refused, self._guards)
 
         async def listen() -> Any:  # `websockets` uses four methods of asyncio.Server, which the acceptor has
             await self._acceptor.start(host, port, self._connection, ssl, self._handshake_s)

@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import Removed, Section
+
+if TYPE_CHECKING:  # commands import this file, and open no port
+    from edgespec.shared.guards import Guards, MakeGuards
 
 
 class Verb(Protocol):
@@ -106,6 +109,8 @@ class Part:
     removed: Mapping[str, Removed] = field(default_factory=dict)
     """Settings of earlier versions, dotted."""
     trial: ModelTrial | None = None
+    guards: MakeGuards | None = None
+    """Guards the ports of the program; those of the first part which has some are used."""
     example: Path | None = None
     """A file with each key of its settings, its default and its reason, as in the program's shipped file."""
 
@@ -114,6 +119,16 @@ def require_trials(parts: Sequence[Part], model: Path, gpu_layers: int, *, again
     """Has each part that tries models try this one; False if it cannot be loaded. Raises LibraryError."""
     loaded = [part.trial(model, gpu_layers, again=again) for part in parts if part.trial is not None]
     return all(loaded)
+
+
+def guards_of(parts: Sequence[Part]) -> Guards:
+    """The guards of the first part that brings some, or the core's. Called before the program opens a port."""
+    from edgespec.shared.guards import PLAIN  # few workers open a port
+
+    for part in parts:
+        if part.guards is not None:
+            return part.guards()
+    return PLAIN
 
 
 P = TypeVar("P", bound=Part)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # commands import this file, and start without WebSockets and
     from edgespec.core.pairing.messages import Code
     from edgespec.shared.address import Address, Tunnelled
     from edgespec.shared.control import Handler
+    from edgespec.shared.guards import MakeGuards
     from edgespec.shared.keystore import KeyStore
     from edgespec.shared.paired import PairedGateway
     from edgespec.worker.config import WorkerSettings
@@ -90,6 +91,8 @@ class WorkerProcess:
     """The Ed25519 key that the gateway of this worker has at present; the gateway may rotate it."""
     linked_at: Callable[[], Address | None]
     """The address of the link; None while there is none."""
+    guards: MakeGuards
+    """Loads what guards a port that a part opens."""
 
 
 class RunningPart:

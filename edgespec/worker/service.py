@@ -28,6 +28,7 @@ from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
+from edgespec.shared.part import guards_of
 from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings
 from edgespec.worker.daemon import Daemon, Outlet
@@ -96,7 +97,7 @@ class Service(Handler):
         self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
-        process = WorkerProcess(settings, state, self._gateway_key, self._linked_at)
+        process = WorkerProcess(settings, state, self._gateway_key, self._linked_at, partial(guards_of, parts))
         self._running = [part.start(process) for part in parts]
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]

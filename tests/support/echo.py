@@ -22,9 +22,9 @@ from cloud_gateway.api.routes import Route
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, TokensEvent, Usage
 from cloud_gateway.engine.exchange import Stream
-from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import ClientError
-from tools.doubles.limits import TIMES, api_limits, request_limits
+from edgespec.shared.guards import PLAIN, Guards, PortBounds
+from tools.doubles.limits import TIMES, api_bounds, request_limits
 
 MODEL = ServedModel("echo", created=1_700_000_000, context=512, vocab_size=256, fingerprint="es_echo")
 
@@ -159,7 +159,8 @@ async def echo_gateway(
     *,
     loaded: bool = True,
     times: Times | None = None,
-    connections: AdmissionLimits | None = None,
+    bounds: PortBounds | None = None,
+    guards: Guards = PLAIN,
     more: Callable[[KeyRing], Sequence[Route]] = lambda keys: (),
     observers: Sequence[Observer] = (),
     admissions: Sequence[KeyAdmission] = (),
@@ -173,7 +174,7 @@ async def echo_gateway(
     if loaded:
         api.serve(Backend(engine, ByteText(), MODEL))
     listener = await listen(
-        make_app(api, keys, more(keys)), "127.0.0.1", 0, "api", connections or api_limits(), times or TIMES
+        make_app(api, keys, more(keys)), "127.0.0.1", 0, "api", bounds or api_bounds(), times or TIMES, guards
     )
     try:
         yield Echo(api, engine, keys, listener, key, observed)

@@ -23,7 +23,7 @@ from cloud_gateway.process.loading import Models, engine_settings, load_models
 from edgespec.shared.settings import overridden
 from tests.support.local_policies import WITH_LOCAL
 from tests.support.tiny_gguf import make_tiny_gguf
-from tools.doubles.limits import TIMES, api_limits, request_limits
+from tools.doubles.limits import TIMES, api_bounds, request_limits
 
 
 @dataclass
@@ -84,7 +84,7 @@ async def keyed_gateway(state: Path, settings: GatewaySettings) -> AsyncIterator
     engine = Engine(models.target, models.local, engine_settings(settings, Choices(WITH_LOCAL)))
     keys = KeyRing(state / "keys")
     api = Api(request_limits())
-    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_limits(), TIMES)
+    listener = await listen(make_app(api, keys), "127.0.0.1", 0, "api", api_bounds(), TIMES)
     keyed = Keyed(listener.url, keys, models)
     prefill = models.target.prefill
 

@@ -29,10 +29,11 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
+from edgespec.shared.guards import PLAIN, Guards
 from edgespec.shared.server_keys import ServerIdentity, ServerKeyStore, certificate_spki, new_identity
 from edgespec.shared.tls import client_context, peer_spki_hash
 from edgespec.worker.link import Handler, Link
-from tools.doubles.limits import link_limits
+from tools.doubles.limits import link_bounds
 
 VOCAB = 1000
 TOKENIZER = b"t" * 32
@@ -153,6 +154,7 @@ async def serving(
     *,
     timers: Timers = DEFAULT_TIMERS,
     inflow: InflowLimits | None = None,
+    guards: Guards = PLAIN,
     pair: Callable[[Any], Any] | None = None,
     judges: Sequence[Judge] = (),
     quarantined: Callable[[str, str, str], None] = lambda *_: None,
@@ -189,7 +191,8 @@ async def serving(
         judges=judges,
         quarantined=quarantined,
         timers=timers,
-        admission=link_limits(),
+        bounds=link_bounds(),
+        guards=guards,
         inflow=inflow or InflowLimits(),
         offer=offer,
     )

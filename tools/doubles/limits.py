@@ -13,7 +13,7 @@ from cloud_gateway.api.listener import Times
 from cloud_gateway.core.limits.visits import KeyLimits
 from cloud_gateway.links import server
 from cloud_gateway.process.config import GatewaySettings
-from edgespec.core.admission import AdmissionLimits
+from edgespec.shared.guards import PortBounds
 
 SETTINGS = GatewaySettings()
 TIMES = Times()
@@ -27,11 +27,11 @@ def request_limits(**changes: Any) -> Limits:
     return replace(limits, api=replaced(limits.api, **changes), key=replace(limits.key, **key), **own)
 
 
-def link_limits(**changes: Any) -> AdmissionLimits:
-    """Changes are fields of `AdmissionLimits`."""
-    return replace(server.link_admission(server.CONNECTIONS), **changes)
+def link_bounds(**changes: Any) -> PortBounds:
+    """Changes are fields of `PortBounds`."""
+    return replace(server.link_bounds(server.CONNECTIONS), **changes)
 
 
-def api_limits(**changes: Any) -> AdmissionLimits:
-    """Changes are fields of `AdmissionLimits`."""
-    return replace(listener.api_admission(listener.CONNECTIONS), **changes)
+def api_bounds(**changes: Any) -> PortBounds:
+    """Changes are fields of `PortBounds`."""
+    return replace(listener.api_bounds(listener.CONNECTIONS), **changes)

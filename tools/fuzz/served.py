@@ -32,7 +32,7 @@ from cloud_gateway.process.config import GatewaySettings, schema
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.signing import SigningKey
 from tools.doubles.engines import TableDraft, TableTarget
-from tools.doubles.limits import TIMES, api_limits, request_limits
+from tools.doubles.limits import TIMES, api_bounds, request_limits
 from tools.fuzz.bodies import Body, body
 from tools.fuzz.frames import RandomLink
 from tools.fuzz.model import CHARACTERS, PARAMETERS, grammars, table
@@ -107,7 +107,7 @@ async def serving(rng: random.Random) -> AsyncIterator[tuple[str, dict[str, str]
         keys = KeyRing(Path(folder) / "keys")
         _, key = keys.create("fuzz", offload=True)
         app = make_app(api, keys, part_routes(keys, Path(folder)))
-        listener = await listen(app, "127.0.0.1", 0, "api", api_limits(), TIMES)
+        listener = await listen(app, "127.0.0.1", 0, "api", api_bounds(), TIMES)
         try:
             yield listener.url, {"Authorization": f"Bearer {key}"}
         finally:

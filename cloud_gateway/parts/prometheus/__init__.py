@@ -42,9 +42,9 @@ class Exporting(Running):
 
     def ports(self) -> Sequence[OwnPort]:
         from cloud_gateway.api.listener import OwnPort
-        from cloud_gateway.parts.prometheus.figures import LIMITS, metrics_app
+        from cloud_gateway.parts.prometheus.figures import BOUNDS, metrics_app
 
-        return [OwnPort(NAME, metrics_app(self.metrics), HOST, self._port, LIMITS, PATH)]
+        return [OwnPort(NAME, metrics_app(self.metrics), HOST, self._port, BOUNDS, PATH)]
 
     def observer(self) -> Observer:
         return self.metrics

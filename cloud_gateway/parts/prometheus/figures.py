@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from cloud_gateway.api.listener import is_local
 from cloud_gateway.api.observer import Observer
 from cloud_gateway.core.requests.request import Usage, added
-from edgespec.core.admission import AdmissionLimits
+from edgespec.shared.guards import PortBounds
 
 if TYPE_CHECKING:
     from cloud_gateway.part import Operating
@@ -40,7 +40,7 @@ TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 ROUND_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1)
 Scrape = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
-LIMITS = AdmissionLimits(total=64, unproven=32, unproven_per_source=32, rate_per_s=100, burst=200)
+BOUNDS = PortBounds(total=64, unproven=32)
 """The port has no keys, and one Prometheus needs one connection."""
 
 

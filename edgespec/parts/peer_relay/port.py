@@ -2,7 +2,7 @@
 anybody.
 
 Peers speak over a TLS stream, and pairing over a WebSocket on the same port, by ALPN. A caller is proven in
-time or dropped, and before its proof it competes with others for few places (`peer_admission`).
+time or dropped, and before its proof it competes with others for few places (`BOUNDS`).
 The relay connects to the gateways only with which this machine is paired, and at those addresses only at which it has
 authenticated them itself or that its admin configured; it forwards bytes of the TLS connection that caller and gateway
 make inside, and has no key to read or change them.
@@ -16,7 +16,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from edgespec.core.admission import AdmissionLimits
 from edgespec.core.errors import AddressError, EdgespecError
 from edgespec.core.pairing.messages import MAX_PAIRING_BYTES
 from edgespec.core.protocol.inflow import Bucket, InflowLimits
@@ -30,6 +29,7 @@ from edgespec.parts.peer_relay.settings import KIB_PER_S, TUNNELS, PeersSection,
 from edgespec.parts.peer_relay.tunnel import Channel, forward
 from edgespec.shared.acceptor import AdmittedConnection
 from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.guards import PLAIN, Guards, PortBounds
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
 from edgespec.shared.pairing_listener import PairingListener
@@ -44,15 +44,10 @@ PRESENCE_S = 1.0
 DIAL_S = 2.0
 """Time for TCP to the gateway."""
 UNPROVEN = 32
-UNPROVEN_OF_SOURCE = 8
-"""Connections that have proven no key, TLS handshakes included; and those of one address."""
+"""Connections that have proven no key, TLS handshakes included."""
 PRESENT = 32
 """Connections of proven peers beside tunnels; each lasts `PRESENCE_S` at most."""
-CONNECTIONS_PER_S = 6.0
-BURST = 30
-"""New ones of one address: peers of a lost relay, of which a campus has few, come within a second."""
-TOTAL_PER_S = 30.0
-"""New ones of all: TLS handshakes then take about a tenth of a core of this workstation."""
+BOUNDS = PortBounds(UNPROVEN + PRESENT + TUNNELS, UNPROVEN)
 BURST_S = 0.25
 """Bytes of this many seconds may go at once: an `Open` with a long prompt is one frame."""
 
@@ -76,6 +71,7 @@ class PeerPort:
         gateways: Gateways,
         drafting_for: Callable[[], Sequence[bytes]],
         relay: RelaySection,
+        guards: Guards = PLAIN,
     ) -> None:
         """`drafting_for`: keys of the gateways to which this daemon is linked at present."""
         self._key = key
@@ -89,8 +85,8 @@ class PeerPort:
         self._rate = Bucket(KIB_PER_S * 1024, KIB_PER_S * 1024 * BURST_S)
         self._lines = LimitedLog(log)
         self._server = LimitedPort(
-            "port for peers", self._pair, [PAIR_PATH, PEER_PATH], peer_admission(TUNNELS), InflowLimits(),
-            PAIRING_OPTIONS, HANDSHAKE_S, log, streams=self._begin,
+            "port for peers", self._pair, [PAIR_PATH, PEER_PATH], BOUNDS, InflowLimits(),
+            PAIRING_OPTIONS, HANDSHAKE_S, log, streams=self._begin, guards=guards,
         )  # fmt: skip
         self.tunnels: dict[bytes, Channel] = {}
         """By the caller's key: a new one of the same caller replaces its former one, which it has given up."""
@@ -151,7 +147,7 @@ class PeerPort:
             asked = handshake.asked(await channel.next_message())
         if isinstance(asked, PeerRefused):
             await channel.send_message(asked)
-        elif not connection.proven():
+        elif not connection.prove():
             await channel.send_message(PeerRefused("busy"))
         elif asked.what == "presence":
             await channel.send_message(self._granted())
@@ -222,9 +218,3 @@ class PeerPort:
                 async with asyncio.timeout(DIAL_S):
                     return await asyncio.open_connection(address.host, address.port)
         return None
-
-
-def peer_admission(tunnels: int) -> AdmissionLimits:
-    """Bounds of the port; a whole campus may come from one address, so only its unproven connections are counted."""
-    total = UNPROVEN + PRESENT + tunnels
-    return AdmissionLimits(total, UNPROVEN, UNPROVEN_OF_SOURCE, CONNECTIONS_PER_S, BURST, TOTAL_PER_S)

@@ -17,6 +17,7 @@ from edgespec.parts.peer_relay.tunnel import Caller
 from edgespec.shared import mdns
 from edgespec.shared.address import Address, Tunnelled, stored_address
 from edgespec.shared.advertise import Advertiser
+from edgespec.shared.guards import PLAIN, Guards
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.pairing_listener import Invitation, PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
@@ -85,6 +86,7 @@ class PeerService:
         gateway: Callable[[], bytes],
         configured: str,
         linked: Callable[[], bool],
+        guards: Guards = PLAIN,
     ) -> None:
         """`gateway`: the key that the gateway of this daemon has now, at the `configured` address or ""; `linked`:
         whether it is linked to it at present.
@@ -99,7 +101,8 @@ class PeerService:
         self.peers = PairedPeers(store.folder)
         self._gateways = PairedGateways(store.folder)
         self._linked = linked
-        self._caller = Caller(self._key)
+        self._guards = guards
+        self._caller = Caller(self._key, guards)
         searches = settings.discover and (settings.listen or self.peers.all())
         self._browser = Browser(kind=PEER) if searches else None
         self._advertiser: Advertiser | None = None
@@ -116,7 +119,15 @@ class PeerService:
             tls = self._store.tls_identity()
             self._desk = desk(self._key, self._name, tls.spki_hash, self.peers)
             self.port = PeerPort(
-                self._key, self._name, tls, self.peers, self._desk, self.addresses_of, self._drafting_for, self._relay
+                self._key,
+                self._name,
+                tls,
+                self.peers,
+                self._desk,
+                self.addresses_of,
+                self._drafting_for,
+                self._relay,
+                self._guards,
             )
             port = await self.port.start(where)
             if where.discover:

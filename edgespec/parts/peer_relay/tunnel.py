@@ -36,6 +36,7 @@ from edgespec.parts.peer_relay.handshake import (
 from edgespec.parts.peer_relay.paired import PairedPeer
 from edgespec.shared.acceptor import connected
 from edgespec.shared.address import Address, Tunnelled, not_counted
+from edgespec.shared.guards import PLAIN, Guards
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import client_context, peer_spki_hash
 
@@ -157,8 +158,9 @@ STEP_S = 3.0
 class Caller:
     """Calls peers in the name of this machine."""
 
-    def __init__(self, key: SigningKey) -> None:
+    def __init__(self, key: SigningKey, guards: Guards = PLAIN) -> None:
         self._key = key
+        self._guards = guards
         self._tunnels: set[asyncio.Task[None]] = set()
 
     async def presence(self, peer: PairedPeer, address: Address) -> tuple[Granted, str]:
@@ -224,12 +226,14 @@ class Caller:
 
         channel: Channel | None = None
         granted: Granted | None = None
-        floods: list[int] = []
+        floods: list[str] = []
         try:
             try:
                 async with asyncio.timeout(STEP_S):
                     sock = await connected(address)
-                    sock.count(lambda: granted is not None, floods.append)
+                    meter = self._guards.meter()
+                    if meter is not None:
+                        sock.watch(meter, lambda: granted is not None, floods.append)
                     channel = await _secured(sock)
                 if channel.writer.get_extra_info("ssl_object").selected_alpn_protocol() != PEER_PROTOCOL:
                     raise PeerUnavailable.refused(peer.name, "version")
@@ -264,5 +268,5 @@ async def _secured(sock: socket.socket) -> Channel:
     return Channel(*await asyncio.open_connection(sock=sock, ssl=context, server_hostname=""))
 
 
-def _flood(records: Sequence[int]) -> RemoteProtocolError:
-    return flood(f"{records[0]} TLS records, more than are allowed")
+def _flood(reasons: Sequence[str]) -> RemoteProtocolError:
+    return flood(f"{reasons[0]}, more than are allowed")

@@ -19,10 +19,11 @@ import pytest
 from cloud_gateway.api import listener
 from cloud_gateway.api.listener import DROPPED_BYTES_PER_S, MAX_DROPPED_BYTES, MAX_IDLE_PER_KEY, DropAllowance
 from edgespec.shared.acceptor import raise_descriptor_limit
+from edgespec.shared.guards import PortBounds
 from tests.support.echo import CHAT, Echo, echo_gateway, post, request_head
 from tests.support.sockets import dial
 from tests.support.until import until
-from tools.doubles.limits import TIMES, api_limits, request_limits
+from tools.doubles.limits import TIMES, api_bounds, request_limits
 
 PATH = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 
@@ -84,7 +85,7 @@ async def test_a_body_that_stops_or_trickles_is_given_up(
     writer.write(f"{PATH}Content-Length: 1000000\r\n\r\n".encode())
     assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
     async with asyncio.timeout(5):
-        while echo.listener.acceptor.admission.total:
+        while echo.listener.acceptor.unproven:
             if trickles:
                 writer.write(b"x")
             await asyncio.sleep(0.02)
@@ -250,7 +251,7 @@ async def test_a_client_that_reads_no_response_is_given_up(tmp_path: Path) -> No
                 with suppress(BlockingIOError):
                     sock.send(request * 100)
                 await asyncio.sleep(0.001)
-        await until(lambda: echo.listener.acceptor.admission.total == 0)
+        await until(lambda: not echo.listener.acceptor.proven)
 
 
 async def test_a_connection_that_ends_with_unread_bytes_is_given_up(tmp_path: Path) -> None:
@@ -263,9 +264,9 @@ async def test_a_connection_that_ends_with_unread_bytes_is_given_up(tmp_path: Pa
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", echo.listener.port))
             sock.sendall(request * 180 + b"no HTTP\r\n\r\n")
-            admission = echo.listener.acceptor.admission
-            await until(lambda: admission.total == 1)
-            await until(lambda: admission.total == 0)
+            acceptor = echo.listener.acceptor
+            await until(lambda: acceptor.proven)
+            await until(lambda: not acceptor.proven)
 
 
 @pytest.mark.claim("2000-half-open-connections-deny-nothing-to-a-key")
@@ -275,7 +276,7 @@ async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> N
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {echo.key}"}) as early:
         async with early.post(echo.base_url + "/chat/completions", json=CHAT) as response:
             assert response.status == 200
-        admission = echo.listener.acceptor.admission
+        acceptor = echo.listener.acceptor
         opened = []
         for _ in range(40):
             opened += await asyncio.gather(
@@ -284,20 +285,18 @@ async def test_2000_half_open_connections_deny_nothing_to_a_key(echo: Echo) -> N
             for _, writer in opened[-50:]:
                 with suppress(ConnectionError):
                     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ")
-        await until(lambda: admission.unproven <= api_limits().unproven)
+        await until(lambda: len(acceptor.unproven) <= api_bounds().unproven)
         assert (await post(echo, CHAT))[0] == 200, "a new connection with a key"
         async with early.post(echo.base_url + "/chat/completions", json=CHAT) as response:
             assert response.status == 200
-        assert admission.proven >= 1, "the connection that has presented a key is kept"
+        assert acceptor.proven, "the connection that has presented a key is kept"
         for _, writer in opened:
             writer.transport.abort()
 
 
 @pytest.mark.claim("idle-connections-of-one-key-are-bounded")
 async def test_idle_connections_of_one_key_are_bounded(tmp_path: Path) -> None:
-    async with echo_gateway(
-        tmp_path, connections=api_limits(total=MAX_IDLE_PER_KEY + 20, unproven=10, unproven_per_source=10)
-    ) as echo:
+    async with echo_gateway(tmp_path, bounds=PortBounds(total=MAX_IDLE_PER_KEY + 20, unproven=10)) as echo:
         request = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {echo.key}\r\n\r\n".encode()
         opened = []
         for _ in range(MAX_IDLE_PER_KEY + 30):
@@ -305,7 +304,7 @@ async def test_idle_connections_of_one_key_are_bounded(tmp_path: Path) -> None:
             writer.write(request)
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             opened.append((reader, writer))
-        await until(lambda: echo.listener.acceptor.admission.proven <= MAX_IDLE_PER_KEY)
+        await until(lambda: len(echo.listener.acceptor.proven) <= MAX_IDLE_PER_KEY)
         assert (await opened[0][0].read())[-1:].strip(b"}") == b"", "the oldest one is closed"
         opened[-1][1].write(request)
         assert b" 200 " in await opened[-1][0].readuntil(b"\r\n\r\n"), "the newest one is not"

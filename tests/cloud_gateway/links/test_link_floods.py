@@ -20,7 +20,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import SERVER, Side
 
 from edgespec.core.protocol.inflow import InflowLimits
-from edgespec.shared import acceptor
 from tests.support.floods import FLOOD_FRAMES, closed, count_frames, frame, pour
 from tests.support.links import client, raw, serving, some_tree, worker_identity
 from tests.support.sockets import dial
@@ -110,24 +109,6 @@ async def test_a_connection_that_dies_in_a_flood_leaves_no_lines(
         await until(lambda: not gateway.links.workers())
         await asyncio.sleep(0.1)
     assert [r.getMessage() for r in caplog.records if r.name == "asyncio"] == []
-
-
-@pytest.mark.claim("tiny-tls-records-are-counted")
-@pytest.mark.parametrize("proven", [False, True])
-async def test_tiny_tls_records_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proven: bool) -> None:
-    """A frame in records of one byte each: few frames and few bytes, and as much work as for full records."""
-    monkeypatch.setattr(acceptor, "RECORDS_PER_S", 1.0)  # a busy machine sends fewer than the shipped rate
-    async with serving(tmp_path) as gateway:
-        async with client(gateway) if proven else raw(gateway) as one:
-            ws: ClientConnection = getattr(one, "ws", one)
-            count = max(acceptor.MAX_UNPROVEN_RECORDS, proven * acceptor.RECORDS_BURST) + 2000
-            ws.transport.write(bytes([0x82, 0xFE, 0xEA, 0x60]) + bytes(4))
-            for sent in range(count):
-                ws.transport.write(b"x")
-                if sent % 100 == 0:
-                    await asyncio.sleep(0)
-            assert await closed(ws) == 1006
-        await until(lambda: gateway.links.rejected["flood"] == 1)
 
 
 @pytest.mark.claim("a-flood-is-read-no-faster-than-allowed")

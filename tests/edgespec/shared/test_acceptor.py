@@ -3,72 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgespec.core.admission import AdmissionLimits
-from edgespec.shared.acceptor import Acceptor, AdmittedConnection, connected
-from edgespec.shared.address import Address
+from edgespec.shared.acceptor import (
+    RESERVED_DESCRIPTORS,
+    connected,
+    share_descriptors,
+)
+from edgespec.shared.address import Address, source_of
+from edgespec.shared.guards import PortBounds
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate
+from tests.support.ports import accepting, says
 from tests.support.sockets import dial
 from tests.support.until import until
-from tools.doubles.limits import link_limits
 
-LOG = logging.getLogger("tests.acceptor")
-FEW = link_limits(total=16, unproven=8, unproven_per_source=3, rate_per_s=1000.0, burst=1000)
-
-
-class Echo(asyncio.Protocol):
-    """Sends back what comes, and `ok` for `key` once the connection is proven."""
-
-    def __init__(self, admitted: AdmittedConnection) -> None:
-        self._admitted = admitted
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        if data == b"key":
-            data = b"ok" if self._admitted.proven() else b"no"
-        self._transport.write(data)
-
-
-@asynccontextmanager
-async def accepting(limits: AdmissionLimits, **options: Any) -> AsyncIterator[tuple[Acceptor, int, list[str]]]:
-    refused: list[str] = []
-    acceptor = Acceptor("test port", limits, LOG, refused.append)
-    port = await acceptor.start("127.0.0.1", 0, Echo, **options)
-    try:
-        yield acceptor, port, refused
-    finally:
-        acceptor.close()
-        for admitted in list(acceptor._connections.values()):
-            admitted.drop()
-        await until(lambda: not acceptor._connections)
-        await acceptor.wait_closed()
-
-
-async def says(sock: socket.socket, data: bytes) -> bytes:
-    """The reply to `data`; nothing if the other side has hung up."""
-    loop = asyncio.get_running_loop()
-    sock.setblocking(False)
-    try:
-        async with asyncio.timeout(5):
-            await loop.sock_sendall(sock, data)
-            return await loop.sock_recv(sock, 100)
-    except (ConnectionError, BrokenPipeError):
-        return b""
+FEW = PortBounds(total=16, unproven=8)
 
 
 async def ended(sock: socket.socket) -> None:
@@ -80,16 +38,27 @@ async def ended(sock: socket.socket) -> None:
                 pass
 
 
-@pytest.mark.claim("a-newcomer-gets-in-though-one-source-holds-its-share")
-async def test_a_newcomer_gets_in_though_one_source_holds_its_share() -> None:
+async def test_a_newcomer_takes_the_place_of_the_oldest_that_has_proven_nothing() -> None:
     async with accepting(FEW) as (acceptor, port, refused):
         with ExitStack() as stack:
+            honest = stack.enter_context(dial(port))
+            assert await says(honest, b"key") == b"ok"
             flood = [stack.enter_context(dial(port)) for _ in range(20)]
             other = stack.enter_context(dial(port, "127.0.0.2"))
             assert await says(other, b"key") == b"ok"
-            assert acceptor.admission.unproven == 3 and refused == ["busy"] * 17
-            assert [await says(sock, b"hello") for sock in flood[-3:]] == [b"hello"] * 3
+            assert len(acceptor.unproven) == FEW.unproven - 1 and refused == ["busy"] * 13
             assert await says(flood[0], b"hello") == b""
+            assert await says(flood[-1], b"hello") == await says(honest, b"hello") == b"hello"
+
+
+async def test_places_of_proven_connections_are_bounded() -> None:
+    async with accepting(PortBounds(total=5, unproven=3)) as (acceptor, port, _):
+        with ExitStack() as stack:
+            replies = [await says(stack.enter_context(dial(port)), b"key") for _ in range(3)]
+            assert replies == [b"ok", b"ok", b"no"]
+        await until(lambda: not acceptor.proven and not acceptor.unproven)
+        with dial(port) as later:
+            assert await says(later, b"key") == b"ok"
 
 
 @pytest.mark.claim("a-stalled-handshake")
@@ -100,7 +69,7 @@ async def test_connections_count_from_accept_on_not_from_the_end_of_tls(tmp_path
             for n in range(12):  # TCP only: no byte of a TLS handshake
                 stack.enter_context(dial(port, f"127.0.0.{n + 1}"))
             await until(lambda: len(refused) == 4)
-            assert acceptor.admission.unproven == FEW.unproven
+            assert len(acceptor.unproven) == FEW.unproven
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", port, ssl=client_context(), local_addr=("127.0.0.99", 0)
             )
@@ -116,26 +85,14 @@ async def test_a_stalled_tls_handshake_ends_after_its_time(tmp_path: Path, caplo
             wrong.sendall(b"GET / HTTP/1.1\r\n\r\n")
             for sock in (wrong, silent):
                 await ended(sock)
-            await until(lambda: acceptor.admission.total == 0)
+            await until(lambda: not acceptor.unproven)
     assert caplog.text == ""
-
-
-async def test_refusals_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    limits = link_limits(rate_per_s=0.001, burst=2)
-    async with accepting(limits) as (_, port, refused):
-        for _ in range(200):
-            dial(port).close()
-        await until(lambda: len(refused) == 198)
-    assert set(refused) == {"rate"}
-    assert [record.getMessage() for record in caplog.records] == [
-        "test port: connection refused: 127.0.0.1 opens too many connections (rate)"
-    ]
 
 
 SCARCE = """
 import asyncio, logging, os, resource, sys, time
 from edgespec.shared.acceptor import Acceptor
-from edgespec.core.admission import AdmissionLimits
+from edgespec.shared.guards import PortBounds
 
 class Echo(asyncio.Protocol):
     def connection_made(self, transport):
@@ -146,8 +103,7 @@ class Echo(asyncio.Protocol):
 
 async def main():
     logging.basicConfig(level=logging.DEBUG)
-    limits = AdmissionLimits(1024, 900, 900, rate_per_s=1e6, burst=10**6)
-    acceptor = Acceptor("test port", limits, logging.getLogger("a"))
+    acceptor = Acceptor("test port", PortBounds(1024, 900), logging.getLogger("a"))
     port = await acceptor.start("127.0.0.1", 0, lambda admitted: Echo())
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
     print(port, flush=True)
@@ -225,3 +181,26 @@ async def test_a_name_at_which_nothing_listens_is_reported(monkeypatch: pytest.M
     where = resolved(monkeypatch, 1, 1)
     with pytest.raises(ConnectionRefusedError):
         await connected(where)
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("no address", "no address"),
+    ],
+)
+def test_one_ipv6_network_is_one_source(host: str, source: str) -> None:
+    assert source_of(host) == source
+
+
+def test_ports_share_the_descriptors_and_leave_a_reserve() -> None:
+    wanted = {"api": 1024, "link": 1024, "metrics": 16}
+    assert share_descriptors(wanted, 65536) == wanted
+    scarce = share_descriptors(wanted, 1024)
+    assert sum(scarce.values()) <= 1024 - RESERVED_DESCRIPTORS and scarce["api"] == scarce["link"] > 300
+    assert all(number >= 2 for number in share_descriptors(wanted, 100).values())

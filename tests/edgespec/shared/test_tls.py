@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from edgespec.core.errors import KeyStoreError, RemoteProtocolError
 from edgespec.shared import server_keys, tls
-from edgespec.shared.acceptor import MAX_UNPROVEN_RECORDS, RECORDS_BURST, RECORDS_PER_S, Records
 from edgespec.shared.server_keys import ServerKeyStore
 
 
@@ -105,37 +104,3 @@ def test_a_connection_without_tls_has_no_pin() -> None:
     with pytest.raises(RemoteProtocolError) as error:
         tls.peer_spki_hash(None)
     assert error.value.reason == "tls"
-
-
-def record(size: int) -> bytes:
-    return bytes([23, 3, 3]) + size.to_bytes(2, "big") + bytes(size)
-
-
-def take(records: Records, data: bytes, proven: bool = False, now: float = 0.0) -> bool:
-    return records.take(memoryview(data), proven, now)
-
-
-@given(st.lists(st.sampled_from([0, 1, 17, 300, 16640]), max_size=30), st.lists(st.integers(1, 5000), max_size=30))
-def test_records_are_counted_whatever_the_chunks(sizes: list[int], chunks: list[int]) -> None:
-    records = Records()
-    data = b"".join(map(record, sizes))
-    at = 0
-    for chunk in [*chunks, len(data)]:
-        take(records, data[at : at + chunk])
-        at += chunk
-    assert records.count == len(sizes)
-
-
-@given(st.integers(0, 300))
-def test_before_the_proof_there_is_a_total(count: int) -> None:
-    assert take(Records(), record(17) * count) == (count <= MAX_UNPROVEN_RECORDS)
-
-
-def test_after_it_there_is_a_rate_with_a_burst() -> None:
-    records = Records()
-    now = 0.0
-    assert take(records, record(1) * RECORDS_BURST, True, now)
-    for _ in range(1000):
-        now += 0.01
-        assert take(records, record(1) * int(RECORDS_PER_S / 100), True, now)
-    assert not take(records, record(1) * 100, True, now)

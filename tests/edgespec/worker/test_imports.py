@@ -10,7 +10,6 @@ from pathlib import Path
 LIBRARIES = ("aiohttp", "huggingface_hub", "matplotlib", "rich", "spake2", "torch", "transformers", "zeroconf")
 OURS = (
     "cloud_gateway",
-    "edgespec.core.admission",
     "edgespec.core.pairing.exchange",
     "edgespec.core.pairing.window",
     "edgespec.models.command",

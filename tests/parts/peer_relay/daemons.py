@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from edgespec.parts.peer_relay.service import desk
 from edgespec.parts.peer_relay.settings import PeersSection, RelaySection
 from edgespec.parts.peer_relay.tunnel import Caller, Channel
 from edgespec.shared.address import Address
+from edgespec.shared.guards import PLAIN, Guards
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.tls import client_context, peer_spki_hash
@@ -53,7 +55,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer(folder: Path, relay: RelaySection | None = None) -> AsyncIterator[Peer]:
+async def peer(folder: Path, relay: RelaySection | None = None, guards: Guards = PLAIN) -> AsyncIterator[Peer]:
     """A listening daemon with a state folder of its own."""
     store = ServerKeyStore(folder)
     key = store.identity()
@@ -63,10 +65,10 @@ async def peer(folder: Path, relay: RelaySection | None = None) -> AsyncIterator
     pairing = desk(key, folder.name, tls.spki_hash, peers)
     port = PeerPort(
         key, folder.name, tls, peers, pairing, lambda wanted: gateways.get(wanted, []), lambda: list(gateways),
-        relay or RelaySection(offer=True),
+        relay or RelaySection(offer=True), guards,
     )  # fmt: skip
     number = await port.start(HOME)
-    caller = Caller(key)
+    caller = Caller(key, guards)
     try:
         yield Peer(key, peers, caller, port, pairing, Address("127.0.0.1", number), gateways)
     finally:
@@ -92,18 +94,32 @@ async def echo() -> AsyncIterator[Address]:
 
 
 @asynccontextmanager
-async def two(tmp_path: Path, relay: RelaySection | None = None) -> AsyncIterator[tuple[Peer, Peer]]:
+async def two(
+    tmp_path: Path, relay: RelaySection | None = None, guards: Guards = PLAIN
+) -> AsyncIterator[tuple[Peer, Peer]]:
     """A caller and a relay, not paired yet."""
-    async with peer(tmp_path / "caller") as one, peer(tmp_path / "relay", relay) as other:
+    async with peer(tmp_path / "caller") as one, peer(tmp_path / "relay", relay, guards) as other:
         yield one, other
 
 
 @asynccontextmanager
-async def relaying(tmp_path: Path) -> AsyncIterator[tuple[Peer, Peer]]:
+async def relaying(tmp_path: Path, guards: Guards = PLAIN) -> AsyncIterator[tuple[Peer, Peer]]:
     """A caller, and a relay to a machine that returns what it gets."""
-    async with two(tmp_path) as (caller, relay), echo() as behind:
+    async with two(tmp_path, guards=guards) as (caller, relay), echo() as behind:
         relay.gateways[GATEWAY] = [behind]
         yield caller, relay
+
+
+async def exchanged(end: socket.socket, data: bytes) -> bytes:
+    """Sends `data` through a tunnel, and returns as many bytes that come back."""
+    loop = asyncio.get_running_loop()
+    got = b""
+    sending = asyncio.create_task(loop.sock_sendall(end, data))
+    async with asyncio.timeout(20):
+        while len(got) < len(data) and (more := await loop.sock_recv(end, 65536)):
+            got += more
+    await sending
+    return got
 
 
 @asynccontextmanager

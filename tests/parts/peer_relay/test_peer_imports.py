@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 NOT_WITHOUT_PEERS = (
-    "edgespec.core.admission",
     "edgespec.core.pairing.exchange",
     "edgespec.parts.peer_relay.handshake",
     "edgespec.parts.peer_relay.port",

@@ -12,7 +12,7 @@ from cloud_gateway.api.listener import listen
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import Times, Usage
 from cloud_gateway.part import Operating
-from cloud_gateway.parts.prometheus.figures import LIMITS, MAX_REASONS, Metrics, Totals, metrics_app
+from cloud_gateway.parts.prometheus.figures import BOUNDS, MAX_REASONS, Metrics, Totals, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway
 from tools.doubles.limits import TIMES
@@ -116,7 +116,7 @@ def test_a_hostile_worker_cannot_grow_the_metrics_without_bound() -> None:
 async def test_the_listener_serves_metrics_and_nothing_else() -> None:
     metrics = Metrics()
     metrics.rejected("sequence")
-    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics", LIMITS, TIMES)
+    listener = await listen(metrics_app(metrics), "127.0.0.1", 0, "metrics", BOUNDS, TIMES)
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics") as response:
             assert response.status == 200
@@ -129,10 +129,10 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
         async with session.post(f"{listener.url}/metrics") as response:
             assert response.status == 405
     with pytest.raises(AddressError, match=rf"127.0.0.1 port {listener.port} .*in use.*`metrics.port`"):
-        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", LIMITS, TIMES)
+        await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", BOUNDS, TIMES)
     await listener.close()
     await asyncio.sleep(0)
-    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", LIMITS, TIMES)
+    again = await listen(metrics_app(metrics), "127.0.0.1", listener.port, "metrics", BOUNDS, TIMES)
     await again.close()
 
 
@@ -143,7 +143,7 @@ async def test_the_listener_serves_metrics_and_nothing_else() -> None:
      ("evil.example", 403), ("127.0.0.1.evil.example:9464", 403), ("localhost@evil.example", 403), ("", 403)],
 )  # fmt: skip
 async def test_a_name_that_a_web_page_chose_is_refused(host: str, status: int) -> None:
-    listener = await listen(metrics_app(Metrics()), "127.0.0.1", 0, "metrics", LIMITS, TIMES)
+    listener = await listen(metrics_app(Metrics()), "127.0.0.1", 0, "metrics", BOUNDS, TIMES)
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{listener.url}/metrics", headers={"Host": host}) as response:
             assert response.status == status

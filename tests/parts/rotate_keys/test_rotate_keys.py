@@ -23,6 +23,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.parts.rotate_keys import PART as WORKER_PART
 from edgespec.parts.rotate_keys.credentials import FILE, note_credentials
 from edgespec.parts.rotate_keys.identity import rotate_identity
+from edgespec.shared.guards import Guards
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.tls import rotations_in
@@ -68,7 +69,7 @@ def test_both_daemons_note_their_credentials_when_they_start(tmp_path: Path, mon
     given.identity()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     worker = tmp_path / "worker"
-    WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None))
+    WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None, Guards))
     gateway = ServerKeyStore(tmp_path / "gateway")
     link = LinkIdentity("gateway", bytes(32), PairedWorkers(gateway.folder))
     keys = KeyRing(gateway.folder)

@@ -23,6 +23,7 @@ from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.control import ControlServer
 from edgespec.shared.files import held
 from edgespec.shared.hf_vocabulary import vocabulary
+from edgespec.shared.part import guards_of
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, on_stop_signals
 from edgespec_vllm.link.server import BoardServer
@@ -40,7 +41,8 @@ class LinkProcess:
         parts: Sequence[GatewayPart] = (),
     ) -> None:  # fmt: skip
         """`model`: the folder that vLLM serves, or a GGUF file. `board`: the socket, if not in the runtime folder;
-        `group`: one whose members may connect to it; `parts`: their judges judge the workers.
+        `group`: one whose members may connect to it; `parts`: their judges judge the workers,
+        and their guards guard the link port.
 
         Raises ModelError, KeyStoreError.
         """
@@ -53,7 +55,9 @@ class LinkProcess:
         self.port = LinkPort(settings.link, store)
         judges = [part.judge(settings) for part in parts if part.judge is not None]
         shares = connection_shares()
-        self.links = self.port.make_links(words.digest, len(words.entries), shares["link"], judges=judges)
+        self.links = self.port.make_links(
+            words.digest, len(words.entries), shares["link"], judges=judges, guards=guards_of(parts)
+        )
         self.commands = Commands(self.port.paired, KeyRing(store.folder), self.port)
         self._control = folders.socket_file("gateway", settings.daemon.state_dir)
 

@@ -21,7 +21,7 @@ from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Sp
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.paired import PairedWorkers
-from cloud_gateway.links.server import CONNECTIONS, Links, link_admission
+from cloud_gateway.links.server import CONNECTIONS, Links, link_bounds
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings
 from edgespec.core.protocol.handshake import GatewayIdentity
@@ -80,7 +80,7 @@ class Gateway:
         self._tls = store.tls_identity()
         me = GatewayIdentity(store.identity(), "sleeps", self._tls.spki_hash, setting.digest)
         paired = PairedWorkers(store.folder)
-        self._links = Links(me, VOCABULARY, paired, lambda reason: None, admission=link_admission(CONNECTIONS))
+        self._links = Links(me, VOCABULARY, paired, lambda reason: None, bounds=link_bounds(CONNECTIONS))
         self._target = SleepingTarget(setting)
         settings = engine_settings(GatewaySettings(policy=setting.policy), choices)
         self._engine = self._links.inbox = Engine(
