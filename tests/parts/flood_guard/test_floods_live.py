@@ -14,6 +14,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from edgespec.parts.flood_guard.guards import FloodGuards
+from edgespec.parts.flood_guard.sources import LINKS
 from tests.support.flooder import KINDS
 from tests.support.links import client, serving, some_tree
 from tests.support.until import until
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.live
 CONNECTIONS = 4
 WINDOWS = 9
 WINDOW_S = 0.25
+GUARDS = FloodGuards(LINKS, LINKS)
 LIMIT_S = 120.0
 """After which a process ends by itself, for a test that is killed."""
 BURN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
@@ -66,7 +69,8 @@ async def longest_gap_s() -> float:
 @pytest.mark.claim("floods-hold-the-event-loop-no-longer-than-a-busy-core")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_floods_hold_the_event_loop_no_longer_than_a_busy_core(tmp_path: Path, kind: str) -> None:
-    async with serving(tmp_path, pair=pair) as gateway, client(gateway, local_addr=("127.0.0.9", 0)) as linked:
+    local = ("127.0.0.9", 0)
+    async with serving(tmp_path, pair=pair, guards=GUARDS) as gateway, client(gateway, local_addr=local) as linked:
         pump = asyncio.create_task(_answer_pings(linked))
         async with process("-c", BURN, str(LIMIT_S)):
             control_s = await usual_gap_s()
