@@ -19,10 +19,10 @@ from tests.support.links import make_certificate
 from tests.support.sockets import dial
 from tests.support.until import until
 
-peer_port = pytest.importorskip("edgespec.parts.peer_relay.port", reason="the part that opens the port is removed")
-
-from edgespec.parts.peer_relay.addresses import PEER_PROTOCOL  # noqa: E402
-from tests.parts.peer_relay.daemons import GATEWAY, exchanged, peer, relaying  # noqa: E402
+REMOVED = "the part that opens the port is removed"
+addresses = pytest.importorskip("edgespec.parts.peer_relay.addresses", reason=REMOVED)
+peer_port = pytest.importorskip("edgespec.parts.peer_relay.port", reason=REMOVED)
+daemons = pytest.importorskip("tests.parts.peer_relay.daemons", reason=REMOVED)
 
 
 def guards() -> Guards:
@@ -36,20 +36,20 @@ async def test_half_open_connections_of_one_address_keep_no_peer_out(
 ) -> None:
     """Half of them begin a TLS handshake, the others send nothing; none hangs up."""
     monkeypatch.setattr(peer_port, "HANDSHAKE_S", 3.0)
-    async with relaying(tmp_path, guards()) as (caller, relay), AsyncExitStack() as stack:
+    async with daemons.relaying(tmp_path, guards()) as (caller, relay), AsyncExitStack() as stack:
         acceptor = relay.port._server._acceptor
         half_open = [stack.enter_context(dial(relay.address.port, "127.0.0.2")) for _ in range(2 * WORKSTATION.burst)]
         for sock in half_open[::2]:
             sock.sendall(b"\x16\x03\x01\x02\x00")  # header of a record of 512 bytes
-        end = await caller.caller.tunnel(caller.meets(relay), relay.address, GATEWAY)
-        assert await exchanged(end, b"there") == b"there"
+        end = await caller.caller.tunnel(caller.meets(relay), relay.address, daemons.GATEWAY)
+        assert await daemons.exchanged(end, b"there") == b"there"
         assert len(acceptor.unproven) == peer_port.UNPROVEN // 4 and len(acceptor.proven) == 1
         assert [r.getMessage().split(": ")[-1] for r in caplog.records if "refused" in r.getMessage()] == [
             "a connection from 127.0.0.2 that had proven no key was dropped for a newer one (busy)",
             "127.0.0.2 opens too many connections (rate)",
         ]
         await until(lambda: not acceptor.unproven)
-        assert await exchanged(end, b"still") == b"still"
+        assert await daemons.exchanged(end, b"still") == b"still"
 
 
 @pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")
@@ -65,9 +65,13 @@ async def test_tiny_tls_records_of_a_peer_that_is_called_are_counted(tmp_path: P
         writer.close()
 
     context, _ = make_certificate(tmp_path)
-    context.set_alpn_protocols([PEER_PROTOCOL])
+    context.set_alpn_protocols([addresses.PEER_PROTOCOL])
     server = await asyncio.start_server(slowly, "127.0.0.1", 0, ssl=context)
-    async with server, peer(tmp_path / "caller", guards=guards()) as caller, peer(tmp_path / "relay") as relay:
+    async with (
+        server,
+        daemons.peer(tmp_path / "caller", guards=guards()) as caller,
+        daemons.peer(tmp_path / "relay") as relay,
+    ):
         there = Address("127.0.0.1", server.sockets[0].getsockname()[1])
         with pytest.raises(RemoteProtocolError) as error:
             await caller.caller.presence(caller.meets(relay), there)
