@@ -320,7 +320,7 @@ connections and send nothing cannot lock out others."""
 
 def api_bounds(total: int) -> PortBounds:
     """Those of the API port, whose share of the descriptors are `total`."""
-    return PortBounds(total, max(1, min(UNPROVEN, total // 2)))
+    return PortBounds.within(total, UNPROVEN)
 
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "[::1]", "localhost"})

@@ -67,7 +67,7 @@ WORKER_INFLOW = InflowLimits(
 
 def link_bounds(total: int) -> PortBounds:
     """Those of the link port, whose share of the descriptors are `total`."""
-    return PortBounds(total, max(1, min(UNPROVEN, total // 2)))
+    return PortBounds.within(total, UNPROVEN)
 
 
 class Links(Workers):

@@ -21,6 +21,11 @@ class PortBounds:
     unproven: int
     """Connections that have proven nothing yet, those in the TLS handshake included."""
 
+    @classmethod
+    def within(cls, total: int, unproven: int) -> PortBounds:
+        """Those of a port that has `total` places: of them `unproven`, but at most half and at least one."""
+        return cls(total, max(1, min(unproven, total // 2)))
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -27,11 +27,11 @@ def request_limits(**changes: Any) -> Limits:
     return replace(limits, api=replaced(limits.api, **changes), key=replace(limits.key, **key), **own)
 
 
-def link_bounds(**changes: Any) -> PortBounds:
-    """Changes are fields of `PortBounds`."""
-    return replace(server.link_bounds(server.CONNECTIONS), **changes)
+def link_bounds() -> PortBounds:
+    """Those of a link port with all its descriptors."""
+    return server.link_bounds(server.CONNECTIONS)
 
 
-def api_bounds(**changes: Any) -> PortBounds:
-    """Changes are fields of `PortBounds`."""
-    return replace(listener.api_bounds(listener.CONNECTIONS), **changes)
+def api_bounds() -> PortBounds:
+    """Those of an API port with all its descriptors."""
+    return listener.api_bounds(listener.CONNECTIONS)
