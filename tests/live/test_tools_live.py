@@ -30,7 +30,7 @@ def test_our_arms_answer_alike_alone_and_together(tmp_path: Path, capsys: pytest
     given += ["--limit", "2", "--max-tokens", "64"]
     assert bench.main([*given, "--prompts", str(prompts), "--json", str(out)]) == 0
     found = json.loads(out.read_text())
-    names = ["plain", "colocated k=2", "alone", "alone, 2 cores", "adaptive", "ngram"]
+    names = ["plain", "plain, 2 cores", "colocated k=2", "alone", "alone, 2 cores", "adaptive", "ngram"]
     assert [(row["clients"], row["arm"]) for row in found["rows"]] == [(n, arm) for n in (1, 2) for arm in names]
     assert {row["same_text_as_plain"] for row in found["rows"]} == {"2/2"}, "drafts change no text"
     assert found["prompt_tokens_agree"] and len(found["batches"]) == 3 * len(names), "warm-up is not counted"
