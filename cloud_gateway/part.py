@@ -181,7 +181,7 @@ class Running:
     def default_sources(self) -> Sequence[str]:
         """Those of its sources that each completion has beside `policy.sources`, if its request names none.
 
-        Called once, after `sources`. Only policy `adaptive` uses them.
+        Called once, after `sources`. They serve policies with `Policy.uses_sources`.
         """
         return ()
 

@@ -281,7 +281,7 @@ class Engine:
             offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
             sources=make_sources(
-                settings, request.tokens, learnt, request.brought, request.cache_scope, self.settings.makers
+                policy, settings, request.tokens, learnt, request.brought, request.cache_scope, self.settings.makers
             ),
             listen=partial(self._listen, start=PolicyStart(settings, self._verify_s, learnt)),
         )
@@ -421,9 +421,11 @@ class Engine:
 
     def _remember(self, generation: Generation) -> None:
         """Keeps what the request's policy and sources learnt for the next one of its kind."""
-        learnt = generation.policy.state()
-        if learnt is not None and generation.usage.completion_tokens:
-            learnt |= generation.sources.state() if generation.sources is not None else {}
+        learnt = dict(generation.policy.state() or {})
+        if generation.sources is not None:
+            learnt.update(generation.sources.state())
+
+        if learnt and generation.usage.completion_tokens:
             worker = next(reversed(generation.usage.by_worker), "")
             settings = generation.request.speculation.over(self.settings.policy)
             self._memory.keep(worker, _kind(generation.request, settings), learnt)
@@ -445,4 +447,4 @@ class Engine:
 def _kind(request: GenerationRequest, settings: PolicySettings) -> Kind:
     """What a request has in common with those that its policy learns from."""
     brought = [source.name for source in request.brought]
-    return kind_of(request.sampling.temperature, [*settings.sources, *brought])
+    return kind_of(settings.name, request.sampling.temperature, [*settings.sources, *brought])

@@ -12,8 +12,8 @@ Public, by module:
 - `contained`: `Contained`, `describe_fault`
 - `control`: all
 - `control_client`: all
-- `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `Hours`, `hours`, `LogLevel`,
-  `machine_name`, `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
+- `fields`: `AUTO_MODELS`, `Cores`, `Folder`, `GatewayAddress`, `GpuLayers`, `Host`, `LogLevel`, `machine_name`,
+  `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `held`, `locked`, `private_folder`, `read_private`, `RecordFile`, `write_private`
 - `folders`: all
 - `guards`: `C`, `Guards`, `MakeGuards`, `PLAIN`, `PortBounds`, `PortGuard`, `Refusal`

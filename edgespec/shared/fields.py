@@ -49,18 +49,6 @@ def _check_model(model: str) -> None:
         raise ValueError("no such automatic model")
 
 
-def hours(text: str) -> tuple[float, float]:
-    """HH:MM-HH:MM -> (start, end) in seconds since midnight; 24:00 is the end of the day. Raises ValueError."""
-    found = re.fullmatch(r"(\d\d):([0-5]\d)-(\d\d):([0-5]\d)", text)
-    if found:
-        edges = [int(found[i]) * 3600.0 + int(found[i + 1]) * 60 for i in (1, 3)]
-    else:
-        edges = []
-    if not edges or edges[0] == edges[1] or edges[0] >= 86_400 or edges[1] > 86_400:
-        raise ValueError("both are times of the day, and not the same")
-    return edges[0], edges[1]
-
-
 AUTO_MODELS = ("auto:quantised", "auto:requantised", "auto:dropped", "auto:gemma")
 MachineName = Annotated[
     str,
@@ -84,7 +72,6 @@ NetworkText = Annotated[
     str,
     Meta(max_length=43, extra={"allowed": 'a network such as "203.0.113.0/24"', "check": ipaddress.ip_network}),
 ]
-Hours = Annotated[str, Meta(max_length=11, extra={"allowed": 'hours such as "18:00-08:00"', "check": hours})]
 _MODEL_WORDS = '"auto:quantised", "auto:requantised", "auto:dropped" or a path'
 ModelPath = Annotated[str, Meta(min_length=1, max_length=4000, extra={"allowed": _MODEL_WORDS, "check": _check_model})]
 OptionalModelPath = Annotated[

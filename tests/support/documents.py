@@ -23,6 +23,13 @@ def programs(page: str) -> dict[str, str]:
     return found
 
 
+def files(page: str) -> dict[str, str]:
+    """The files of a page, by their names: programs and tables whose first line is a comment with the name."""
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"^```\w+\n# ([\w/.]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return dict(blocks)
+
+
 def run(program: str) -> str:
     """The output of a program in a process of its own in the checkout. It may import neither torch nor aiohttp."""
     without = "import sys\nsys.modules['torch'] = sys.modules['aiohttp'] = None\n"

@@ -75,6 +75,7 @@ class Adaptive(Policy):
 
     name = "adaptive"
     uses_phi = True
+    uses_sources = True
     settings: PolicySettings = DEFAULTS
     tuning: Tuning = TUNING
     fallbacks: int = field(default=0, init=False)

@@ -167,7 +167,7 @@ class LearntLimit(Struct, frozen=True):
 
 Learnt = dict[str, list[float]]
 """Named lists of numbers, as `Adaptive.state` makes them."""
-Kind = tuple[int, tuple[str, ...]]
+Kind = tuple[str, int, tuple[str, ...]]
 """Answers of one kind teach each other."""
 MAX_KEPT = 64
 """Pairs of worker and kind; the one used longest ago is dropped."""
@@ -182,9 +182,9 @@ def temperature_class(temperature: float) -> int:
     return 1 if temperature < WARM_TEMPERATURE else 2
 
 
-def kind_of(temperature: float, sources: Iterable[str]) -> Kind:
-    """Temperature class, and which sources help: beside `lookup` a draft is worth less than without it."""
-    return temperature_class(temperature), tuple(sorted(sources))
+def kind_of(policy: str, temperature: float, sources: Iterable[str]) -> Kind:
+    """Policy, temperature class, and which sources help: beside `lookup` a draft is worth less than without it."""
+    return policy, temperature_class(temperature), tuple(sorted(sources))
 
 
 class Memory:
@@ -216,6 +216,8 @@ class Policy:
     """Whether it drafts to the depth `PolicySettings.k`."""
     uses_phi: ClassVar[bool] = False
     """Whether it compares entropies with `PolicySettings.phi`."""
+    uses_sources: ClassVar[bool] = False
+    """Whether the sources of candidates that settings and requests name put theirs into its tree."""
     fallbacks: int = 0
     """Times that it began to draft at the gateway while a worker drafted too."""
     why: str | None = None

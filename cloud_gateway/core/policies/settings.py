@@ -43,7 +43,7 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
     gateway.toml, since `verify_nodes` limits a pass first: the simulator sets it for the paper's figures."""
     prefer: Prefer = "balanced"
     sources: tuple[str, ...] = ("lookup",)
-    """Sources of candidates without a draft model that policy `adaptive` also uses: of the core, or of a part."""
+    """Sources of candidates without a draft model, of the core or of a part; for policies with `uses_sources`."""
     workers_per_request: Annotated[int, Meta(ge=1, le=MAX_SHARES)] = 1
     """Maximum workers that draft for one request at once, where more are idle than requests need."""
     verification: str = "shared-noise"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from cloud_gateway.core.policies.policy import Learnt
+from cloud_gateway.core.policies.policy import Learnt, Policy
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.sources.interface import (
     ROOT,
@@ -78,6 +78,7 @@ def put(tree: CandidateTree, source: str, suggestions: Sequence[Suggestion]) -> 
 
 
 def make(
+    policy: Policy,
     settings: PolicySettings,
     prompt: Sequence[int],
     learnt: Learnt | None = None,
@@ -85,12 +86,10 @@ def make(
     scope: bytes = b"",
     makers: SourceMakers = MAKERS,
 ) -> Sources | None:
-    """The sources for policy `adaptive`: those that the settings name, with what earlier completions of its kind taught
-    them, and those that the request has brought. `scope`: as in `SourceStart`.
-
-    The other policies are as their papers have them.
+    """The sources that the settings name, with what earlier completions of their kind taught them, and those that the
+    request has brought; None if there are none, or if the policy uses none. `scope`: as in `SourceStart`.
     """
-    if settings.name != "adaptive" or not (settings.sources or brought):
+    if not policy.uses_sources or not (settings.sources or brought):
         return None
 
     made: list[DraftSource] = []

@@ -91,7 +91,7 @@ SourceMakers = Mapping[str, SourceMaker]
 
 
 class RequestSource(Protocol):
-    """A source that a request brings itself, by one of its parameters. Policy `adaptive` asks it beside the others."""
+    """A source that a request brings itself, by one of its parameters. It is asked beside the others."""
 
     @property
     def name(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-from edgespec.parts.owner_signs.policy import IDLE_S, OwnerPolicy
-from edgespec.shared.fields import Hours, hours
+from edgespec.parts.owner_signs.policy import DAY_S, IDLE_S, OwnerPolicy
 from edgespec.shared.settings import Removed, Section
 
 Sign = Literal["input", "terminals", "sessions", "cpu", "pressure", "gpu", "battery", "metered"]
@@ -28,6 +28,23 @@ which they wait for a processor, 10 % of a GPU; 1 if a source says yes or no. A 
 them, and a compile job or a game is above them at once (docs/worker.md)."""
 FREE_AFTER_S = 600.0
 """Seconds aside before a model is freed: loading it again takes seconds, and a short return should not cost them."""
+
+
+def hours(text: str) -> tuple[float, float]:
+    """HH:MM-HH:MM -> (start, end) in seconds since midnight; 24:00 is the end of the day. Raises ValueError."""
+    times = re.fullmatch(r"(\d\d):([0-5]\d)-(\d\d):([0-5]\d)", text)
+    if times is None:
+        raise ValueError("expected two times of the day")
+
+    start = int(times[1]) * 3600.0 + int(times[2]) * 60
+    end = int(times[3]) * 3600.0 + int(times[4]) * 60
+    if start == end or start >= DAY_S or end > DAY_S:
+        raise ValueError("both are times of the day, and not the same")
+
+    return start, end
+
+
+Hours = Annotated[str, Meta(max_length=11, extra={"allowed": 'hours such as "18:00-08:00"', "check": hours})]
 
 
 class OwnerSection(Section, frozen=True):

@@ -6,12 +6,17 @@ import pytest
 
 from cloud_gateway.api.usage import offload_share
 from cloud_gateway.core.policies.estimators import StepCurve
+from cloud_gateway.core.policies.policy import Action, Costs, Learnt, LinkView, Policy, Verify
+from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.asking import Sources
+from cloud_gateway.core.sources.interface import SourceMakers, SourceStart
 from cloud_gateway.core.sources.lookup import Lookup
+from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Active, Stream
 from cloud_gateway.engine.local_draft import LocalDrafting
+from cloud_gateway.part import GatewayPart, choices_of
 from tests.cloud_gateway.core.requests.test_generation import decoding
 from tests.support.engines import complete, engines
 from tools.doubles.engines import TableDraft, TableTarget
@@ -54,6 +59,64 @@ async def test_with_other_drafts_the_text_is_the_same_too(worker: bool) -> None:
     found, usage, _ = await answer(("lookup",), draft=True, worker=worker)
     assert found == plain
     assert usage.sources["lookup"]["accepted"] <= sum(usage.accepted.values())
+
+
+class VerifiesAll(Policy):
+    """Never waits. It learns one number, which no other policy could resume with."""
+
+    name = "all"
+    uses_sources = True
+
+    def __init__(self, settings: PolicySettings) -> None:
+        self.nodes = settings.verify_nodes
+
+    def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+        return Verify(tree.best(self.nodes))
+
+    def state(self) -> Learnt:
+        return {"all": [1.0]}
+
+
+class VerifiesAlone(VerifiesAll):
+    """The same without sources."""
+
+    name = "alone"
+    uses_sources = False
+
+
+POLICIES = choices_of(
+    [GatewayPart("x", policies={"all": lambda: VerifiesAll, "alone": lambda: VerifiesAlone})]
+).policies
+"""Those of the core and of a part."""
+
+
+class Taught(Lookup):
+    """Learns one number."""
+
+    def state(self) -> list[float]:
+        return [1.0]
+
+
+async def test_a_parts_policy_uses_sources_if_it_says_so() -> None:
+    starts: list[SourceStart] = []
+
+    def lookup(start: SourceStart) -> Lookup:
+        starts.append(start)
+        return Taught(len(start.prompt))
+
+    makers: SourceMakers = {"lookup": lookup}
+    texts: list[list[int]] = []
+    with engines() as started:
+        engine = started(None, None, TableTarget(pass_s=0, model=ShortMemory()), policies=POLICIES, makers=makers)
+        for policy in ("all", "alone", "all", "adaptive"):
+            wanted = GenerationRequest(PROMPT, COUNT, ignore_eos=True, speculation=Speculation(policy=policy))
+            tokens, done = await complete(engine, wanted)
+            texts.append(tokens)
+            assert ("lookup" in done.usage.accepted) is (policy != "alone")
+
+    assert all(text == texts[0] for text in texts)
+    first, second, other = starts
+    assert not first.learnt and second.learnt and not other.learnt, "what one policy taught serves that policy"
 
 
 class Another(Lookup):

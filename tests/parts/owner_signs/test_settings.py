@@ -15,7 +15,7 @@ from edgespec.worker.config import schema
     [
         (
             '[owner]\nhours = ["09:00-17:00", "18-8"]',
-            'a list, each item hours such as "18:00-08:00" (both are times of',
+            'a list, each item hours such as "18:00-08:00" (expected two times of',
         ),
         ("[owner]\nidle_s = -0.1", "`owner.idle_s` is -0.1, but must be a number from 0 to 86400"),
         ('[owner]\nsigns = ["mouse"]', 'a list, each item "battery", "cpu", "gpu", '),

@@ -396,7 +396,7 @@ def test_policies_that_learn_nothing_have_no_state() -> None:
 
 def test_the_memory_keeps_the_latest_per_worker_and_class() -> None:
     memory = Memory()
-    greedy = kind_of(0, ())
+    greedy = kind_of("adaptive", 0, ())
     memory.keep("a", greedy, {"x": [1.0]})
     memory.keep("b", greedy, {"x": [2.0]})
     memory.keep("a", greedy, {"x": [3.0]})
@@ -404,7 +404,7 @@ def test_the_memory_keeps_the_latest_per_worker_and_class() -> None:
     assert memory.recall(["a", "b"], greedy) == {"x": [3.0]}
     assert memory.recall(["b"], greedy) == {"x": [2.0]}
     assert memory.recall([], greedy) == {"x": [4.0]}
-    assert memory.recall(["a"], kind_of(0.3, ())) is None
+    assert memory.recall(["a"], kind_of("adaptive", 0.3, ())) is None
     for number in range(2 * MAX_KEPT):
         memory.keep(str(number), greedy, {})
     assert memory.recall(["0"], greedy) is None and memory.recall([str(2 * MAX_KEPT - 1)], greedy) == {}
@@ -414,5 +414,7 @@ def test_temperatures_fall_into_three_classes() -> None:
     assert [temperature_class(t) for t in (0.0, 0.3, 0.7, 1.5)] == [0, 1, 2, 2]
 
 
-def test_answers_with_other_sources_are_of_another_kind() -> None:
-    assert kind_of(0, ("lookup",)) != kind_of(0, ()) and kind_of(0, ("b", "a")) == kind_of(0, ("a", "b"))
+def test_answers_with_another_policy_or_other_sources_are_of_another_kind() -> None:
+    kind = kind_of("adaptive", 0, ("a", "b"))
+    assert kind == kind_of("adaptive", 0, ("b", "a"))
+    assert kind not in (kind_of("adaptive", 0, ("a",)), kind_of("plain", 0, ("a", "b")))

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome, Policy, Verify, Wait
 from cloud_gateway.core.policies.registry import POLICIES
 from cloud_gateway.core.policies.settings import PolicySettings
@@ -335,7 +336,7 @@ def test_after_a_fault_no_source_is_asked_and_no_token_forced(
 ) -> None:
     constraint = ForcesFive(PROMPT, range(VOCAB))
     generation = decoding(constraint=constraint)
-    generation.sources = make_sources(PolicySettings(), PROMPT)
+    generation.sources = make_sources(Adaptive(), PolicySettings(), PROMPT)
     assert list(generation.ask_sources()) == ["lookup"]
     verify(generation, 0.5)
     assert [node.token for node in generation.forced] == [5]
