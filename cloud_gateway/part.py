@@ -101,6 +101,18 @@ class EngineTotals(Protocol):
     def active(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of a part, such as a metric."""
+
+    name: str
+    """Words in lower case with `_`, the unit last; a part that shows it puts a prefix before."""
+    help: str
+    kind: Literal["counter", "gauge"]
+    """A counter only rises while the process lives."""
+    value: float
+
+
 @dataclass(frozen=True)
 class Operating:
     """The gateway whose engine runs and whose link port is open."""
@@ -112,6 +124,8 @@ class Operating:
     """How many workers are quarantined."""
     traffic: Mapping[str, float]
     """Bytes of messages on the links, `sent` and `received`."""
+    figures: Callable[[], Iterable[Figure]]
+    """Returns those of all parts (`Running.figures`)."""
 
 
 class PromptBook(Protocol):
@@ -153,6 +167,12 @@ class Running:
 
     def operates(self, gateway: Operating) -> None:
         """Called once, on the event loop, when engine and links run and before requests are accepted."""
+
+    def figures(self) -> Iterable[Figure]:
+        """Numbers of the part as they are now. Called on the event loop by a part that shows them, at any time after
+        `operates`; it may not wait for anything.
+        """
+        return ()
 
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers of the control socket, by name. Called once, before the socket is opened."""

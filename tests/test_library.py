@@ -73,7 +73,7 @@ def gateway(installed: Path, *arguments: str) -> str:
     return done.stdout
 
 
-async def test_the_part_of_the_page_has_a_verb_a_setting_and_a_route(installed: Path, tmp_path: Path) -> None:
+async def test_the_part_of_the_page_has_a_setting_a_verb_a_route_and_a_metric(installed: Path, tmp_path: Path) -> None:
     assert gateway(installed, "notice", "--set", "notice.text=hello") == "hello\n"
     assert '[notice]\n# What users of this gateway should read.\n#text = ""' in gateway(installed, "config")
 
@@ -86,6 +86,7 @@ async def test_the_part_of_the_page_has_a_verb_a_setting_and_a_route(installed: 
             session.headers["Authorization"] = f"Bearer {echo.key}"
             async with session.get(f"{echo.listener.url}/notice") as response:
                 assert await response.json() == {"notice": "hello"}
+    assert [(figure.name, figure.value) for figure in running.figures()] == [("notice_reads", 1)]
 
 
 @pytest.mark.parametrize("package", ["edgespec/core", "cloud_gateway/core"])

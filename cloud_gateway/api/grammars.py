@@ -11,8 +11,6 @@ which a part brings; without one every grammar is refused.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,7 +30,6 @@ LAYOUT = {
     "coerce_one_of": False,
 }
 """The layout of JSON, that of Python's `json.dumps`: with free white space small models indent without end."""
-_REFERENCE = re.compile(r"@(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +41,6 @@ class Grammar:
     """The parameter that asks for it, which errors name."""
     named: Mapping[str, Rules] = field(default_factory=dict)
     """Further rules, to which `root` refers as `@name`."""
-
-    def inlined(self) -> str:
-        """All of it as one text in Lark's notation, for engines that compile grammars themselves."""
-        if isinstance(self.root, str):
-            start = _REFERENCE.sub(r"json_\1", self.root)
-            named = self.named
-        else:
-            start = "start: json_json"
-            named = {"json": self.root}
-
-        lines = [start]
-        for name, rules in named.items():
-            if isinstance(rules, str):
-                lines.append(f"json_{name}: %lark {{\n{rules}\n}}")
-            else:
-                lines.append(f"json_{name}: %json {json.dumps({**rules, 'x-guidance': LAYOUT})}")
-        return "\n".join(lines)
 
 
 class Grammars(Protocol):

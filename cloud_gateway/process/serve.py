@@ -24,7 +24,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.queue_work import MakeQueueWork, no_queue_work
 from cloud_gateway.links.server import CONNECTIONS as LINK_CONNECTIONS
 from cloud_gateway.links.server import Links
-from cloud_gateway.part import Foundation, GatewayPart, LinkIdentity, Operating, Running, Serving, choices_of
+from cloud_gateway.part import Figure, Foundation, GatewayPart, LinkIdentity, Operating, Running, Serving, choices_of
 from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, reachable_host
@@ -242,11 +242,14 @@ class Gateway:
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
         self.models = models
-        operating = Operating(engine, links.workers, self.port.quarantined, links.traffic)
+        operating = Operating(engine, links.workers, self.port.quarantined, links.traffic, self._figures)
         for running in self.running:
             running.operates(operating)
         groups = frozenset[str]().union(*(running.link_opened(self.port.local) for running in self.running))
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, groups, self.refuses))
+
+    def _figures(self) -> list[Figure]:
+        return [figure for running in self.running for figure in running.figures()]
 
     def _note_refused(self, reason: str) -> None:
         for running in self.running:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from cloud_gateway.auth import KeyRing
-from cloud_gateway.part import Foundation, GatewayPart, Running, Serving
+from cloud_gateway.part import Figure, Foundation, GatewayPart, Running, Serving
 from cloud_gateway.parts.campus_store.verb import FOLDER, StoreVerb
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import Section
@@ -71,6 +71,12 @@ class StoreRunning(Running):
         if not self._section.megabytes:
             return ()
         return (SOURCE,)
+
+    def figures(self) -> Sequence[Figure]:
+        if self._store is None:
+            return ()
+        text = "Memory of the completions that are kept to draft from."
+        return [Figure("store_bytes", text, "gauge", self._store.memory_bytes)]
 
     def handlers(self) -> Mapping[str, Handler]:
         return {"store_status": self._status, "store_forget": self._forget}

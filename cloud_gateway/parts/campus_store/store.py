@@ -135,6 +135,11 @@ class Store:
         """Waits until all that was kept so far is stored."""
         self._pending.join()
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of all texts."""
+        return sum(scope.texts.memory_bytes for scope in list(self._scopes.values()))
+
     def rows(self) -> list[dict[str, object]]:
         """For each key: its texts, their bytes of memory and of disk, and the time of the oldest."""
         kept: dict[str, list[StoredText]] = {}

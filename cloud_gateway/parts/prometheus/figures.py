@@ -38,6 +38,8 @@ MAX_REASONS = 32
 """Reasons of refused frames that get their own label; the protocol has fewer."""
 TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 ROUND_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1)
+KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+"""The classes of the figures that parts bring."""
 Scrape = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HOST_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.02)
 BOUNDS = PortBounds(total=64, unproven=32)
@@ -132,6 +134,8 @@ class Totals(Collector):
         yield GaugeMetricFamily("edgespec_queued_requests", "Requests that wait for a slot.", engine.queued)
         yield GaugeMetricFamily("edgespec_active_requests", "Requests in slots.", engine.active)
         yield from self._of_workers()
+        for figure in self._gateway.figures():
+            yield KINDS[figure.kind](f"edgespec_{figure.name}", figure.help, figure.value)
 
     def _of_workers(self) -> Iterator[Metric]:
         linked = list(self._gateway.workers())

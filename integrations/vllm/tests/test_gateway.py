@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 from edgespec_vllm.gateway import VllmGateway
-from edgespec_vllm.gateway.bodies import UpstreamError, choice_of, event_of, finish_of
+from edgespec_vllm.gateway.bodies import UpstreamError, choice_of, event_of, finish_of, in_one_text
 from llguidance import LLMatcher
 
 from cloud_gateway.api.grammars import Grammar
@@ -348,7 +348,7 @@ def test_the_grammar_for_vllm_is_one_that_its_library_takes(lark: str) -> None:
         grammar = Grammar(lark, "tools", {"a0": SCHEMA, "json": SCHEMA, "text": TEXT})
     else:
         grammar = Grammar(SCHEMA, "response_format")
-    text = grammar.inlined()
+    text = in_one_text(grammar)
     assert LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(text)) == ""
 
 

@@ -76,6 +76,8 @@ async def test_every_completion_of_a_key_has_the_source(tmp_path: Path, megabyte
         engine.stop()
 
     assert again == first
+    sizes = [(figure.name, figure.value > 0) for figure in gateway._figures()]
+    assert sizes == [("store_bytes", bool(megabytes))]
     if megabytes:
         assert before.usage.sources["store"]["accepted"] == 0 < after.usage.sources["store"]["accepted"]
         assert (await handled(gateway, "store_status"))["keys"][0]["texts"] == 1

@@ -11,7 +11,7 @@ import pytest
 from cloud_gateway.api.listener import listen
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.request import Times, Usage
-from cloud_gateway.part import Operating
+from cloud_gateway.part import Figure, Operating
 from cloud_gateway.parts.prometheus.figures import BOUNDS, MAX_REASONS, Metrics, Totals, metrics_app
 from edgespec.core.errors import AddressError
 from tests.support.echo import echo_gateway
@@ -65,7 +65,7 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     workers: list[Any] = [FakeWorker(0.02, False), FakeWorker(0.08, True)]
 
     traffic = {"sent": 512, "received": 1024}
-    metrics.registry.register(Totals(Operating(engine, lambda: workers, lambda: 5, traffic)))
+    metrics.registry.register(Totals(Operating(engine, lambda: workers, lambda: 5, traffic, list)))
     engine.stats.add(Usage(by_worker={"a": {"frames": 2, "evaluated": 9, "accepted": 3}, "b": {"evaluated": 1}}))
     engine.stats.rounds = 10
     engine.stats.ended.accepted["worker"] = 7
@@ -92,6 +92,16 @@ def test_the_engines_totals_and_the_workers_are_read_at_each_scrape() -> None:
     workers.clear()
     assert sample(metrics, "worker_rtt_seconds", stat="median") is None
     assert metrics.exposition()
+
+
+def test_figures_of_other_parts_are_read_at_each_scrape() -> None:
+    figures = [Figure("visits", "Visits.", "counter", 3), Figure("fill", "Fill.", "gauge", 0.5)]
+    metrics = Metrics()
+    metrics.registry.register(Totals(Operating(FakeEngine(), list, lambda: 0, {}, lambda: figures)))
+    assert (sample(metrics, "visits_total"), sample(metrics, "fill")) == (3, 0.5)
+    figures[1] = Figure("fill", "Fill.", "gauge", 0.25)
+    assert sample(metrics, "fill") == 0.25
+    assert "# TYPE edgespec_visits_total counter" in metrics.exposition().decode()
 
 
 def test_an_answers_mean_round_and_host_time_are_observed() -> None:

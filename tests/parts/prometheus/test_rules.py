@@ -25,7 +25,7 @@ def exported() -> set[str]:
     metrics = Metrics()
     engine = SimpleNamespace(stats=Stats(), queued=0, active=0)
     workers: list[Any] = [SimpleNamespace(rtt_s=0.02, paused=False)]
-    metrics.registry.register(Totals(Operating(engine, lambda: workers, lambda: 0, {"sent": 1})))
+    metrics.registry.register(Totals(Operating(engine, lambda: workers, lambda: 0, {"sent": 1}, list)))
     return set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
 
 

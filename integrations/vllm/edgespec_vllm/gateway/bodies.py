@@ -6,6 +6,8 @@ Prompts go as token ids, and tokens come back as ids: no text of a client passes
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from cloud_gateway.api.generation import ServedModel
-from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
+from cloud_gateway.api.grammars import LAYOUT, Constraints, Grammar, Grammars
 from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent
 from cloud_gateway.core.verify.interface import Constraint
 from edgespec.core.errors import ClientError, refusal
@@ -35,6 +37,8 @@ REFUSES: Mapping[str, str] = {
 
 PASSED_ON = (400, 413, 422, 429)
 """Statuses of vLLM that are about the client's request. The others are about this gateway's: its key, its address."""
+_REFERENCE = re.compile(r"@(\w+)")
+"""A rule that the root of a grammar refers to."""
 SHOWN = 300
 """Characters of a sentence of vLLM's."""
 
@@ -49,6 +53,24 @@ class RefusedError(Exception):
     def __init__(self, status: int, error: ClientError) -> None:
         super().__init__(f"status {status} for a request")
         self.error = error
+
+
+def in_one_text(grammar: Grammar) -> str:
+    """A grammar in Lark's notation, with the rules that its root refers to."""
+    if isinstance(grammar.root, str):
+        start = _REFERENCE.sub(r"json_\1", grammar.root)
+        named = grammar.named
+    else:
+        start = "start: json_json"
+        named = {"json": grammar.root}
+
+    lines = [start]
+    for name, rules in named.items():
+        if isinstance(rules, str):
+            lines.append(f"json_{name}: %lark {{\n{rules}\n}}")
+        else:
+            lines.append(f"json_{name}: %json {json.dumps({**rules, 'x-guidance': LAYOUT})}")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +89,7 @@ class SentGrammars:
     def compile(self, grammar: Grammar, scope: bytes) -> Constraints:
         """The engine sends the text, and calls nothing of the constraint. Raises ClientError 400."""
         self._own.compile(grammar, scope)
-        return lambda: cast(Constraint, SentGrammar(grammar.inlined()))
+        return lambda: cast(Constraint, SentGrammar(in_one_text(grammar)))
 
     def close(self) -> None:
         """Ends compilations at once."""
