@@ -32,6 +32,7 @@ from cloud_gateway.parts import (
     structured_output,
     system_service,
     text_translation,
+    thread_choice,
     torch_engine,
 )
 from edgespec.shared.part import brought
@@ -62,6 +63,7 @@ PARTS: tuple[GatewayPart, ...] = (
     structured_output.PART,
     system_service.PART,
     text_translation.PART,
+    thread_choice.PART,
     torch_engine.PART,
 )
 

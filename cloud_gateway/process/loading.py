@@ -42,7 +42,7 @@ from cloud_gateway.process.targets import (
 )
 from edgespec import __version__
 from edgespec.shared.models import resolve_model
-from edgespec.shared.part import require_trials
+from edgespec.shared.part import require_trials, thread_rule
 
 if TYPE_CHECKING:
     from cloud_gateway.api.grammars import GrammarEngine, Grammars
@@ -72,7 +72,7 @@ class Models:
     """Of the sources that compute with the target's states."""
 
     def idle(self) -> None:
-        """To be called on the engine's thread when no request waits: may try more threads."""
+        """To be called on the engine's thread when no request waits: may try other numbers of threads."""
         self.target.idle()
         if self.local is not None:
             self.local.idle()
@@ -140,6 +140,7 @@ def _load_draft(settings: GatewaySettings, plan: Plan, target: Target) -> Idling
         context=draft_cells(settings),
         requests=requests,
         threads=options.threads,
+        thread_rule=thread_rule(settings.parts),
         gpu_layers=options.n_gpu_layers,
         target_vocab_size=target.vocab_size,
     )

@@ -20,7 +20,7 @@ from edgespec.core.drafting.settings import MAX_REQUESTS
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.shared.installed import require
 from edgespec.shared.models import resolve_model
-from edgespec.shared.part import Settings, require_trials
+from edgespec.shared.part import Settings, require_trials, thread_rule
 from edgespec.shared.procstat import available_memory
 from edgespec.shared.vocabfiles import Vocabulary, gguf_vocabulary
 
@@ -89,6 +89,7 @@ class LlamaCppEngine:
             kv_tokens=kv_tokens,
             tree_nodes=settings.of(PolicySettings).verify_nodes,
             threads=options.threads,
+            thread_rule=thread_rule(settings.parts),
             gpu_layers=options.n_gpu_layers,
             exact=options.exact == "yes",
         )

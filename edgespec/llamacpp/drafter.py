@@ -8,7 +8,6 @@ is its end.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from edgespec.core.numbers import common_prefix
 from edgespec.llamacpp.context import Context, Row
 from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows
 from edgespec.shared.models import model_digest
-from edgespec.shared.threads import Threads, thread_counts
+from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule, begun, fixed_if
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
 IDS_PER_REQUEST = 8
@@ -60,6 +59,7 @@ class Drafter:
         context: int = DEFAULTS.context,
         sequences: int = 4,
         threads: int = 1,
+        thread_rule: ThreadRule = ONE_CORE_LEFT,
         gpu_layers: int = 0,
         prefill_batch: int = PREFILL_BATCH,
         requests: int = DEFAULTS.requests,
@@ -67,8 +67,7 @@ class Drafter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open;
-        `threads`: 0 for as many of this thread's cores as are fastest, beside whatever else runs here; `gpu_layers`: as
-        of `Context`.
+        `threads`: 0 for as many as `thread_rule` chooses; `gpu_layers`: as of `Context`.
 
         Raises ModelError (missing, corrupt or unsuitable file, too little memory, no GPU) and ConfigError.
         """
@@ -83,9 +82,10 @@ class Drafter:
         self.name = path.name
         self.model_digest = model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
-        cores = len(os.sched_getaffinity(0))
+        rule = fixed_if(threads, thread_rule)
+        counts = rule.counts()
         self._llama = Context(
-            path, cells=context, sequences=ids, batch=prefill_batch, threads=threads or 1, gpu_layers=gpu_layers
+            path, cells=context, sequences=ids, batch=prefill_batch, threads=counts[0], gpu_layers=gpu_layers
         )
         self.vocab_size = min(entries, self._llama.vocab_size)
         """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
@@ -104,10 +104,8 @@ class Drafter:
         self._closed: list[Request] = []
         self._clock = clock
         self._free = list(range(ids))
-        self._threads = Threads([threads] if threads else thread_counts(cores), self._llama.use_threads, "draft model")
-        self._threads.measure(self._try_a_pass)
-        if gpu_layers:  # passes wait for the GPU
-            self._threads.fix()
+        use = rule.use(counts, self._llama.use_threads, "draft model")
+        self._threads = begun(use, self._try_a_pass, on_gpu=gpu_layers > 0)
         self._now = 0  # counts calls, to know what was used least recently
         (log or logging.getLogger(__name__)).info("draft model %s: %d tokens of context", path.name, self.context)
 
@@ -208,7 +206,7 @@ class Drafter:
             self._drop(r.trunk)
 
     def idle(self) -> None:
-        """To be called when no request is open: may try more threads."""
+        """To be called when no request is open: may try other numbers of threads."""
         self._threads.idle(self._try_a_pass)
 
     def shutdown(self) -> None:

@@ -17,6 +17,7 @@ from edgespec.parts import (
     stopwatch,
     system_service,
     text_translation,
+    thread_choice,
 )
 from edgespec.shared.part import brought
 from edgespec.worker.part import WorkerPart
@@ -33,6 +34,7 @@ PARTS: tuple[WorkerPart, ...] = (
     stopwatch.PART,
     system_service.PART,
     text_translation.PART,
+    thread_choice.PART,
 )
 
 

@@ -27,13 +27,13 @@ Public, by module:
 - `models`: all
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `shown_as`, `StoredName`, `UnixTime`
 - `pairing_listener`: `Invitation`, `PairingListener`
-- `part`: `brought`, `composed`, `guards_of`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`
+- `part`: `brought`, `composed`, `guards_of`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`, `thread_rule`
 - `procstat`: all
 - `sdnotify`: all
 - `server_keys`: `new_identity`, `new_tls_key`, `ServerIdentity`, `ServerKeyStore`
 - `settings`: all
 - `starting`: `on_stop_signals`, `Starting`, `Stopped`
-- `threads`: `thread_counts`, `Threads`
+- `threads`: `begun`, `fixed_if`, `FixedRule`, `FixedUse`, `ONE_CORE_LEFT`, `Step`, `ThreadRule`, `ThreadUse`
 - `tls`: `client_context`, `peer_spki_hash`, `rotations_in`, `spki_hash`, `trusted`
 - `vocabfiles`: `gguf_metadata`, `gguf_tensors`, `gguf_vocabulary`, `is_gguf`, `Vocabulary`, `vocabulary_in`
 - `wire`: `FlowLimitedClient`, `PinnedClient`, `WEBSOCKET_OPTIONS`, `Wire`

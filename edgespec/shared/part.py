@@ -20,6 +20,7 @@ import msgspec
 
 from edgespec.core.errors import ConfigError
 from edgespec.shared.settings import Removed, Section
+from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule
 
 if TYPE_CHECKING:  # commands import this file, and open no port
     from edgespec.shared.guards import Guards, MakeGuards
@@ -111,6 +112,8 @@ class Part:
     trial: ModelTrial | None = None
     guards: MakeGuards | None = None
     """Guards the ports of the program; those of the first part which has some are used."""
+    threads: ThreadRule | None = None
+    """Chooses how many threads evaluate models; that of the first part is used (`edgespec/shared/threads.py`)."""
     example: Path | None = None
     """A file with each key of its settings, its default and its reason, as in the program's shipped file."""
 
@@ -129,6 +132,14 @@ def guards_of(parts: Sequence[Part]) -> Guards:
         if part.guards is not None:
             return part.guards()
     return PLAIN
+
+
+def thread_rule(parts: Sequence[Part]) -> ThreadRule:
+    """That of the first part which brings one, or the core's. Called by loading in both programs, for each model."""
+    for part in parts:
+        if part.threads is not None:
+            return part.threads
+    return ONE_CORE_LEFT
 
 
 P = TypeVar("P", bound=Part)

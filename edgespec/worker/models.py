@@ -18,7 +18,7 @@ from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
-from edgespec.shared.part import Part, require_trials
+from edgespec.shared.part import Part, require_trials, thread_rule
 from edgespec.worker.config import WorkerSettings, worker_name
 from edgespec.worker.part import WorkerPart
 from edgespec.worker.step_timer import StepTimer
@@ -35,6 +35,7 @@ def load_drafter(settings: WorkerSettings) -> Drafter:
         context=draft.context,
         sequences=draft.sequences or MAX_STEP_LEAVES,
         threads=draft.threads,
+        thread_rule=thread_rule(settings.parts),
         gpu_layers=draft.n_gpu_layers,
         requests=draft.requests,
     )

@@ -14,6 +14,7 @@ from typing import Protocol
 from cloud_gateway.core.policies.policy import Points
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked
+from edgespec.shared.threads import ThreadRule
 
 
 class DraftModel(Protocol):
@@ -79,6 +80,7 @@ class MakeLocalDraft(Protocol):
         context: int,
         requests: int,
         threads: int,
+        thread_rule: ThreadRule,
         gpu_layers: int,
         target_vocab_size: int,
     ) -> IdlingDraft:

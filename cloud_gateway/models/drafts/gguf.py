@@ -17,6 +17,7 @@ from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import step_curve
+from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule
 
 _CALIBRATION_TOKENS = 32
 """Length of the prompt that is evaluated to measure the model before the first request."""
@@ -39,6 +40,7 @@ class LocalDraft(Drafter):
         requests: int = DEFAULTS.requests,
         leaves: int = 0,
         threads: int = 1,
+        thread_rule: ThreadRule = ONE_CORE_LEFT,
         gpu_layers: int = 0,
         catch_up_batch: int = CATCH_UP_BATCH,
         target_vocab_size: int | None = None,
@@ -56,6 +58,7 @@ class LocalDraft(Drafter):
             context=context,
             sequences=leaves or MAX_STEP_LEAVES,
             threads=threads,
+            thread_rule=thread_rule,
             gpu_layers=gpu_layers,
             prefill_batch=catch_up_batch,
             requests=requests,

@@ -105,4 +105,5 @@ class LoadedTarget(Target, Protocol):
         """Whether a tree's logits equal those of its paths alone, bit for bit: by design and in a test at the start."""
 
     def idle(self) -> None:
-        """Called on the engine's thread if no request waits; it may try more threads, for some milliseconds."""
+        """Called on the engine's thread if no request waits; it may try other numbers of threads for
+        some milliseconds."""

@@ -12,7 +12,6 @@ their positions. So a lone row gets company, and cells are not used again until 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from cloud_gateway.models.target_model.llamacpp_rows import LlamaCppVerified
 from cloud_gateway.models.target_model.slots import HostEntropy, SlotTable, check_self_test, groups
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.context import Context, Row
-from edgespec.shared.threads import Threads, thread_counts
+from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule, begun, fixed_if
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,12 @@ class LlamaCppTarget:
         kv_tokens: int | None = None,
         tree_nodes: int = 64,
         threads: int = 0,
+        thread_rule: ThreadRule = ONE_CORE_LEFT,
         gpu_layers: int = 0,
         exact: bool = False,
     ) -> None:
         """`kv_tokens`: cells of all slots together, None for all that they can use; `tree_nodes`: maximum candidates of
-        one tree; `threads`: 0 for as many as are fastest, beside whatever else runs here; `exact`: on a CPU, gives a
+        one tree; `threads`: 0 for as many as `thread_rule` chooses; `exact`: on a CPU, gives a
         row the same logits in any company, at a price (docs/numerics.md).
 
         Raises ModelError where llama.cpp cannot load the file or the model cannot verify trees, ConfigError where
@@ -121,14 +121,15 @@ class LlamaCppTarget:
         self._company = ids - 2
         self._retired = ids - 1
         self._pass_rows = max(min(slots * (tree_nodes + 1), MAX_PASS_ROWS), tree_nodes + 1, MIN_PASS_ROWS)
-        cores = len(os.sched_getaffinity(0))
+        rule = fixed_if(threads, thread_rule)
+        counts = rule.counts()
         self._llama = Context(
             path,
             cells=self.kv_tokens + spare,
             sequences=ids,
             outputs=self._pass_rows + 1,
             batch=MAX_EXACT_ROWS if self.exact else max(PREFILL_CHUNK, self._pass_rows),
-            threads=threads or 1,  # until it is measured: others may use the cores
+            threads=counts[0],  # until it is measured: others may use the cores
             gpu_layers=gpu_layers,
             exact=self.exact,
         )
@@ -142,12 +143,9 @@ class LlamaCppTarget:
         """By slot; whether other requests were in the same pass."""
         self._order = CellOrder(self._llama.cells, skips=not gpu_layers)
         self.passes: Sequence[Pass] = ()
-        counts = [threads] if threads else thread_counts(cores)
-        self._threads = Threads(counts, self._llama.use_threads)
         self._self_test(counts)
-        self._threads.measure(self._try_a_pass)
-        if gpu_layers:  # passes wait for the GPU
-            self._threads.fix()
+        use = rule.use(counts, self._llama.use_threads, "target")
+        self._threads = begun(use, self._try_a_pass, on_gpu=gpu_layers > 0)
 
     def open(self, tokens: Sequence[int], scope: bytes = b"", room: int = 0) -> tuple[int, int]:
         """See `Target.open`; the beginning may also be shared with another slot, even one in use."""
@@ -217,7 +215,7 @@ class LlamaCppTarget:
             self._leave(slot, 0)
 
     def idle(self) -> None:
-        """To be called when no request waits: may try more threads."""
+        """To be called when no request waits: may try other numbers of threads."""
         self._threads.idle(self._try_a_pass)
 
     def _try_a_pass(self) -> None:

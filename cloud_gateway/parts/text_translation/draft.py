@@ -22,6 +22,7 @@ from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.errors import ModelError
 from edgespec.parts.text_translation.gguf import GgufTokenizer
 from edgespec.parts.text_translation.translation import CommittedText, Translator, whole_characters
+from edgespec.shared.threads import ThreadRule
 
 log = logging.getLogger("cloud_gateway.parts.text_translation")
 
@@ -55,6 +56,7 @@ class MakeTranslatedDraft:
         context: int,
         requests: int,
         threads: int,
+        thread_rule: ThreadRule,
         gpu_layers: int,
         target_vocab_size: int,
     ) -> TranslatedDraft:
@@ -66,6 +68,7 @@ class MakeTranslatedDraft:
             context=context,
             requests=requests,
             threads=threads,
+            thread_rule=thread_rule,
             gpu_layers=gpu_layers,
             target_vocab_size=target_vocab_size,
         )

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from cloud_gateway.part import Place
 from cloud_gateway.process.config import TargetSection
-from edgespec.shared.part import Settings
+from edgespec.shared.part import Settings, thread_rule
 from edgespec.shared.settings import Section
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class TorchEngine:
             context=options.context,
             kv_tokens=kv_tokens,
             threads=options.threads,
+            thread_rule=thread_rule(settings.parts),
             exact=options.exact != "no",
             max_lone_rows=max_lone_rows,
         )

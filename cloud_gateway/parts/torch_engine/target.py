@@ -33,7 +33,7 @@ from cloud_gateway.parts.torch_engine.kept import KeptLayers
 from cloud_gateway.parts.torch_engine.linear import Rows, can_pack
 from cloud_gateway.parts.torch_engine.llama_forward import Kernels, LlamaForward, is_plain_llama
 from edgespec.core.errors import ModelError
-from edgespec.shared.threads import Threads, thread_counts
+from edgespec.shared.threads import ONE_CORE_LEFT, FixedRule, ThreadRule, fixed_if
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class TorchTarget:
         context: int = DEFAULTS.context,
         kv_tokens: int | None = None,
         threads: int = 0,
+        thread_rule: ThreadRule = ONE_CORE_LEFT,
         kernels: Kernels = "packed",
         exact: bool = True,
         max_lone_rows: int = MAX_LONE_ROWS,
@@ -94,13 +95,15 @@ class TorchTarget:
         """`model`: a causal model of transformers on its device; the caller must not use it afterwards.
 
         `kv_tokens`: entries of all slots together, None for any number; old and new ones exist while a slot's buffers
-        grow. `threads`: of the whole process, 0 for as many as are fastest, beside whatever else runs here.
+        grow. `threads`: of the whole process, 0 for as many as `thread_rule` chooses, or all on a GPU.
         `kernels` and `exact` choose how the Llama family is computed on a CPU (llama_forward.py); not exactly if a row
         alone would be computed as more than `max_lone_rows`. Raises ModelError if the model cannot verify trees.
         """
-        cores = len(os.sched_getaffinity(0))
-        on_cpu = model.device.type == "cpu"
-        torch.set_num_threads(threads or 1)  # until it is measured: others may use the cores
+        rule = fixed_if(threads, thread_rule)
+        if not threads and model.device.type != "cpu":
+            rule = FixedRule(len(os.sched_getaffinity(0)))
+        counts = rule.counts()
+        torch.set_num_threads(counts[0])  # until it is measured: others may use the cores
         self.context = min(context, _longest(model.config.get_text_config()) or context)
         self.slots = slots
         self.kv_tokens = kv_tokens or sys.maxsize
@@ -121,10 +124,10 @@ class TorchTarget:
         self.passes: Sequence[Pass] = ()
         self.inexact_because: str
         """Why a tree's logits may differ from those of its paths alone in their last bits; empty: they do not."""
-        counts = self._settle([threads or cores] if threads or not on_cpu else thread_counts(cores), max_lone_rows)
+        usable = self._settle(counts, max_lone_rows)
         self._kv = [self._new_kv() for _ in range(slots)]
-        self._threads = Threads(counts, torch.set_num_threads)
-        self._threads.measure(self._try_a_pass)
+        self._threads = rule.use(usable, torch.set_num_threads, "target")
+        self._threads.begin(self._try_a_pass)
 
     @property
     def exact(self) -> bool:
@@ -241,7 +244,7 @@ class TorchTarget:
 
     @torch.inference_mode()
     def idle(self) -> None:
-        """To be called when no request waits: may try more threads."""
+        """To be called when no request waits: may try other numbers of threads."""
         self._threads.idle(self._try_a_pass)
 
     @torch.inference_mode()

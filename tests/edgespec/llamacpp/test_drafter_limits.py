@@ -16,6 +16,7 @@ from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.vocabfiles import gguf_vocabulary
 from tests.support.slow_drafter import SlowDrafter
+from tests.support.thread_rules import Alternating
 from tests.support.tiny_gguf import make_tiny_gguf
 
 TOLERANCE = 0.05
@@ -272,3 +273,20 @@ def test_unused_entries_do_not_change_the_digest(tmp_path: Path) -> None:
     assert len(padded.entries) == 280
     assert len(gguf_vocabulary(make_tiny_gguf(tmp_path / "b.gguf", vocab=300, unused=0)).entries) == 300
     assert padded.digest == gguf_vocabulary(make_tiny_gguf(tmp_path / "c.gguf", vocab=310, unused=30)).digest
+
+
+def test_a_rule_of_threads_is_called_at_each_pass(model: Path) -> None:
+    rule = Alternating()
+    drafter = Drafter(model, context=256, threads=0, thread_rule=rule)
+    drafter.open("a", [5, 6, 7])
+    drafter.step("a", [()], 2)
+    drafter.close("a")
+    drafter.idle()
+    assert rule.calls == ["use [1, 2] for the draft model", "begin", "3 rows", "idle"]
+    drafter.shutdown()
+
+
+def test_a_configured_number_of_threads_is_not_left_to_a_rule(model: Path) -> None:
+    rule = Alternating()
+    Drafter(model, context=256, threads=1, thread_rule=rule).shutdown()
+    assert rule.calls == []

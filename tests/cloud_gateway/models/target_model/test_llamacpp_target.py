@@ -4,8 +4,6 @@ its cells are put in order if that pays.
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget, lay_out
 from cloud_gateway.models.target_model.slots import groups
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.llamacpp.context import Context
-from edgespec.shared.threads import Threads
+from tests.support.thread_rules import Alternating
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_tokenizer import EOS_ID
 from tests.support.trees import SCOPE, begin, chain, flat_trees, opened, path_to
@@ -277,26 +275,16 @@ def test_a_failed_pass_leaves_the_slots_as_they_were(target: LlamaCppTarget, mon
     np.testing.assert_allclose(found, alone(target, [5, 6, 7]), atol=0.03, rtol=0)
 
 
-def test_without_a_number_of_threads_each_pass_decides(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=8)
-    if len(os.sched_getaffinity(0)) > 1:
-        assert f"of {len(os.sched_getaffinity(0))} threads (a pass:" in caplog.text
-    used = list[int]()
-    ticks = itertools.count()
-    clocks = {"clock": lambda: float(next(ticks)), "cpu_clock": lambda: 0.0}
-    target._threads = Threads([1, 2], used.append, **clocks, load=lambda now: 0.0, cores=2)
+def test_a_rule_of_threads_is_called_at_each_pass_and_changes_no_logits(model: Path) -> None:
+    rule = Alternating()
+    target = LlamaCppTarget(model, eos=EOS, slots=1, context=256, tree_nodes=8, thread_rule=rule)
     slot = begin(target, [5, 6, 7])
-    target.verify([Work(slot, chain(7))])
-    assert used == [1], "one pass without its cores"
-    (before,) = target.verify([Work(slot, chain(7))])
-    logits = before.logits(0).copy()
-    ticks = itertools.count(1000)
-    target.idle()
-    assert used[1:3] == [1, 2]
-    (after,) = target.verify([Work(slot, chain(7))])
-    np.testing.assert_array_equal(after.logits(0), logits)
+    first, second = (target.verify([Work(slot, chain(7))])[0].logits(0).copy() for _ in range(2))
+    np.testing.assert_array_equal(first, second)
     target.close(slot)
+    target.idle()
+    assert rule.calls == ["use [1, 2] for the target", "begin", "2 rows", "1 rows", "1 rows", "idle"]
+    assert rule.taken == [1, 2, 1, 2]
     target.shutdown()
 
 
