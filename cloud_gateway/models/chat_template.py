@@ -49,10 +49,14 @@ class Own(str):
 
 
 def refuse_reserved(value: Any) -> None:
-    """Raises ClientError 400 where a string of the client, at any depth, has a character that is used for marks."""
+    """Raises ClientError 400 if a string of the client, at any depth, has a character that is used for marks."""
     if isinstance(value, str):
-        if not value.isascii() and (found := _RESERVED.search(value)):
-            name = f"U+{ord(found[0]):X}"
+        if value.isascii():
+            return
+
+        reserved = _RESERVED.search(value)
+        if reserved:
+            name = f"U+{ord(reserved[0]):X}"
             raise ClientError(
                 f"The request has the character {name}, to which Unicode assigns no meaning; remove it.",
                 param="messages",
@@ -69,11 +73,14 @@ def refuse_reserved(value: Any) -> None:
 
 def own_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages for the template: without fields that are None, and with known roles as `Own`."""
-    own = [{key: value for key, value in message.items() if value is not None} for message in messages]
-    for message in own:
-        if message.get("role") in ROLES:
-            message["role"] = Own(message["role"])
-    return own
+    rendered: list[dict[str, Any]] = []
+    for message in messages:
+        fields = {key: value for key, value in message.items() if value is not None}
+        if fields.get("role") in ROLES:
+            fields["role"] = Own(fields["role"])
+        rendered.append(fields)
+
+    return rendered
 
 
 def plain(marked: str) -> str:
@@ -81,31 +88,42 @@ def plain(marked: str) -> str:
     return _MARKED.sub(lambda run: "".join(chr(ord(char) - MARK) for char in run[0]), marked)
 
 
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds the first of these texts; without any it finds nothing."""
+    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
 class ChatTemplate:
-    """One model's chat template. Raises jinja2.TemplateError where it cannot be read."""
+    """One model's chat template. Raises jinja2.TemplateError if it cannot be read."""
 
     def __init__(self, source: str, control: Iterable[str]) -> None:
         tokens = sorted(filter(None, control), key=len, reverse=True)
         self._parts = _Parts(tokens)
+        self._tokens = {self._parts.mark_all(token): token for token in tokens}
+        self._search = any_of(self._tokens)
+
         environment = _environment(source)
         tree = environment.parse(source)
         self.constants = frozenset(_constants(tree))
         """Strings that the template may search a chat for: its own strings and the names of fields."""
+
         tree = _Marking(self._parts, environment).visit(tree)
         code = environment.compile(tree)
         self._template = Template.from_code(environment, code, environment.make_globals(None))
-        self._tokens = {self._parts.mark_all(token): token for token in tokens}
-        self._search = re.compile("|".join(map(re.escape, self._tokens)) or "(?!)")
 
     def render(self, special: Mapping[str, Any], **variables: Any) -> str:
         """The result with marks. `special` has the names of the model's special tokens (`bos_token`, ...)."""
-        own = {name: Own(token) if isinstance(token, str) else token for name, token in special.items()}
+        tokens = dict(special)
+        for name, token in special.items():
+            if isinstance(token, str):
+                tokens[name] = Own(token)
+
         helpers = {_SHOWN: partial(_shown, self._parts), _OWN: Own}
-        return self._template.render(**own, **variables, **helpers)
+        return self._template.render(**tokens, **variables, **helpers)
 
     def written(self, marked: str) -> list[Span]:
         """The control tokens that the template wrote, with their places."""
-        return [(*found.span(), self._tokens[found[0]]) for found in self._search.finditer(marked)]
+        return [(*match.span(), self._tokens[match[0]]) for match in self._search.finditer(marked)]
 
 
 class _Parts:
@@ -113,28 +131,38 @@ class _Parts:
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tokens
-        self._whole = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        self._whole = any_of(tokens)
 
     def mark_all(self, text: str) -> str:
         """Marks every character but white space, which templates trim, and characters beyond the first plane."""
-        return "".join(char if char.isspace() or ord(char) > 0xFFFF else chr(ord(char) + MARK) for char in text)
+        return "".join(map(_mark_char, text))
 
     def mark(self, text: str) -> str:
         """Marks control tokens in the text, and ends of the text that may be the rest or the beginning of one."""
         if any(text in token for token in self._tokens):
             return self.mark_all(text)
 
+        # Marked or not, every character keeps its place, and one that is marked already is not changed again.
         head = max((_overlap(token, text) for token in self._tokens), default=0)
         tail = max((_overlap(text, token) for token in self._tokens), default=0)
+        rest = max(len(text) - tail, head)
         middle = self._whole.sub(lambda token: self.mark_all(token[0]), text)
-        return "".join(
-            self.mark_all(char) if at < head or at >= len(text) - tail else char for at, char in enumerate(middle)
-        )
+        return self.mark_all(middle[:head]) + middle[head:rest] + self.mark_all(middle[rest:])
+
+
+def _mark_char(char: str) -> str:
+    if char.isspace() or ord(char) > 0xFFFF:
+        return char
+    return chr(ord(char) + MARK)
 
 
 def _overlap(left: str, right: str) -> int:
     """Length of the longest end of `left` that begins `right`."""
-    return next((n for n in range(min(len(left), len(right)), 0, -1) if left.endswith(right[:n])), 0)
+    for length in range(min(len(left), len(right)), 0, -1):
+        if left.endswith(right[:length]):
+            return length
+
+    return 0
 
 
 def _shown(parts: _Parts, value: Any) -> Any:
@@ -158,7 +186,7 @@ class _Marking(NodeTransformer):
         self._environment = environment
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
-        node.nodes = [self._text(one) for one in node.nodes]
+        node.nodes = list(map(self._text, node.nodes))
         return node
 
     def visit_Assign(self, node: nodes.Assign) -> nodes.Node:  # noqa: N802
@@ -170,11 +198,11 @@ class _Marking(NodeTransformer):
         return self.generic_visit(node)
 
     def visit_With(self, node: nodes.With) -> nodes.Node:  # noqa: N802
-        node.values = [self._value(one) for one in node.values]
+        node.values = list(map(self._value, node.values))
         return self.generic_visit(node)
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
-        node.defaults = [self._value(one) for one in node.defaults]
+        node.defaults = list(map(self._value, node.defaults))
         return self.generic_visit(node)
 
     def _text(self, node: Any) -> Any:
@@ -184,17 +212,22 @@ class _Marking(NodeTransformer):
             case nodes.Const(value=str()):
                 node.value = self._parts.mark(node.value)
             case nodes.Add():
-                node.left, node.right = self._text(node.left), self._text(node.right)
+                node.left = self._text(node.left)
+                node.right = self._text(node.right)
             case nodes.Concat():
-                node.nodes = [self._text(one) for one in node.nodes]
+                node.nodes = list(map(self._text, node.nodes))
             case nodes.CondExpr():
-                node.expr1, node.expr2 = self._text(node.expr1), node.expr2 and self._text(node.expr2)
+                node.expr1 = self._text(node.expr1)
+                node.expr2 = node.expr2 and self._text(node.expr2)
             case nodes.Or() | nodes.And():
-                node.left, node.right = self._text(node.left), self._text(node.right)
+                node.left = self._text(node.left)
+                node.right = self._text(node.right)
+            case nodes.Filter(name="replace") if node.node is not None:
+                node.node = self._text(node.node)
+                node.args[1:] = map(self._text, node.args[1:])  # the first is only searched for
             case nodes.Filter(name=name) if name in _WRITES_ITS_INPUT and node.node is not None:
                 node.node = self._text(node.node)
-                written = node.args[1:] if name == "replace" else node.args
-                node.args = [*node.args[: len(node.args) - len(written)], *map(self._text, written)]
+                node.args = list(map(self._text, node.args))
             case nodes.Const():
                 pass
             case _:
@@ -210,11 +243,13 @@ class _Marking(NodeTransformer):
             case nodes.Filter(name=name) if name in _WRITES_ITS_INPUT:
                 return self._text(node)
             case nodes.CondExpr():
-                node.expr1, node.expr2 = self._value(node.expr1), node.expr2 and self._value(node.expr2)
+                node.expr1 = self._value(node.expr1)
+                node.expr2 = node.expr2 and self._value(node.expr2)
             case nodes.Or() | nodes.And():
-                node.left, node.right = self._value(node.left), self._value(node.right)
+                node.left = self._value(node.left)
+                node.right = self._value(node.right)
             case nodes.List() | nodes.Tuple():
-                node.items = [self._value(one) for one in node.items]
+                node.items = list(map(self._value, node.items))
             case nodes.Dict():
                 for pair in node.items:
                     pair.value = self._value(pair.value)
@@ -227,25 +262,32 @@ class _Marking(NodeTransformer):
     def _call(self, node: nodes.Call) -> None:
         """Arguments of macros may be written; of a string's methods only what `join` joins and `replace` inserts; of a
         dictionary's what `get` returns."""
-        if isinstance(node.node, nodes.Name):
-            node.args = [self._value(one) for one in node.args]
-            for keyword in node.kwargs:
-                keyword.value = self._value(keyword.value)
-        elif isinstance(node.node, nodes.Getattr) and node.node.attr in ("join", "replace"):
-            node.node.node = self._text(node.node.node)
-            node.args[-1:] = map(self._text, node.args[-1:])
-        elif isinstance(node.node, nodes.Getattr) and node.node.attr == "get":
-            node.node.node = self._value(node.node.node)
-            node.args[1:] = map(self._value, node.args[1:])
+        match node.node:
+            case nodes.Name():
+                node.args = list(map(self._value, node.args))
+                for keyword in node.kwargs:
+                    keyword.value = self._value(keyword.value)
+            case nodes.Getattr(attr="join" | "replace") as method:
+                method.node = self._text(method.node)
+                node.args[-1:] = map(self._text, node.args[-1:])
+            case nodes.Getattr(attr="get") as method:
+                method.node = self._value(method.node)
+                node.args[1:] = map(self._value, node.args[1:])
 
     def _helper(self, name: str, argument: nodes.Expr) -> nodes.Expr:
-        at: dict[str, Any] = {"lineno": argument.lineno, "environment": self._environment}
-        return nodes.Call(nodes.Name(name, "load", **at), [argument], [], None, None, **at)
+        """A call of a function that `ChatTemplate.render` gives the template."""
+        place: dict[str, Any] = {"lineno": argument.lineno, "environment": self._environment}
+        function = nodes.Name(name, "load", **place)
+        return nodes.Call(function, [argument], [], None, None, **place)
 
 
 def _constants(tree: nodes.Node) -> Iterable[str]:
-    yield from (node.attr for node in tree.find_all(nodes.Getattr))
-    yield from (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str) and node.value)
+    for attribute in tree.find_all(nodes.Getattr):
+        yield attribute.attr
+
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str) and constant.value:
+            yield constant.value
 
 
 def _environment(source: str) -> SandboxedEnvironment:
@@ -278,16 +320,20 @@ class ControlTokens:
             raise ModelError("The model's tokenizer is not one of the tokenizers library; chats need such a one.")
 
         state: dict[str, Any] = json.loads(backend.to_str())
-        self.ids = {
-            str(token["content"]): int(token["id"])
-            for token in state["added_tokens"]
-            if token["content"] and (token["special"] or _steers(token["content"], template))
-        }
-        self._names = {text: chr(STAND_IN + n) for n, text in enumerate(self.ids)}
+        self.ids: dict[str, int] = {}
+        for token in state["added_tokens"]:
+            text = str(token["content"])
+            if text and (token["special"] or _steers(text, template)):
+                self.ids[text] = int(token["id"])
+
         unknown = _unknown(state["model"])
+        self._names = {text: chr(STAND_IN + number) for number, text in enumerate(self.ids)}
         self._tokenizer = _renamed(state, self._names)
-        if any(self._tokenizer.token_to_id(name) != self.ids[text] for text, name in self._names.items()):
-            raise ModelError("The special tokens of the model's tokenizer contradict its vocabulary; use another one.")
+        for text, name in self._names.items():
+            if self._tokenizer.token_to_id(name) != self.ids[text]:
+                raise ModelError(
+                    "The special tokens of the model's tokenizer contradict its vocabulary; use another one."
+                )
 
         self._steering = frozenset(self.ids.values())
         ends = (tokenizer.bos_token, tokenizer.eos_token)
@@ -298,18 +344,21 @@ class ControlTokens:
     def encode(self, text: str, written: Sequence[Span]) -> list[int]:
         """The tokens of a chat whose control tokens are at these places and nowhere else."""
         pieces: list[str] = []
-        at = 0
+        copied = 0
         for start, end, token in written:
-            pieces += [text[at:start], self._names[token]]
-            at = end
-        pieces.append(text[at:])
+            pieces.append(text[copied:start])
+            pieces.append(self._names[token])
+            copied = end
+        pieces.append(text[copied:])
 
         # A batch of one, since `encode` holds the GIL to its end: no stream would go on beside a long chat.
-        (encoded,) = self._tokenizer.encode_batch(["".join(pieces)], add_special_tokens=False)
+        renamed = "".join(pieces)
+        (encoded,) = self._tokenizer.encode_batch([renamed], add_special_tokens=False)
         tokens: list[int] = encoded.ids
         return tokens
 
     def among(self, tokens: Sequence[int]) -> list[int]:
+        """Those of the tokens that are control tokens, in their order."""
         return [token for token in tokens if token in self._steering]
 
     def of(self, written: Sequence[Span]) -> list[int]:
@@ -319,35 +368,60 @@ class ControlTokens:
 
 def _steers(text: str, template: str) -> bool:
     """Whether an added token not marked as special is a control token: DeepSeek's `<｜User｜>`, Qwen's `<think>`."""
-    return not text.isspace() and (text in template or not _ORDINARY.fullmatch(text))
+    if text.isspace():
+        return False
+
+    return text in template or not _ORDINARY.fullmatch(text)
 
 
 def _renamed(state: dict[str, Any], names: Mapping[str, str]) -> Any:
     """The tokenizer with these tokens renamed, so that only the new names are encoded as them."""
     from tokenizers import Tokenizer
 
-    model = state["model"]
-    if isinstance(model.get("vocab"), dict):
-        model["vocab"] = {names.get(text, text): i for text, i in model["vocab"].items()}
-    elif isinstance(model.get("vocab"), list):
-        model["vocab"] = [[names.get(text, text), score] for text, score in model["vocab"]]
-    if model.get("merges"):
-        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
-        model["merges"] = [list(pair) for pair in pairs if not {*pair, "".join(pair)} & names.keys()]
-    if model.get("unk_token") is not None:
-        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
-    for token in state["added_tokens"]:
-        token["content"] = names.get(token["content"], token["content"])
+    def name_of(text: str) -> str:
+        return names.get(text, text)
 
-    return Tokenizer.from_str(json.dumps({**state, "post_processor": None, "truncation": None, "padding": None}))
+    model = state["model"]
+    match model.get("vocab"):
+        case dict(vocabulary):
+            model["vocab"] = {name_of(text): id_ for text, id_ in vocabulary.items()}
+        case list(vocabulary):
+            model["vocab"] = [[name_of(text), score] for text, score in vocabulary]
+
+    if model.get("merges"):
+        model["merges"] = _merges_without(names, model["merges"])
+    if model.get("unk_token") is not None:
+        model["unk_token"] = name_of(model["unk_token"])
+    for token in state["added_tokens"]:
+        token["content"] = name_of(token["content"])
+
+    unused = dict.fromkeys(["post_processor", "truncation", "padding"])
+    return Tokenizer.from_str(json.dumps({**state, **unused}))
+
+
+def _merges_without(
+    names: Mapping[str, str],
+    merges: Sequence[str | list[str]],
+) -> list[list[str]]:
+    """The merges that neither take nor make a token of these names."""
+    kept: list[list[str]] = []
+    for merge in merges:
+        pair = merge
+        if isinstance(pair, str):
+            pair = pair.split(" ", 1)
+        if not {*pair, "".join(pair)} & names.keys():
+            kept.append(pair)
+
+    return kept
 
 
 def _unknown(model: Mapping[str, Any]) -> str:
     """The token for text that the vocabulary lacks, or an empty string."""
     vocabulary = model.get("vocab")
-    at = model.get("unk_id")
-    if isinstance(vocabulary, list):
-        if isinstance(at, int):
-            return str(vocabulary[at][0])
-        return ""
-    return model.get("unk_token") or ""
+    if not isinstance(vocabulary, list):
+        return model.get("unk_token") or ""
+
+    index = model.get("unk_id")
+    if isinstance(index, int):
+        return str(vocabulary[index][0])
+    return ""

@@ -22,7 +22,8 @@ def check_llamacpp(path: Path, gpu_layers: int) -> None:
 
     metadata = gguf_metadata(path)
     family = metadata.get("general.architecture", "unknown")
-    if any(part in key for key in metadata for part in NOT_TREES if key.startswith(f"{family}.")):
+    keys = " ".join(key for key in metadata if key.startswith(f"{family}."))
+    if any(part in keys for part in NOT_TREES):
         raise ModelError(
             f"{path} is of the family {family}, which cannot verify trees: choose a plain decoder-only transformer."
         )
@@ -32,7 +33,10 @@ def check_llamacpp(path: Path, gpu_layers: int) -> None:
 
 def spare_sequences(slots: int, tree_nodes: int, *, exact: bool) -> int:
     """Sequences besides those of slots and candidates; raises ConfigError if llama.cpp has not so many."""
-    spare = 2 if exact else 0
+    spare = 0
+    if exact:
+        spare = 2
+
     if slots + tree_nodes + spare > MAX_SEQUENCES:
         raise ConfigError(
             f"llama.cpp has {MAX_SEQUENCES} sequences, for slots and candidates of a tree: lower `target.slots` "
@@ -70,7 +74,8 @@ class Need:
 
 def llamacpp_need(path: Path) -> Need:
     """Of a GGUF file in llama.cpp, which keeps keys and values in 16 bits. Raises ModelError."""
-    return Need(path.stat().st_size, gguf_numbers(gguf_metadata(path)) * 2)
+    metadata = gguf_metadata(path)
+    return Need(path.stat().st_size, gguf_numbers(metadata) * 2)
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:

@@ -25,7 +25,7 @@ from cloud_gateway.models.chat_template import (
     ROLES,
     ChatTemplate,
     ControlTokens,
-    Span,
+    any_of,
     own_roles,
     plain,
     refuse_reserved,
@@ -58,7 +58,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class ChatEncoder:
-    """Renders and encodes chats for one model. Raises ModelError where its template's own text cannot be traced."""
+    """Renders and encodes chats for one model. Raises ModelError if its template's own text cannot be traced."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -68,11 +68,13 @@ class ChatEncoder:
             self._template = ChatTemplate(self._source, self._control.ids)
         except (jinja2.TemplateError, ValueError) as error:
             raise ModelError(f"The model's chat template cannot be read ({type(error).__name__}).") from error
-        looked_for = [text for text in self._template.constants if len(text) > 1 or text == "\n"]
-        looked_for.sort(key=len, reverse=True)
-        self._looked_for = re.compile("|".join(map(re.escape, looked_for)) or "(?!)")
-        tried = [self._same_as_before(messages, tools) for messages, tools in PROBES]
-        if False in tried or True not in tried:
+
+        searched = [text for text in self._template.constants if len(text) > 1 or text == "\n"]
+        searched.sort(key=len, reverse=True)
+        self._searched = any_of(searched)
+
+        same = [self._same_as_before(messages, tools) for messages, tools in PROBES]
+        if False in same or True not in same:
             raise ModelError("The control tokens of the model's chat template cannot be distinguished from text.")
 
     def encode(self, messages: Messages, tools: Tools) -> list[int]:
@@ -88,18 +90,19 @@ class ChatEncoder:
             if plain(marked) != text:  # again, for a template that writes the time, which may have changed
                 text = self._rendered(messages, tools)
                 marked = self._marked(messages, tools)
-            neutral = Neutral(self._template.constants, self._looked_for)
-            without = self._marked(neutral.of(messages), neutral.of(tools))
+
+            neutral = Neutral(self._template.constants, self._searched)
+            marked_neutral = self._marked(neutral.of(messages), neutral.of(tools))
         except _REFUSALS as error:
-            deep = isinstance(error, RecursionError)
-            if deep:
+            if isinstance(error, RecursionError):
                 why = "they are nested too deeply."
             else:
-                why = next(iter(str(error).splitlines()), "")[:200]
+                lines = str(error).splitlines() or [""]
+                why = lines[0][:200]
             raise ClientError(f"The model's chat template refuses these messages: {why}", param="messages") from error
-        written = self._template.written(marked)
-        tokens = self._control.encode(text, written)
-        expected = self._control.of(self._template.written(without))
+
+        tokens = self._control.encode(text, self._template.written(marked))
+        expected = self._control.of(self._template.written(marked_neutral))
         if plain(marked) != text or self._control.among(tokens) != expected:
             raise ClientError(
                 "The model's chat template writes other control tokens because of what these messages say, which is "
@@ -111,9 +114,10 @@ class ChatEncoder:
         return tokens
 
     def _rendered(self, messages: Messages, tools: Tools) -> str:
+        """The chat as transformers writes it."""
         rendered: str = self._tokenizer.apply_chat_template(
             [dict(message) for message in messages],
-            tools=list(tools) if tools else None,
+            tools=_listed(tools),
             chat_template=self._source,
             add_generation_prompt=True,
             tokenize=False,
@@ -121,24 +125,36 @@ class ChatEncoder:
         return rendered
 
     def _marked(self, messages: Messages, tools: Tools) -> str:
+        """The same with marks on the template's own text."""
         return self._template.render(
             self._tokenizer.special_tokens_map,
             messages=own_roles(messages),
-            tools=list(tools) if tools else None,
+            tools=_listed(tools),
             documents=None,
             add_generation_prompt=True,
         )
 
     def _same_as_before(self, messages: Messages, tools: Tools) -> bool | None:
-        """Whether a harmless chat gets the same tokens as in transformers; None where the template refuses it."""
+        """Whether a harmless chat gets the same tokens as in transformers; None if the template refuses it."""
         try:
             text = self._rendered(messages, tools)
         except _REFUSALS:
             return None
-        before = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+
         marked = self._marked(messages, tools)
-        written: Sequence[Span] = self._template.written(marked)
-        return plain(marked) == text and bool(self._control.encode(text, written) == before)
+        if plain(marked) != text:
+            return False
+
+        tokens = self._control.encode(text, self._template.written(marked))
+        backend = self._tokenizer.backend_tokenizer
+        return tokens == list(backend.encode(text, add_special_tokens=False).ids)
+
+
+def _listed(tools: Tools) -> list[Mapping[str, Any]] | None:
+    """The tools as templates take them: None instead of an empty list."""
+    if tools:
+        return list(tools)
+    return None
 
 
 class Neutral:
@@ -147,9 +163,10 @@ class Neutral:
     Lengths, white space at the ends, equality of short strings, and strings that the template may search for are kept.
     """
 
-    def __init__(self, constants: frozenset[str], looked_for: re.Pattern[str]) -> None:
+    def __init__(self, constants: frozenset[str], searched: re.Pattern[str]) -> None:
+        """`searched`: a pattern of the constants that may stand within a content."""
         self._constants = constants
-        self._looked_for = looked_for
+        self._searched = searched
         self._seen: dict[str, str] = {}
 
     def of(self, value: Any) -> Any:
@@ -174,19 +191,24 @@ class Neutral:
         return self._seen[text]
 
     def _covered(self, text: str, number: int = 0) -> str:
+        """The text with `x` instead of all that is not kept; it ends with the number, in letters."""
         core = text.strip()
-        start = text.index(core)
-        at = 0
-        pieces = []
-        for found in self._looked_for.finditer(core):
-            pieces += ["x" * (found.start() - at), found[0]]
-            at = found.end()
-        neutral = "".join([*pieces, _numbered(len(core) - at, number)])
+        before, after = text.split(core, 1)
+
+        pieces: list[str] = []
+        covered = 0
+        for match in self._searched.finditer(core):
+            pieces.append("x" * (match.start() - covered))
+            pieces.append(match[0])
+            covered = match.end()
+        pieces.append(_numbered(len(core) - covered, number))
+
+        neutral = "".join(pieces)
         for place in (0, len(core) - 1):
             if core[place] in self._constants:
                 neutral = neutral[:place] + core[place] + neutral[place + 1 :]
 
-        return text[:start] + neutral + text[start + len(core) :]
+        return before + neutral + after
 
 
 def _numbered(length: int, number: int) -> str:
@@ -195,6 +217,7 @@ def _numbered(length: int, number: int) -> str:
     while number:
         number, digit = divmod(number, len(_DIGITS))
         digits = _DIGITS[digit] + digits
+
     if length:
         return digits[-length:].rjust(length, "x")
     return ""
@@ -218,24 +241,32 @@ For each function call, return a json object with function name and arguments wi
 
 def in_words(messages: Messages, tools: Tools) -> list[dict[str, Any]]:
     """The same chat without tools: they stand in the system message, calls and their results in the texts."""
-    plain = list[dict[str, Any]]()
+    plain: list[dict[str, Any]] = []
+    role = ""
     for message in messages:
-        if message["role"] != "tool":
-            calls = [_tagged("tool_call", json.dumps(call["function"])) for call in message.get("tool_calls", ())]
-            text = "\n".join([message["content"], *calls] if message["content"] else calls)
-            plain.append({"role": message["role"], "content": text})
+        follows_result = role == "tool"
+        role = message["role"]
+        if role != "tool":
+            texts = [message["content"]]
+            for call in message.get("tool_calls", ()):
+                texts.append(_tagged("tool_call", json.dumps(call["function"])))
+            plain.append({"role": role, "content": "\n".join(filter(None, texts))})
             continue
+
+        # Results of one message's calls stand in one message of the user.
         result = _tagged("tool_response", message["content"])
-        if plain and plain[-1].get("results"):
+        if follows_result:
             plain[-1]["content"] += "\n" + result
         else:
-            plain.append({"role": "user", "content": result, "results": True})
+            plain.append({"role": "user", "content": result})
+
     if tools:
-        words = INTRODUCTION.format(tools="\n".join(json.dumps(tool) for tool in tools))
+        words = INTRODUCTION.format(tools="\n".join(map(json.dumps, tools)))
         if plain and plain[0]["role"] == "system":
             words = plain.pop(0)["content"] + "\n\n" + words
         plain.insert(0, {"role": "system", "content": words})
-    return [{"role": one["role"], "content": one["content"]} for one in plain]
+
+    return plain
 
 
 def _tagged(tag: str, text: str) -> str:
@@ -247,34 +278,37 @@ INCOMPLETE = "\ufffd"
 
 
 class Text:
-    """The text side of a model, on top of its transformers tokenizer. Raises ModelError where it has no vocabulary."""
+    """The text side of a model, on top of its transformers tokenizer. Raises ModelError if it has no vocabulary."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._pieces = _pieces(tokenizer)
         self._strip = self._pieces is not None and _strips_first_space(tokenizer)
         template = tokenizer.chat_template
-        self._template: str = template if isinstance(template, str) else (template or {}).get("default", "")
+        if isinstance(template, Mapping):
+            template = template.get("default")
+        self._template: str = template or ""
 
     def render_chat(self, messages: Messages, tools: Tools = None) -> list[int]:
         """The messages as a prompt for the assistant's next one.
 
-        Raises ClientError 400 where the model has no chat template, or its template refuses these messages.
+        Raises ClientError 400 if the model has no chat template, or its template refuses these messages.
         """
         if not self._template:
             raise ClientError("This model has no chat template; use /v1/completions.", code="unsupported_model")
         if isinstance(self._chats, ModelError):
             raise ClientError(f"{self._chats} Use /v1/completions.", code="unsupported_model")
 
-        called = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
-        if "tools" not in self._template and (tools or called):
-            messages = in_words(messages, tools)
-            tools = None
+        if "tools" not in self._template:
+            called = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+            if tools or called:
+                return self._chats.encode(in_words(messages, tools), None)
+
         return self._chats.encode(messages, tools)
 
     @property
     def chat_fault(self) -> str | None:
-        """Why this model's chats are refused though it has a template; None where they are served."""
+        """Why this model's chats are refused though it has a template; None if they are served."""
         if self._template and isinstance(self._chats, ModelError):
             return str(self._chats)
         return None
@@ -288,7 +322,7 @@ class Text:
             return error
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a raw prompt, with a leading one where the model was trained with it."""
+        """The tokens of a raw prompt, with a leading one if the model was trained with it."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=True)]
 
     def continuation(self, text: str) -> list[int]:
@@ -297,11 +331,11 @@ class Text:
 
     def spell(self, token: int) -> bytes:
         """The bytes of one token; of a special one its name."""
-        if self._pieces is not None and token < len(self._pieces):
-            piece = self._pieces[token]
-        else:
-            piece = b""
-        return piece or str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
+        if self._pieces is not None and token < len(self._pieces) and self._pieces[token]:
+            return self._pieces[token]
+
+        text: str = self._tokenizer.decode([token], skip_special_tokens=False)
+        return text.encode()
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of all these tokens at once, without special ones."""
@@ -324,7 +358,10 @@ class _Bytes:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
-        piece = self._pieces[token] if 0 <= token < len(self._pieces) else b""
+        if not 0 <= token < len(self._pieces):
+            return ""
+
+        piece = self._pieces[token]
         if self._strip and piece:
             piece = piece.removeprefix(b" ")
             self._strip = False
@@ -339,8 +376,8 @@ class _Whole:
 
     def __init__(self, decode: Any) -> None:
         self._decode = decode
-        self._tokens = [0][:0]
-        self._given = 0
+        self._tokens: list[int] = []
+        self._returned = 0
 
     def feed(self, token: int) -> str:
         self._tokens.append(token)
@@ -350,37 +387,45 @@ class _Whole:
         return self._new(self._decode(self._tokens))
 
     def _new(self, text: str) -> str:
-        new = text[self._given :]
-        self._given += len(new)
+        """What of the text was not returned before."""
+        new = text[self._returned :]
+        self._returned += len(new)
         return new
 
 
 @functools.cache
 def _byte_of_letter() -> dict[str, int]:
     """GPT-2's printable stand-ins: letter -> byte."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    byte_of = {chr(byte): byte for byte in printable}
+    hidden = [byte for byte in range(256) if byte not in printable]
+    for number, byte in enumerate(hidden):
+        byte_of[chr(256 + number)] = byte
+
+    return byte_of
 
 
 def _pieces(tokenizer: Any) -> list[bytes] | None:
-    """The bytes of every token, nothing for special ones; None where tokens are not plain pieces of bytes."""
-    steps = _decoder_steps(tokenizer)
+    """The bytes of every token, nothing for special ones; None if tokens are not plain pieces of bytes."""
+    steps = [step.get("type") for step in _decoder_steps(tokenizer)]
     if steps == ["ByteLevel"]:
-        piece = _byte_level_piece
+        piece_of = _byte_level_piece
     elif "ByteFallback" in steps and set(steps) <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
-        piece = _sentencepiece_piece
+        piece_of = _sentencepiece_piece
     else:
         return None
+
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     if not vocabulary:
         raise ModelError("The model's tokenizer has no vocabulary; fetch the model again.")
 
     pieces = [b""] * (max(vocabulary.values()) + 1)
-    for token, i in vocabulary.items():
-        pieces[i] = piece(token)
-    for i, added in tokenizer.added_tokens_decoder.items():
-        pieces[i] = b"" if added.special else added.content.encode()
+    for text, token in vocabulary.items():
+        pieces[token] = piece_of(text)
+    for token, added in tokenizer.added_tokens_decoder.items():
+        pieces[token] = b""
+        if not added.special:
+            pieces[token] = added.content.encode()
 
     return pieces
 
@@ -399,19 +444,17 @@ def _sentencepiece_piece(token: str) -> bytes:
     return token.replace("\u2581", " ").encode()
 
 
-def _decoder(tokenizer: Any) -> list[dict[str, Any]]:
+def _decoder_steps(tokenizer: Any) -> list[dict[str, Any]]:
+    """How a fast tokenizer makes text of its tokens; nothing of another one."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return []
+
     decoder = json.loads(backend.to_str()).get("decoder") or {}
     steps: list[dict[str, Any]] = decoder.get("decoders", [decoder])
     return steps
 
 
-def _decoder_steps(tokenizer: Any) -> list[str]:
-    return [str(step.get("type")) for step in _decoder(tokenizer)]
-
-
 def _strips_first_space(tokenizer: Any) -> bool:
     """Whether decoding removes the space that SentencePiece adds before the first word."""
-    return any(step.get("type") == "Strip" and step.get("start") for step in _decoder(tokenizer))
+    return any(step.get("type") == "Strip" and step.get("start") for step in _decoder_steps(tokenizer))

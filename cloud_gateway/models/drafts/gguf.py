@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,6 @@ CATCH_UP_BATCH = 128
 """Tokens of one catch-up pass: half the worker's, since rounds of other requests wait for it."""
 _MIN_BATCH = 8
 """Rows from which on a catch-up pass is measured: with fewer, its fixed cost hides the cost of a token."""
-
-Result = TypeVar("Result")
 
 
 class LocalDraft(Drafter):
@@ -48,7 +45,7 @@ class LocalDraft(Drafter):
     ) -> None:
         """`context`: KV cells shared by `requests` open requests. `leaves`: maximum number of paths in one step; 0:
         `MAX_STEP_LEAVES`, of which policies choose by the measured curve. `catch_up_batch`: maximum tokens of one
-        catch-up pass. `target_vocab_size`: entries of the rows that are ranked, where the target has more or fewer
+        catch-up pass. `target_vocab_size`: entries of the rows that are ranked, if the target has more or fewer
         unused ones.
 
         Takes a second to measure the model. Raises ModelError and ConfigError as `Drafter` does.
@@ -86,8 +83,12 @@ class LocalDraft(Drafter):
         return self._token_s.value or self.step_s
 
     def catch_up(self, request: Hashable, limit: int) -> int:
-        limit = min(limit, self.prefill_batch)
-        rows, spent, left = self._timed(lambda: super(LocalDraft, self).catch_up(request, limit))
+        rows = self.rows
+        began = self._timer()
+        left = super().catch_up(request, min(limit, self.prefill_batch))
+        spent = self._timer() - began
+
+        rows = self.rows - rows
         if rows >= _MIN_BATCH:
             self._token_s.sample(spent / rows)
         return left
@@ -95,15 +96,24 @@ class LocalDraft(Drafter):
     def draft(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """One step over the leaves of all these, after as many catch-up passes as it needs.
 
-        Raises DraftMemoryError where a request is too long, or the cells do not suffice for all.
+        Raises DraftMemoryError if a request is too long, or the cells do not suffice for all.
         """
-        for request, *_ in asked:
-            while self.backlog(request) > self.prefill_batch:
-                self.catch_up(request, self.prefill_batch)
-        fitted = [one._replace(rank=self._over_targets_vocabulary(one.rank or best_children)) for one in asked]
-        rows, spent, proposals = self._timed(lambda: self.step_together(fitted))
-        if rows == sum(len(set(one.paths)) for one in asked):  # nothing but leaves was evaluated
-            self._curve.sample(rows, spent)
+        fitted: list[Asked] = []
+        leaves = 0
+        for part in asked:
+            while self.backlog(part.request) > self.prefill_batch:
+                self.catch_up(part.request, self.prefill_batch)
+            rank = self._over_targets_vocabulary(part.rank or best_children)
+            fitted.append(part._replace(rank=rank))
+            leaves += len(set(part.paths))
+
+        rows = self.rows
+        began = self._timer()
+        proposals = self.step_together(fitted)
+        spent = self._timer() - began
+
+        if self.rows - rows == leaves:  # nothing but leaves was evaluated
+            self._curve.sample(leaves, spent)
         return proposals
 
     def _over_targets_vocabulary(self, rank: Rank) -> Rank:
@@ -135,11 +145,5 @@ class LocalDraft(Drafter):
             while self.catch_up(self, length):
                 pass
             self.draft([Asked(self, [()])])
-        self.close(self, keep=False)
 
-    def _timed(self, work: Callable[[], Result]) -> tuple[int, float, Result]:
-        """Runs passes and returns the rows evaluated, the seconds taken, and the result."""
-        rows = self.rows
-        began = self._timer()
-        result = work()
-        return self.rows - rows, self._timer() - began, result
+        self.close(self, keep=False)

@@ -77,7 +77,8 @@ def converted(transformers: Any, metadata: Mapping[str, Any]) -> Any:
 
     backend, more = convert_gguf_tokenizer(architecture, facts)
     options = _options(metadata, facts)
-    return getattr(transformers, CLASSES[architecture])(tokenizer_object=backend, **options, **more)
+    tokenizer = getattr(transformers, CLASSES[architecture])
+    return tokenizer(tokenizer_object=backend, **options, **more)
 
 
 def _options(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +100,10 @@ def _options(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
 
     for name, key in SPECIAL.items():
         token = metadata.get(f"tokenizer.ggml.{key}")
-        options[name] = None if token is None else facts["tokens"][token]
+        options[name] = None
+        if token is not None:
+            options[name] = facts["tokens"][token]
+
     return options
 
 

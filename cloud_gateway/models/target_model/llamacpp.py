@@ -44,15 +44,35 @@ class Laid:
 
     def holding(self, path: Sequence[int], slot: int) -> tuple[int, int]:
         """A sequence with all rows of `path`, and how many of them the slot's own has."""
-        own = sum(slot in self.rows[row].sequences for row in path)
-        return (slot if own == len(path) else self.rows[path[-1]].sequences[0]), own
+        in_slot = sum(slot in self.rows[row].sequences for row in path)
+        if in_slot == len(path):
+            return slot, in_slot
+
+        last = self.rows[path[-1]]
+        return last.sequences[0], in_slot
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A verified tree of which nothing was kept yet."""
+
+    tree: FlatTree
+    laid: Laid
+    company: bool
+    """Whether other requests were in the same pass."""
+
+
+def chain(tokens: Sequence[int]) -> FlatTree:
+    """A tree with one path."""
+    length = len(tokens)
+    return FlatTree(tokens, range(-1, length - 1), range(length))
 
 
 def leaves(tree: FlatTree) -> list[int]:
     """Rows without children, the deepest one first."""
     parents = set(tree.parents)
-    found = [row for row in range(len(tree)) if row not in parents]
-    return sorted(found, key=lambda row: -tree.depths[row])
+    childless = [row for row in range(len(tree)) if row not in parents]
+    return sorted(childless, key=lambda row: -tree.depths[row])
 
 
 def lay_out(tree: FlatTree, base: int, slot: int, free: Sequence[int]) -> Laid:
@@ -64,6 +84,7 @@ def lay_out(tree: FlatTree, base: int, slot: int, free: Sequence[int]) -> Laid:
         while row >= 0:
             members[row].append(sequence)
             row = tree.parents[row]
+
     rows = [
         Row(token, base + depth, sequences, True)
         for token, depth, sequences in zip(tree.tokens, tree.depths, members, strict=True)
@@ -82,6 +103,12 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 """Numbers of rows in which the self-test verifies what it verifies at once too, under `exact`."""
 _ALL = 2**30
 """A position behind all others."""
+
+
+def max_pass_rows(slots: int, tree_rows: int) -> int:
+    """Rows of one pass: those of all trees, within limits, but at least those of one tree."""
+    rows = min(slots * tree_rows, MAX_PASS_ROWS)
+    return max(rows, tree_rows, MIN_PASS_ROWS)
 
 
 class NoRoomError(ModelError):
@@ -109,8 +136,8 @@ class LlamaCppTarget:
         one tree; `threads`: 0 for as many as `thread_rule` chooses; `exact`: on a CPU, gives a
         row the same logits in any company, at a price (docs/numerics.md).
 
-        Raises ModelError where llama.cpp cannot load the file or the model cannot verify trees, ConfigError where
-        slots and trees need too many sequences.
+        Raises ModelError if llama.cpp cannot load the file or the model cannot verify trees, ConfigError if slots and
+        trees need too many sequences.
         """
         self.exact = exact and not gpu_layers
         """Whether a row's logits are the same in any company, bit for bit: by design and in the self-test."""
@@ -120,7 +147,11 @@ class LlamaCppTarget:
         self._forks = list(range(slots, ids - spare))
         self._company = ids - 2
         self._retired = ids - 1
-        self._pass_rows = max(min(slots * (tree_nodes + 1), MAX_PASS_ROWS), tree_nodes + 1, MIN_PASS_ROWS)
+        self._pass_rows = max_pass_rows(slots, tree_nodes + 1)
+        batch = max(PREFILL_CHUNK, self._pass_rows)
+        if self.exact:
+            batch = MAX_EXACT_ROWS
+
         rule = fixed_if(threads, thread_rule)
         counts = rule.counts()
         self._llama = Context(
@@ -128,7 +159,7 @@ class LlamaCppTarget:
             cells=self.kv_tokens + spare,
             sequences=ids,
             outputs=self._pass_rows + 1,
-            batch=MAX_EXACT_ROWS if self.exact else max(PREFILL_CHUNK, self._pass_rows),
+            batch=batch,
             threads=counts[0],  # until it is measured: others may use the cores
             gpu_layers=gpu_layers,
             exact=self.exact,
@@ -139,8 +170,8 @@ class LlamaCppTarget:
         self.vocab_size = self._llama.vocab_size
         self._entropy = HostEntropy()
         self._table = SlotTable(slots, capacity=self.kv_tokens)
-        self._pending: dict[int, tuple[FlatTree, Laid, bool]] = {}
-        """By slot; whether other requests were in the same pass."""
+        self._pending: dict[int, Pending] = {}
+        """By slot."""
         self._order = CellOrder(self._llama.cells, skips=not gpu_layers)
         self.passes: Sequence[Pass] = ()
         self._self_test(counts)
@@ -152,8 +183,11 @@ class LlamaCppTarget:
         claim = self._table.claim(tokens, scope, room)
         for slot in claim.evicted:
             self._leave(slot, 0)
-        self._leave(claim.slot, claim.reused if claim.donor == claim.slot else 0)
-        if claim.donor != claim.slot:
+
+        if claim.donor == claim.slot:
+            self._leave(claim.slot, claim.reused)
+        else:
+            self._leave(claim.slot, 0)
             self._llama.copy(claim.donor, claim.slot, 0, claim.reused)
             self._order.shared[claim.slot] = claim.reused
         return claim.slot, claim.reused
@@ -178,33 +212,44 @@ class LlamaCppTarget:
         self._table.extend(slot, tokens)
 
     def verify(self, batch: Sequence[Work]) -> Sequence[LlamaCppVerified]:
-        """One forward pass over all trees, or a few where they have more rows than MAX_PASS_ROWS."""
-        results: list[LlamaCppVerified] = []
-        passes: list[Pass] = []
-        sizes = [(len(work.tree), len(leaves(work.tree)) - 1) for work in batch]
+        """One forward pass over all trees, or a few if they have more rows than MAX_PASS_ROWS."""
         for work in batch:
             self._discard(work.slot)
 
         # For all groups at once: after the first one, trees share cells with their slots, and nothing can be moved.
-        self._make_room(sum(rows for rows, _ in sizes))
+        self._make_room(sum(len(work.tree) for work in batch))
+        sizes = [(len(work.tree), len(leaves(work.tree)) - 1) for work in batch]
         cut = groups(sizes, self._pass_rows, len(self._forks))
-        for group in cut:
+
+        results: list[LlamaCppVerified] = []
+        passes: list[Pass] = []
+        for indices in cut:
+            group = [batch[index] for index in indices]
+            row_counts = [len(work.tree) for work in group]
             began = time.perf_counter()
-            with self._threads.watched(sum(sizes[index][0] for index in group)):
-                logits = self._verify([batch[index] for index in group])
+            with self._threads.watched(sum(row_counts)):
+                logits = self._verify(group)
             passes.append(Pass(len(logits), time.perf_counter() - began))
-            results += self._results(logits.copy() if len(cut) > 1 else logits, [sizes[index][0] for index in group])
+
+            if len(cut) > 1:  # the next pass overwrites them
+                logits = logits.copy()
+            results += self._results(logits, row_counts)
+
         self.passes = passes
         return results
 
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Keeps these rows of the tree last verified in this slot."""
-        tree, laid, company = self._pending.pop(slot)
-        self._order.kept(slot, len(rows), len(tree) - len(rows), company=company)
-        holder, own = laid.holding(rows, slot)
-        if own < len(tree):  # a trim looks at every cell
-            self._drop(slot, laid.base + own)
-        self._llama.copy(holder, slot, laid.base + own, laid.base + len(rows))
+        pending = self._pending.pop(slot)
+        tree = pending.tree
+        laid = pending.laid
+        refused = len(tree) - len(rows)
+        self._order.kept(slot, len(rows), refused, company=pending.company)
+
+        holder, in_slot = laid.holding(rows, slot)
+        if in_slot < len(tree):  # a trim looks at every cell
+            self._drop(slot, laid.base + in_slot)
+        self._llama.copy(holder, slot, laid.base + in_slot, laid.base + len(rows))
         self._release(laid)
         self._table.extend(slot, [tree.tokens[row] for row in rows])
 
@@ -241,10 +286,11 @@ class LlamaCppTarget:
             base = len(self._table.held(work.slot))
             laid = lay_out(work.tree, base, work.slot, self._forks)
             del self._forks[: len(laid.forks)]
-            self._pending[work.slot] = work.tree, laid, len(group) > 1
+            self._pending[work.slot] = Pending(work.tree, laid, len(group) > 1)
             for fork in laid.forks:
                 self._llama.copy(work.slot, fork, 0, base)
             rows += laid.rows
+
         try:
             self._decode(rows)
             return self._llama.all_logits(len(rows))
@@ -253,27 +299,31 @@ class LlamaCppTarget:
                 self._discard(work.slot)
             raise
 
-    def _results(self, logits: NDArray[np.float32], sizes: Sequence[int]) -> list[LlamaCppVerified]:
+    def _results(
+        self,
+        logits: NDArray[np.float32],
+        row_counts: Sequence[int],
+    ) -> list[LlamaCppVerified]:
+        """A pass's logits, tree by tree."""
         decodes = self._llama.decodes
         copied = logits.base is None
 
         def valid() -> bool:
             return copied or self._llama.decodes == decodes
 
-        parts = np.split(logits, np.cumsum(sizes)[:-1])
+        parts = np.split(logits, np.cumsum(row_counts)[:-1])
         return [LlamaCppVerified(part, valid, self._entropy) for part in parts]
 
-    def _decode(self, rows: list[Row]) -> None:
+    def _decode(self, rows: Sequence[Row]) -> None:
+        """Evaluates these rows; a lone one gets company under `exact`. Raises NoRoomError."""
         alone = self.exact and len(rows) % MAX_EXACT_ROWS == 1
-
-        # With logits, as the row has, since the last layer is computed for rows with logits only.
         if alone:
-            company = [Row(0, 0, (self._company,), rows[-1].wants_logits)]
-        else:
-            company = []
-        fits = self._llama.decode([*rows, *company])
-        if company:
+            # With logits, as the row has, since the last layer is computed for rows with logits only.
+            company = Row(0, 0, (self._company,), rows[-1].wants_logits)
+            fits = self._llama.decode([*rows, company])
             self._llama.trim(self._company, 0)  # the last cell, so the next row can use it
+        else:
+            fits = self._llama.decode(rows)
         if not fits:
             raise NoRoomError(f"llama.cpp has no room for {len(rows)} tokens in {self._llama.cells} cells")
 
@@ -297,18 +347,19 @@ class LlamaCppTarget:
 
     def _compact(self) -> None:
         """Moves the cells of all slots to the beginning of the cache."""
-        held = {slot: len(self._table.held(slot)) for slot in range(self.slots)}
-        self._llama.compact([slot for slot, count in held.items() if count])
-        self._order.moved(sum(held.values()))
+        counts = [len(self._table.held(slot)) for slot in range(self.slots)]
+        self._llama.compact([slot for slot, count in enumerate(counts) if count])
+        self._order.moved(sum(counts))
 
     def _discard(self, slot: int) -> None:
         """Drops a tree of which nothing was kept."""
         if slot in self._pending:
-            _, laid, _ = self._pending.pop(slot)
+            laid = self._pending.pop(slot).laid
             self._drop(slot, laid.base)
             self._release(laid)
 
     def _release(self, laid: Laid) -> None:
+        """Frees the sequences of a tree besides its slot's."""
         for fork in laid.forks:
             self._drop(fork, laid.base)
             self._llama.trim(fork, 0)
@@ -328,41 +379,54 @@ class LlamaCppTarget:
     def _same_in_pieces(self, counts: Sequence[int]) -> bool:
         """Whether tokens have the same logits verified at once and in pieces, with each of these numbers of threads."""
         total = min(MAX_EXACT_ROWS, self._pass_rows, self.context // 2)
-        bits = None
+        expected = None
         for count in counts:
             self._llama.use_threads(count)
             for sizes in ((total,), PIECES, PIECES[::-1]):
-                slot = self.open([0])[0]
-                parts = []
-                at = 0
-                for size in (*sizes, total):
-                    tokens = [1 + i % (self.vocab_size - 1) for i in range(at, min(at + size, total))]
-                    if tokens:
-                        chain = FlatTree(tokens, range(-1, len(tokens) - 1), range(len(tokens)))
-                        parts.append(self._verify([Work(slot, chain)]).copy())
-                        self.keep(slot, range(len(tokens)))
-                        at += len(tokens)
-                self.close(slot)
-                found = np.concatenate(parts)
-                bits = found if bits is None else bits
-                if not np.array_equal(found, bits):
+                logits = self._in_pieces([*sizes, total], total)
+                if expected is None:
+                    expected = logits
+                if not np.array_equal(logits, expected):
                     return False
 
         return True
 
+    def _in_pieces(self, sizes: Sequence[int], total: int) -> NDArray[np.float32]:
+        """The logits of `total` tokens, verified in a slot so many at once, until all are."""
+        slot, _ = self.open([0])
+        parts = []
+        start = 0
+        for size in sizes:
+            end = min(start + size, total)
+            tokens = [1 + i % (self.vocab_size - 1) for i in range(start, end)]
+            if tokens:
+                parts.append(self._verify([Work(slot, chain(tokens))]).copy())
+                self.keep(slot, range(len(tokens)))
+            start = end
+
+        self.close(slot)
+        return np.concatenate(parts)
+
     def _self_test(self, counts: Sequence[int]) -> None:
         """Verifies a small tree whole and path by path. Raises ModelError."""
         step = max(self.vocab_size // 7, 1)
-        parents = [-1, 0, 0, 2, 1, 3]
-        tree = FlatTree([(1 + i * step) % self.vocab_size for i in range(6)], parents, [0, 1, 1, 2, 2, 3])
+        tree = FlatTree(
+            tokens=[(1 + i * step) % self.vocab_size for i in range(6)],
+            parents=[-1, 0, 0, 2, 1, 3],
+            depths=[0, 1, 1, 2, 2, 3],
+        )
         slot, _ = self.open([0])
         whole = self._verify([Work(slot, tree)]).copy()
+
         errors: list[float] = []
         for path in ([0, 1, 4], [0, 2, 3, 5]):
             self._discard(slot)
             tokens = [tree.tokens[row] for row in path]
-            alone = self._verify([Work(slot, FlatTree(tokens, range(-1, len(path) - 1), range(len(path))))])
-            errors += [float(abs(row - whole[at]).max() / whole[at].std()) for row, at in zip(alone, path)]
+            alone = self._verify([Work(slot, chain(tokens))])
+            for row, logits in zip(path, alone):
+                difference = abs(logits - whole[row]).max()
+                errors.append(float(difference / whole[row].std()))
+
         self._discard(slot)
         self.close(slot)
         self.exact = self.exact and max(errors) == 0.0 and self._same_in_pieces(counts)

@@ -66,8 +66,14 @@ def load_vocabulary(path: Path) -> tuple[Vocabulary, Sequence[int]]:
     """
     metadata = gguf_metadata(path)
     digest = model_digest(path)
-    folder = made_once(digest, "tokenizer", lambda part: gguf_tokenizer(path, metadata).save_pretrained(part))
-    return Vocabulary(load_tokenizer(folder), digest, vocabulary_in(metadata, path).digest), end_tokens(metadata)
+
+    def save(folder: Path) -> None:
+        gguf_tokenizer(path, metadata).save_pretrained(folder)
+
+    folder = made_once(digest, "tokenizer", save)
+    entries = vocabulary_in(metadata, path)
+    vocabulary = Vocabulary(load_tokenizer(folder), digest, entries.digest)
+    return vocabulary, end_tokens(metadata)
 
 
 def folder_digest(folder: Path) -> bytes:
@@ -75,6 +81,7 @@ def folder_digest(folder: Path) -> bytes:
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
         raise ModelError(f"The folder {folder} holds no model: config.json and *.safetensors are needed.")
+
     digests = [model_digest(file) for file in files]
     if len(digests) == 1:
         return digests[0]
@@ -95,6 +102,7 @@ def made_once(digest: bytes, kind: str, make: Callable[[Path], object]) -> Path:
             return folder
     except (OSError, ValueError):
         pass  # missing or unreadable: made below
+
     try:
         _make_atomically(folder, note, make)
     except OSError as error:
@@ -112,6 +120,7 @@ def _make_atomically(folder: Path, note: dict[str, Any], make: Callable[[Path], 
         part = Path(scratch) / "model"
         make(part)
         (part / NOTE).write_text(json.dumps(note))
+
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -134,10 +143,12 @@ def gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> Any:
 def end_tokens(metadata: dict[str, Any]) -> list[int]:
     """Tokens that end a completion (end of text, of turn, of message), under the keys that llama.cpp reads."""
     keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
-    return sorted({int(metadata[key]) for key in keys if key in metadata})
+    tokens = {int(metadata[key]) for key in keys if key in metadata}
+    return sorted(tokens)
 
 
 def _split_digits(tokenizer: Any) -> None:
+    """Makes a token of every digit."""
     from tokenizers import Regex, pre_tokenizers
 
     digits = pre_tokenizers.Split(Regex(r"\p{N}"), behavior="isolated")
@@ -162,7 +173,9 @@ def naming_model(path: Path) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "no reason given")[:200]
+    """The beginning of an error's text, at most 200 characters."""
+    lines = str(error).strip().splitlines() or ["no reason given"]
+    return lines[0][:200]
 
 
 def quiet_transformers() -> Any:
@@ -170,6 +183,7 @@ def quiet_transformers() -> Any:
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
     import transformers
 
     transformers.logging.set_verbosity_error()

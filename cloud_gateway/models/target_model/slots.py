@@ -23,7 +23,7 @@ from edgespec.core.numbers import common_prefix
 class Claim:
     """The slot of a prompt; its first `reused` tokens are those of the prompt.
 
-    Where `donor` is another slot, their entries must still be copied from it.
+    If `donor` is another slot, their entries must still be copied from it.
     """
 
     slot: int
@@ -38,7 +38,7 @@ class _Slot:
     tokens: list[int] = field(default_factory=list)
     """Tokens whose keys and values are in the slot, also after it was closed."""
     scope: bytes = b""
-    """Only a prompt of the same scope may reuse the tokens, and none where it is empty."""
+    """Only a prompt of the same scope may reuse the tokens, and none if it is empty."""
     busy: bool = False
     room: int = 0
     """Entries that it may take; of a free slot those that it still does."""
@@ -79,62 +79,77 @@ class SlotTable:
         holds most of it, busy or not. Raises IndexError when no slot is free, or the busy ones leave too little room.
         """
         room = room or self._capacity // len(self._slots)
-        if all(slot.busy for slot in self._slots):
+        busy = [slot.room for slot in self._slots if slot.busy]
+        if len(busy) == len(self._slots):
             raise IndexError("every slot of the target is taken")
-        if room + sum(slot.room for slot in self._slots if slot.busy) > self._capacity:
+        if room + sum(busy) > self._capacity:
             raise IndexError(f"the KV cache has no room for {room} entries more")
 
-        shared = [slot.reusable(tokens[:-1], scope) for slot in self._slots]
-        donor, reused = self._most(shared)
-        if not self._slots[donor].busy and 0 < len(self._slots[donor].tokens) <= 2 * reused:
-            slot = donor
-        else:
+        reusable = [slot.reusable(tokens[:-1], scope) for slot in self._slots]
+        donor = self._best_donor(reusable)
+        slot = donor
+        if self._slots[donor].busy or not 0 < len(self._slots[donor].tokens) <= 2 * reusable[donor]:
             slot = next(i for i in self._order(scope) if not self._slots[i].busy)
+
         self._slots[slot].room = room
         evicted = self._evict(slot, donor, scope)
         if donor in evicted:  # another slot may hold less of it
-            donor, reused = self._most([0 if i in evicted else found for i, found in enumerate(shared)])
+            for i in evicted:
+                reusable[i] = 0
+            donor = self._best_donor(reusable)
+
+        reused = reusable[donor]
+        if not reused:
+            donor = slot
         self._slots[slot] = _Slot(list(tokens[:reused]), scope, True, room, self._clock())
-        return Claim(slot, reused, donor if reused else slot, evicted)
+        return Claim(slot, reused, donor, evicted)
 
     def resize(self, slot: int, room: int) -> Sequence[int]:
         """Gives a busy slot so much room; returns the free slots whose entries were dropped for it.
 
-        Raises IndexError where the busy ones leave too little.
+        Raises IndexError if the busy ones leave too little.
         """
-        if room + sum(one.room for i, one in enumerate(self._slots) if one.busy and i != slot) > self._capacity:
+        resized = self._slots[slot]
+        others = sum(other.room for other in self._slots if other.busy and other is not resized)
+        if room + others > self._capacity:
             raise IndexError(f"the KV cache has no room for {room} entries in one slot")
-        self._slots[slot].room = room
-        return self._evict(slot, slot, self._slots[slot].scope)
+
+        resized.room = room
+        return self._evict(slot, slot, resized.scope)
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
         """Notes tokens whose keys and values were added."""
         self._slots[slot].tokens.extend(tokens)
 
     def release(self, slot: int, room: int | None = None) -> None:
-        """Frees the slot, which still takes `room` entries (its tokens where not given), for a later claim to reuse;
+        """Frees the slot, which still takes `room` entries (by default its tokens), for a later claim to reuse;
         without a scope nobody may, and it holds no token any more."""
         freed = self._slots[slot]
         if not freed.scope:
             freed.tokens = []
-        freed.busy, freed.used_at, freed.room = False, self._clock(), len(freed.tokens) if room is None else room
+        if room is None:
+            room = len(freed.tokens)
+
+        freed.busy = False
+        freed.used_at = self._clock()
+        freed.room = room
 
     def held(self, slot: int) -> Sequence[int]:
         """Tokens whose keys and values are in the slot."""
         return self._slots[slot].tokens
 
-    def _most(self, shared: Sequence[int]) -> tuple[int, int]:
-        """The slot that shares most with a prompt, a free one first, and how many tokens these are."""
-        donor = max(range(len(shared)), key=lambda i: (shared[i], not self._slots[i].busy))
-        return donor, shared[donor]
+    def _best_donor(self, reusable: Sequence[int]) -> int:
+        """The slot from which a prompt may reuse most tokens, a free one first."""
+        return max(range(len(reusable)), key=lambda i: (reusable[i], not self._slots[i].busy))
 
     def _evict(self, slot: int, donor: int, scope: bytes) -> list[int]:
         """Empties free slots until the rooms of all fit, the donor last."""
         evicted: list[int] = []
-        over = sum(one.room for one in self._slots) - self._capacity
+        excess = sum(other.room for other in self._slots) - self._capacity
         for i in sorted(self._order(scope), key=lambda i: i == donor):
-            if over > 0 and i != slot and not self._slots[i].busy and self._slots[i].room:
-                over -= self._slots[i].room
+            other = self._slots[i]
+            if excess > 0 and i != slot and not other.busy and other.room:
+                excess -= other.room
                 self._slots[i] = _Slot()
                 evicted.append(i)
 
@@ -142,9 +157,10 @@ class SlotTable:
 
     def _order(self, scope: bytes) -> list[int]:
         """Slots in the order in which they give way, given that `scope` then has one slot more."""
-        kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
         now = self._clock()
-        return [i for i in first_to_go([*kept, Kept(scope, 1, now)], now) if i < len(kept)]
+        kept = [Kept(slot.scope, int(slot.busy or bool(slot.tokens)), slot.used_at) for slot in self._slots]
+        kept.append(Kept(scope, 1, now))
+        return [i for i in first_to_go(kept, now) if i < len(self._slots)]
 
 
 SELF_TEST_LIMIT = 0.5
@@ -211,32 +227,36 @@ class HostEntropy:
 
         weights = self._weights[: len(scores)]
         np.exp(scores, out=weights)
-        total = self._sum(weights, None)
+        whole = len(weights) // DOT_LENGTH * DOT_LENGTH
+        rest = weights[whole:]
+        total = _dots(weights[:whole], self._ones) + float(np.vecdot(rest, self._ones[: len(rest)]))
         with np.errstate(invalid="ignore"):  # a logit of minus infinity makes 0 · inf
-            mean = self._sum(weights, scores) / total
+            weighted = _dots(weights[:whole], scores[:whole].reshape(-1, DOT_LENGTH))
+            mean = (weighted + float(np.vecdot(rest, scores[whole:]))) / total
 
         if math.isfinite(mean):
             return math.log(total) - mean
         return entropy_on_host(scores)
 
-    def _sum(self, weights: NDArray[np.float32], scores: NDArray[np.float32] | None) -> float:
-        """The sum of the weights, each times its score if scores are given."""
-        whole = len(weights) // DOT_LENGTH * DOT_LENGTH
-        rows = weights[:whole].reshape(-1, DOT_LENGTH)
-        factors = self._ones if scores is None else scores[:whole].reshape(-1, DOT_LENGTH)
-        rest = self._ones[: len(weights) - whole] if scores is None else scores[whole:]
-        return float(np.vecdot(rows, factors).sum()) + float(np.vecdot(weights[whole:], rest))
+
+def _dots(weights: NDArray[np.float32], factors: NDArray[np.float32]) -> float:
+    """The sum of products, DOT_LENGTH of them at once."""
+    rows = weights.reshape(-1, DOT_LENGTH)
+    return float(np.vecdot(rows, factors).sum())
 
 
-def groups(sizes: Sequence[tuple[int, int]], rows: int, forks: int) -> list[list[int]]:
+def groups(sizes: Sequence[tuple[int, int]], max_rows: int, max_forks: int) -> list[list[int]]:
     """Cuts a round into passes of at most so many rows and forks, in order; `sizes`: rows and forks of each tree."""
-    made: list[list[int]] = []
-    used = (0, 0)
-    for index, (more_rows, more_forks) in enumerate(sizes):
-        used = used[0] + more_rows, used[1] + more_forks
-        if not made or used[0] > rows or used[1] > forks:
-            made.append([])
-            used = more_rows, more_forks
-        made[-1].append(index)
+    passes: list[list[int]] = []
+    used_rows = 0
+    used_forks = 0
+    for index, (rows, forks) in enumerate(sizes):
+        used_rows += rows
+        used_forks += forks
+        if not passes or used_rows > max_rows or used_forks > max_forks:
+            passes.append([])
+            used_rows = rows
+            used_forks = forks
+        passes[-1].append(index)
 
-    return made
+    return passes
