@@ -117,9 +117,14 @@ class Link:
     """One connection to the gateway: unproven until the handshake ends, then a worker's."""
 
     def __init__(
-        self, ws: LimitedConnection, session: GatewaySession, inbox: Inbox, vocab_size: int,
-        linked: Callable[[Link], None], recheck: Callable[[WorkerInfo], None],
-    ) -> None:  # fmt: skip
+        self,
+        ws: LimitedConnection,
+        session: GatewaySession,
+        inbox: Inbox,
+        vocab_size: int,
+        linked: Callable[[Link], None],
+        recheck: Callable[[WorkerInfo], None],
+    ) -> None:
         """`linked` is called once the handshake has succeeded, `recheck` of the worker after each round trip."""
         self.wire: Wire
         self.worker: WorkerInfo | None = None
@@ -177,11 +182,13 @@ class Link:
             self._recheck(self.worker)
 
     def _tree(self, worker: WorkerInfo, tree: Tree) -> None:
+        """Checks a tree's shape, measures the step and posts it to the engine."""
         try:
             check_tree_shape(tree, self._vocab_size)
         except RemoteProtocolError:
             worker.blamed_for = worker.scopes.get(tree.request, b"")
             raise
+
         worker.step.frame(self.session.received_at, levels(tree))
         worker.step_s = worker.step.step_s
         self._inbox.post(FrameArrived(worker.id, tree))

@@ -46,10 +46,9 @@ class PairedWorker(Struct, frozen=True, forbid_unknown_fields=True, omit_default
             return "expired"
         if self.min_version > VERSION:
             return "version"
-
-        if self.quarantined_at is None:
-            return "paired"
-        return "quarantined"
+        if self.quarantined_at is not None:
+            return "quarantined"
+        return "paired"
 
 
 class PairedWorkers(PairedMachines[PairedWorker]):
@@ -58,7 +57,13 @@ class PairedWorkers(PairedMachines[PairedWorker]):
     FILE = "workers.json"
     RECORD = PairedWorker
 
-    def add(self, key: bytes, name: str, min_version: int = 1, groups: tuple[str, ...] | None = None) -> PairedWorker:
+    def add(
+        self,
+        key: bytes,
+        name: str,
+        min_version: int = 1,
+        groups: tuple[str, ...] | None = None,
+    ) -> PairedWorker:
         """Stores a newly paired worker; replaces the former record of its key, and so ends a revocation.
 
         A name that another worker has, revoked ones included, gets a number. Without `groups` it keeps its former
@@ -66,11 +71,19 @@ class PairedWorkers(PairedMachines[PairedWorker]):
         """
 
         def make(former: PairedWorker | None, others: list[PairedWorker]) -> PairedWorker:
-            if any(key_id(one.key) == key_id(key) for one in others):  # made on purpose, at great cost
+            if any(key_id(other.key) == key_id(key) for other in others):  # made on purpose, at great cost
                 raise KeyStoreError(f"Another worker's key has the id {key_id(key)}; the new one was not stored.")
-            unique = free_name(name, [one.name for one in others])
-            kept = former.groups if former is not None else DEFAULT_GROUPS
-            return PairedWorker(key, unique, int(time.time()), min_version, groups=groups or kept)
+
+            chosen = groups or DEFAULT_GROUPS
+            if former is not None and not groups:
+                chosen = former.groups
+            return PairedWorker(
+                key,
+                free_name(name, [other.name for other in others]),
+                int(time.time()),
+                min_version,
+                groups=chosen,
+            )
 
         return self._put(key, make)
 
@@ -90,14 +103,19 @@ class PairedWorkers(PairedMachines[PairedWorker]):
 
     def quarantine(self, text: str, why: str) -> str:
         """Quarantines the worker that `find(text)` returns; returns its name. `why` is kept. Raises PairingError."""
-        return self._set(self.find(text), quarantined_at=int(time.time()), quarantine=why[:300]).name
+        worker = self.find(text)
+        self._set(worker, quarantined_at=int(time.time()), quarantine=why[:300])
+        return worker.name
 
     def expire(self, text: str, at: float | None) -> PairedWorker:
         """Sets the date from which the worker that `find(text)` returns is refused, if any. Raises PairingError."""
-        return self._set(self.find(text), expires_at=None if at is None else int(at))
+        expires_at = None
+        if at is not None:
+            expires_at = int(at)
+        return self._set(self.find(text), expires_at=expires_at)
 
     def rotate(self, old: bytes, new: bytes) -> PairedWorker:
-        """The worker of the first key has the second one from now on. Raises KeyStoreError where it cannot."""
+        """The worker of the first key has the second one from now on. Raises KeyStoreError if it cannot."""
         return self.rekey(old, new, rotated_from=old)
 
     def quarantined(self) -> int:
@@ -105,10 +123,11 @@ class PairedWorkers(PairedMachines[PairedWorker]):
         return sum(worker.standing == "quarantined" for worker in self.all())
 
     def release(self, text: str) -> PairedWorker:
-        """Ends the quarantine of the worker that `find(text)` returns. Raises PairingError where there is none."""
+        """Ends the quarantine of the worker that `find(text)` returns. Raises PairingError if there is none."""
         worker = self.find(text)
         if worker.quarantined_at is None:
             raise PairingError(f"Worker {shown_as(worker)} is not quarantined; it is {worker.standing}.")
+
         return self._set(worker, quarantined_at=None, quarantine="")
 
     def groups_of(self, key: bytes) -> frozenset[str]:

@@ -26,13 +26,7 @@ from edgespec.core.errors import AddressError, KeyStoreError, PairingError, Remo
 from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
 from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.inflow import InflowLimits
-from edgespec.core.protocol.messages import (
-    Books,
-    Bye,
-    Close,
-    Open,
-    ToWorker,
-)
+from edgespec.core.protocol.messages import Books, Bye, Close, Hello, Open, ToWorker
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
@@ -51,7 +45,7 @@ FAULTS = frozenset(
 )
 """Ends of a link that are the worker's own doing."""
 CONNECTIONS = 1024
-"""Of the link port at once, fewer where the limit of open files does not suffice: more than one gateway can use."""
+"""Of the link port at once, fewer if the limit of open files does not suffice: more than one gateway can use."""
 UNPROVEN = 64
 """Those whose key is not proven yet. At the limit a new one replaces the oldest, never a worker's link."""
 WORKER_FRAMES_PER_S = 200.0
@@ -61,7 +55,9 @@ WORKER_BYTES_BURST = 1 << 18
 """180 frames a second with trees for eight requests are 370 KB. A node of 8 bytes costs 1.7 µs until it is
 merged, so that a flood of full frames takes a tenth of one core."""
 WORKER_INFLOW = InflowLimits(
-    frames_per_s=WORKER_FRAMES_PER_S, bytes_per_s=WORKER_BYTES_PER_S, bytes_burst=WORKER_BYTES_BURST
+    frames_per_s=WORKER_FRAMES_PER_S,
+    bytes_per_s=WORKER_BYTES_PER_S,
+    bytes_burst=WORKER_BYTES_BURST,
 )
 
 
@@ -116,16 +112,26 @@ class Links(Workers):
         self._contest = Contest()
         self._judges = judges
         self._quarantined = quarantined
-        paths = [LINK_PATH, PAIR_PATH] if pair is not None else [LINK_PATH]
+        paths = [LINK_PATH]
+        if pair is not None:
+            paths.append(PAIR_PATH)
         self._server = LimitedPort(
-            "link port", self._serve, paths, bounds, inflow, WEBSOCKET_OPTIONS, timers.handshake_s,
-            log, self._count, guards=guards,
-        )  # fmt: skip
+            "link port",
+            self._serve,
+            paths,
+            bounds,
+            inflow,
+            WEBSOCKET_OPTIONS,
+            timers.handshake_s,
+            log,
+            self._count,
+            guards=guards,
+        )
 
     # --- the server ----------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext) -> int:
-        """Serves links; returns the port, which matters for port 0. Raises AddressError where it cannot be bound."""
+        """Serves links; returns the port, which matters for port 0. Raises AddressError if it cannot be bound."""
         try:
             return await self._server.start(host, port, ssl)
         except OSError as error:
@@ -135,9 +141,11 @@ class Links(Workers):
         """Sends `Bye` to every worker, says in the close when it is back if it is started again, and stops serving."""
         for worker in self.workers():
             self._hang_up(worker, Bye("stopping"), why="stopping")
+
         await self._server.stop(CloseCode.RESTART, restart_reason(self.start_s))
 
     async def _serve(self, ws: LimitedConnection) -> None:
+        """Serves one connection to its end, and ends it after any error."""
         try:
             if self._pair is not None and ws.request is not None and ws.request.path == PAIR_PATH:
                 await self._pair(ws)
@@ -158,8 +166,10 @@ class Links(Workers):
         nonce = os.urandom(NONCE_BYTES)
         session = GatewaySession(self._me, self.paired.lookup, nonce, now, self._timers, self._rotate)
         link = Link(ws, session, self.inbox, self.vocab_size, self._linked, self._recheck)
-        wire = link.wire = Wire(ws, session, link.take)
+        wire = Wire(ws, session, link.take)
         wire.traffic = self.traffic
+        link.wire = wire
+
         code = int(CloseCode.OURS)
         why = "internal"
         try:
@@ -171,6 +181,7 @@ class Links(Workers):
             self._reject(link.who, error.reason, str(error), is_worker=link.worker is not None)
         finally:
             self._down(link.worker, why)
+
         await wire.close(code, why)
 
     # --- for the engine ------------------------------------------------------------------------------------------
@@ -193,6 +204,7 @@ class Links(Workers):
                 info.scopes[body.request] = body.cache_scope
             elif isinstance(body, Close):
                 info.scopes.pop(body.request, None)
+
         info.wire.send(*bodies)
 
     def punish(self, worker: str, error: RemoteProtocolError, request: int) -> None:
@@ -213,8 +225,11 @@ class Links(Workers):
             info.wire.send(books)
 
     def note(self, worker: str, reason: str, text: str) -> None:
-        info = self._workers.get(worker)
-        self._reject(str(info) if info else f"worker ({worker})", reason, text, is_worker=True)
+        self._reject(self._shown(worker), reason, text, is_worker=True)
+
+    def _shown(self, worker: str) -> str:
+        """A worker for logs: by its name and id if it is linked, otherwise by its id."""
+        return str(self._workers.get(worker, f"worker ({worker})"))
 
     def diverged(self, worker: str) -> None:
         """The time until its next frame is no measure of its step time."""
@@ -249,6 +264,7 @@ class Links(Workers):
         except (KeyStoreError, PairingError) as error:
             log.error("worker (%s) cannot be quarantined (%s): %s", worker, why, error)
             return
+
         log.warning("worker %s (%s) is quarantined: %s; `cloud-gateway workers release` ends it", name, worker, why)
         self._quarantined(worker, name, why)
         if info is not None:
@@ -258,21 +274,40 @@ class Links(Workers):
     # --- for the links -------------------------------------------------------------------------------------------
 
     def _linked(self, link: Link) -> None:
-        """The handshake succeeded."""
+        """The handshake succeeded: serves a download, or makes the link a worker's."""
         hello = link.session.hello
         assert hello is not None
         if not link.ws.proven():
             raise RemoteProtocolError("busy", "no place for another worker is left", close_code=CloseCode.SLOW)
+
         if hello.tokenizer_digest == NO_TOKENIZER:
             assert self._offer is not None, "the handshake refuses it"
             link.download = self._offer.begin(key_id(hello.worker_key), link.wire)
             return
 
-        if link.ws.request is None:
-            features = []
-        else:
+        worker = self._worker_of(link, hello)
+        link.worker = worker
+        self._recheck(worker)
+        former = self._workers.get(worker.id)
+        if former is not None:
+            self._take_over(former, worker)
+        self._begin_probation(worker)
+        self._workers[worker.id] = worker
+
+        text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
+        self._lines.line(logging.INFO, ("up", worker.id), text)
+        if worker.id in self._books:
+            self.account(worker.id, self._books[worker.id])
+        self.inbox.post(WorkerReady(worker.id))
+        asyncio.get_running_loop().run_in_executor(None, self._note_seen, hello.worker_key)
+
+    def _worker_of(self, link: Link, hello: Hello) -> WorkerInfo:
+        """The worker of a link whose handshake succeeded, as this gateway's list and its own messages describe it."""
+        features: list[str] = []
+        if link.ws.request is not None:
             features = link.ws.request.headers.get_all(FEATURES)
-        worker = link.worker = WorkerInfo(
+
+        worker = WorkerInfo(
             id=key_id(hello.worker_key),
             name=self.paired.name_of(hello.worker_key),
             session=link.session.session,
@@ -284,23 +319,14 @@ class Links(Workers):
             takes_books=BOOKS in features,
         )
         worker.sampled(link.first_rtt_s)
-        self._recheck(worker)
-        former = self._workers.get(worker.id)
-        if former is not None:
-            self._take_over(former, worker)
-        self._begin_probation(worker)
-        self._workers[worker.id] = worker
-        text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
-        self._lines.line(logging.INFO, ("up", worker.id), text)
-        if worker.id in self._books:
-            self.account(worker.id, self._books[worker.id])
-        self.inbox.post(WorkerReady(worker.id))
-        asyncio.get_running_loop().run_in_executor(None, self._note_seen, worker.hello.worker_key)
+        return worker
 
     def _take_over(self, former: WorkerInfo, newer: WorkerInfo) -> None:
+        """Ends the former link of a key, and counts from how many addresses its links come."""
         text = f"a newer session of the same key came from {newer.address}"
         error = RemoteProtocolError("superseded", text, close_code=CloseCode.SUPERSEDED)
         self._hang_up(former, Bye("superseded"), error)
+
         now = asyncio.get_running_loop().time()
         self._contest.taken_over(newer.id, newer.address.removeprefix("peer "), now)
         if self._contest.addresses(newer.id, now):
@@ -319,16 +345,13 @@ class Links(Workers):
     def problems(self) -> list[str]:
         """What the operator has to put right, a sentence or more each: a list that cannot be read, copied keys."""
         now = asyncio.get_running_loop().time()
-        found = []
-        for worker in self._contest.contested(now):
-            shown = str(self._workers.get(worker, f"worker ({worker})"))
-            found.append(self._contested(worker, shown, now))
+        problems = [self._contested(worker, self._shown(worker), now) for worker in self._contest.contested(now)]
         try:
             self.paired.all()
         except KeyStoreError as damaged:
-            found.append(f"The list of workers cannot be read, so no worker can link: {damaged}")
+            problems.append(f"The list of workers cannot be read, so no worker can link: {damaged}")
 
-        return found
+        return problems
 
     def _unreadable(self, damaged: KeyStoreError) -> None:
         self._lines.line(logging.ERROR, "list", f"the standing of workers cannot be read: {damaged}")
@@ -337,16 +360,17 @@ class Links(Workers):
         """Stores a worker's new key, on the event loop, so that no handshake comes between; ends the old one's link."""
         self.paired.rotate(old, new)
         former = key_id(old)
-        to = key_id(new)
+        newer = key_id(new)
         for judge in self._judges:
-            judge.renamed(former, to)
-        log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, to)
+            judge.renamed(former, newer)
+        log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, newer)
+
         info = self._workers.get(former)
         if info is not None:
             error = RemoteProtocolError("superseded", "its key was rotated", close_code=CloseCode.SUPERSEDED)
             self._hang_up(info, Bye("superseded"), error)
-        self._probation.renamed(former, to)
-        self._contest.renamed(former, to)
+        self._probation.renamed(former, newer)
+        self._contest.renamed(former, newer)
 
     def _recheck(self, worker: WorkerInfo) -> None:
         """Once a second: ends the link of a worker that has expired, or that another process revoked."""
@@ -356,6 +380,7 @@ class Links(Workers):
         except KeyStoreError as damaged:  # no reason to end a link that was accepted
             self._unreadable(damaged)
             return
+
         if error is not None:
             self._hang_up(worker, Bye(error.reason), error)
 
@@ -373,11 +398,13 @@ class Links(Workers):
         del self._workers[worker.id]
         if worker.probation_ends is not None:
             worker.probation_ends.cancel()  # it would hold the connection's buffers for up to ten minutes
+
         now = asyncio.get_running_loop().time()
         if why != "superseded":
             self._probation.ended(worker.id, now, by_its_fault=why in FAULTS)
         self._lines.line(logging.INFO, ("down", worker.id), f"{worker} is gone: {why}")
         self.inbox.post(WorkerGone(worker.id, why))
+
         if why in FAULTS:
             for judge in self._judges:
                 self._quarantine(worker.id, judge.fault(worker.id, why, worker.blamed_for, now))
@@ -390,11 +417,13 @@ class Links(Workers):
         if self._contest.addresses(worker.id, loop.time()):
             seconds = max(seconds, CONTEST_PROBATION_S)
             worker.probation_because = "several processes link with its key"
-        if seconds:
-            worker.probation_ends = loop.call_later(seconds, self._end_probation, worker)
-            worker.pause(worker.paused_because)
-            text = f"{worker} gets no requests for {seconds:.0f} s: {worker.probation_because}"
-            self._lines.line(logging.WARNING, ("probation", worker.id), text)
+        if not seconds:
+            return
+
+        worker.probation_ends = loop.call_later(seconds, self._end_probation, worker)
+        worker.pause(worker.paused_because)
+        text = f"{worker} gets no requests for {seconds:.0f} s: {worker.probation_because}"
+        self._lines.line(logging.WARNING, ("probation", worker.id), text)
 
     def _end_probation(self, worker: WorkerInfo) -> None:
         worker.probation_ends = None
@@ -402,15 +431,35 @@ class Links(Workers):
         if not worker.paused:
             self.inbox.post(WorkerReady(worker.id))
 
-    def _hang_up(self, worker: WorkerInfo, bye: Bye, error: RemoteProtocolError | None = None, why: str = "") -> None:
+    def _hang_up(
+        self,
+        worker: WorkerInfo,
+        bye: Bye,
+        error: RemoteProtocolError | None = None,
+        why: str = "",
+    ) -> None:
+        """Ends a link after a last message, by this error or for this reason."""
         if not worker.wire.over:
             worker.wire.send(bye)
         worker.wire.end(error, why)
-        self._down(worker, error.reason if error else why)
 
-    def _reject(self, who: str, reason: str, text: str, *, is_worker: bool = False) -> None:
+        if error is not None:
+            why = error.reason
+        self._down(worker, why)
+
+    def _reject(
+        self,
+        who: str,
+        reason: str,
+        text: str,
+        *,
+        is_worker: bool = False,
+    ) -> None:
         """`text` holds no token and no part of a prompt; unproven peers share one line a minute for each reason."""
-        self._lines.warning((who if is_worker else "", reason), f"{who} refused: {reason}: {text}")
+        source = ""
+        if is_worker:
+            source = who
+        self._lines.warning((source, reason), f"{who} refused: {reason}: {text}")
         self._count(reason)
 
     def _count(self, reason: str) -> None:
