@@ -2,7 +2,6 @@
 
 Public, by module:
 
-- `chat_tokens`: `ChatTokens`
 - `context`: `Context`, `quiet`, `require_gpu`, `Row`
 - `convert`: `count_loaded_layers`, `requantise`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`

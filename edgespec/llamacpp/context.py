@@ -63,15 +63,21 @@ class Context:
         self._model = _load(path, gpu_layers, progress)
         if not gpu_layers:
             self._require_memory(path, cells)
+
         params = llama.llama_context_default_params()
-        params.n_ctx = params.n_batch = cells
+        params.n_ctx = cells
+        params.n_batch = cells
         params.n_ubatch = min(batch, cells)
-        params.n_seq_max, params.n_outputs_max = sequences, max(outputs, sequences)  # fewer would abort
-        params.n_threads = params.n_threads_batch = threads
+        params.n_seq_max = sequences
+        params.n_outputs_max = max(outputs, sequences)  # fewer would abort
+        params.n_threads = threads
+        params.n_threads_batch = threads
         params.kv_unified = True
-        params.offload_kqv = params.op_offload = gpu_layers != 0
+        params.offload_kqv = gpu_layers != 0
+        params.op_offload = gpu_layers != 0
         if exact:
             params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+
         _errors.clear()
         self._context = llama.llama_init_from_model(self._model, params)
         if self._context is None:
@@ -82,7 +88,8 @@ class Context:
             self._on_operation = llama.ggml_abort_callback(lambda _: bool(progress()))  # held here, as C calls it
             llama.llama_set_abort_callback(self._context, self._on_operation, None)
         self._memory = llama.llama_get_memory(self._context)
-        self.vocab_size = int(llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model)))
+        vocabulary = llama.llama_model_get_vocab(self._model)
+        self.vocab_size = int(llama.llama_vocab_n_tokens(vocabulary))
         self.trained_context = int(llama.llama_model_n_ctx_train(self._model))
         self.cells = int(llama.llama_n_ctx(self._context))
         self.decodes = 0
@@ -93,9 +100,11 @@ class Context:
     def _require_memory(self, path: Path, cells: int) -> None:
         """Checks free memory first: llama.cpp touches its whole reservation and would be OOM-killed."""
         model = self._model
-        per_head = llama.llama_model_n_embd(model) // max(llama.llama_model_n_head(model), 1)
-        per_layer = 2 * 2 * per_head * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
-        needed = cells * per_layer * llama.llama_model_n_layer(model)
+        heads = max(llama.llama_model_n_head(model), 1)
+        head_size = llama.llama_model_n_embd(model) // heads
+        layer_bytes = 2 * 2 * head_size * llama.llama_model_n_head_kv(model)  # K and V, two bytes each
+        needed = cells * layer_bytes * llama.llama_model_n_layer(model)
+
         available = available_memory()
         if needed > available:
             self.close()
@@ -113,18 +122,21 @@ class Context:
         self._ids = np.zeros((rows, sequences), np.int32)
 
         # llama_batch has a pointer per row; they point into the table of ids and never change.
-        self._id_rows = self._ids.ctypes.data + np.arange(rows, dtype=np.uintp) * self._ids.strides[0]
+        offsets = np.arange(rows, dtype=np.uintp) * self._ids.strides[0]
+        self._id_rows = self._ids.ctypes.data + offsets
+
+        int32_pointer = ctypes.POINTER(ctypes.c_int32)
         self._batch = llama.llama_batch(
             n_tokens=0,
-            token=self._tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            pos=self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            n_seq_id=self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            seq_id=self._id_rows.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            token=self._tokens.ctypes.data_as(int32_pointer),
+            pos=self._positions.ctypes.data_as(int32_pointer),
+            n_seq_id=self._counts.ctypes.data_as(int32_pointer),
+            seq_id=self._id_rows.ctypes.data_as(ctypes.POINTER(int32_pointer)),
             logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
     def decode(self, rows: Sequence[Row]) -> bool:
-        """Evaluates the rows, positions ascending; False where the KV cells do not suffice (then nothing has changed).
+        """Evaluates the rows, positions ascending; False if the KV cells do not suffice (then nothing has changed).
 
         Raises ModelError when llama.cpp fails otherwise.
         """
@@ -132,6 +144,7 @@ class Context:
         if count > self.cells:
             return False
 
+        # The batch's arrays are filled in place; llama.cpp reads the first `count` entries of each.
         self._batch.n_tokens = count
         self._tokens[:count] = [row.token for row in rows]
         self._positions[:count] = [row.position for row in rows]
@@ -139,6 +152,7 @@ class Context:
         self._counts[:count] = [len(row.sequences) for row in rows]
         for ids, row in zip(self._ids, rows):
             ids[: len(row.sequences)] = row.sequences
+
         _errors.clear()
         self.decodes += 1
         code = llama.llama_decode(self._context, self._batch)
@@ -150,13 +164,14 @@ class Context:
     def logits(self, index: int) -> NDArray[np.float32]:
         """Raw logits, shape [vocab_size], of a row of the last decode: a read-only view, valid until the next one.
 
-        Raises ModelError where llama.cpp has none.
+        Raises ModelError if llama.cpp has none.
         """
         first = llama.llama_get_logits_ith(self._context, index)
         if not first:
             raise ModelError(f"llama.cpp has no logits of a row that it evaluated{reason()}")
 
-        buffer = memoryview(self._logits_row.from_address(ctypes.addressof(first.contents)))
+        address = ctypes.addressof(first.contents)
+        buffer = memoryview(self._logits_row.from_address(address))
         row = np.frombuffer(buffer, np.float32)
         row.flags.writeable = False
         return row
@@ -164,11 +179,12 @@ class Context:
     def all_logits(self, count: int) -> NDArray[np.float32]:
         """The same of the last decode's `count` rows with logits, in their order, shape [count, vocab_size].
 
-        Raises ModelError where llama.cpp has none.
+        Raises ModelError if llama.cpp has none.
         """
         first = llama.llama_get_logits(self._context)
         if not first:
             raise ModelError(f"llama.cpp has no logits of the rows that it evaluated{reason()}")
+
         table: NDArray[np.float32] = np.ctypeslib.as_array(first, (count, self.vocab_size))
         table.flags.writeable = False
         return table
@@ -176,17 +192,20 @@ class Context:
     def compact(self, sequences: Sequence[int]) -> None:
         """Moves the cells of these sequences to the beginning, in the order of their positions; others become free.
 
-        Cells that two of them shared are there twice afterwards. Raises ModelError where they do not fit then.
+        Cells that two of them shared are there twice afterwards. Raises ModelError if they do not fit then.
         """
-        saved = [self._saved(sequence) for sequence in sequences]
+        states = [self._state_of(sequence) for sequence in sequences]
         llama.llama_memory_clear(self._memory, False)
-        for sequence, state in zip(sequences, saved, strict=True):
+
+        for sequence, state in zip(sequences, states, strict=True):
             if not llama.llama_state_seq_set_data(self._context, state, len(state), sequence):
                 raise ModelError(f"llama.cpp could not move the cells of a sequence{reason()}")
 
-    def _saved(self, sequence: int) -> ctypes.Array[ctypes.c_uint8]:
-        state = (ctypes.c_uint8 * llama.llama_state_seq_get_size(self._context, sequence))()
-        llama.llama_state_seq_get_data(self._context, state, len(state), sequence)
+    def _state_of(self, sequence: int) -> ctypes.Array[ctypes.c_uint8]:
+        """A copy of the keys and values of a sequence."""
+        size = llama.llama_state_seq_get_size(self._context, sequence)
+        state = (ctypes.c_uint8 * size)()
+        llama.llama_state_seq_get_data(self._context, state, size, sequence)
         return state
 
     def use_threads(self, threads: int) -> None:
@@ -208,23 +227,34 @@ class Context:
             llama.llama_free(self._context)
         if self._model is not None:
             llama.llama_model_free(self._model)
-        self._context = self._model = None
+
+        self._context = None
+        self._model = None
 
 
-def _load(path: Path, gpu_layers: int, progress: Callable[[], None] | None) -> llama.llama_model_p:
+def _load(
+    path: Path,
+    gpu_layers: int,
+    progress: Callable[[], None] | None,
+) -> llama.llama_model_p:
+    """The weights, without a context. Raises ModelError."""
     require_gpu(gpu_layers)
     params = llama.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     if progress is not None:
-        params.progress_callback = llama.llama_progress_callback(lambda _share, _: not progress())
+        params.progress_callback = llama.llama_progress_callback(lambda _fraction, _: not progress())
+
     _errors.clear()
     model = llama.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
         raise ModelError(f"llama.cpp cannot load {path}: fetch it again or choose another GGUF file{reason()}")
 
     # A recurrent state cannot be rolled back to an earlier token, which every misprediction requires.
-    unsuitable = llama.llama_model_is_recurrent, llama.llama_model_is_hybrid, llama.llama_model_has_encoder
-    if any(test(model) for test in unsuitable):
+    if (
+        llama.llama_model_is_recurrent(model)
+        or llama.llama_model_is_hybrid(model)
+        or llama.llama_model_has_encoder(model)
+    ):
         llama.llama_model_free(model)
         raise ModelError(f"{path} cannot evaluate trees of tokens: choose a plain decoder-only transformer")
 
@@ -232,7 +262,7 @@ def _load(path: Path, gpu_layers: int, progress: Callable[[], None] | None) -> l
 
 
 def require_gpu(gpu_layers: int) -> None:
-    """Raises ModelError where layers are to be computed on a GPU and llama.cpp has none."""
+    """Raises ModelError if layers are to be computed on a GPU and llama.cpp has none."""
     if gpu_layers and not llama.llama_supports_gpu_offload():
         raise ModelError(
             f"`n_gpu_layers` = {gpu_layers} asks for a GPU, and llama.cpp finds none or was built without: set it to 0"
@@ -241,9 +271,11 @@ def require_gpu(gpu_layers: int) -> None:
 
 def reason() -> str:
     """llama.cpp's first line about an error, which is the cause, without the name of its function."""
-    if _errors:
-        return f" ({_errors[0].splitlines()[0].split(': ', 1)[-1]})"
-    return ""
+    if not _errors:
+        return ""
+
+    line = _errors[0].splitlines()[0]
+    return f" ({line.split(': ', 1)[-1]})"
 
 
 @llama.llama_log_callback

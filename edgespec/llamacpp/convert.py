@@ -19,8 +19,14 @@ def requantise(source: Path, out: Path, fmt: str) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{fmt.upper()}")
     params.allow_requantize = True
+
     quiet()
-    if llama_cpp.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params)):
+    failed = llama_cpp.llama_model_quantize(
+        bytes(source),
+        bytes(out),
+        ctypes.byref(params),
+    )
+    if failed:
         raise ModelError(f"llama.cpp cannot write {source.name} as {fmt}{reason()}.")
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
@@ -22,18 +19,19 @@ from edgespec.core.errors import ConfigError, EdgespecError
 from edgespec.core.eviction import Holding, Kept, first_to_go, gives_way
 from edgespec.core.numbers import common_prefix
 from edgespec.llamacpp.context import Context, Row
-from edgespec.llamacpp.sequences import Leaf, Request, Tip, batch_rows
+from edgespec.llamacpp.sequences import Leaf, Request, Tip, add_rows
 from edgespec.shared.models import model_digest
 from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule, begun, fixed_if
 from edgespec.shared.vocabfiles import gguf_vocabulary
 
+log = logging.getLogger(__name__)
+
 IDS_PER_REQUEST = 8
 """Sequence ids per request on average: its trunk, its cached prefix after it is closed, and its tips."""
 _MAX_IDS = 256
-"""Compiled into llama.cpp. It suffices for 1 id per request and 2 per leaf of a step under all `_LIMITS`."""
+"""Compiled into llama.cpp. It suffices for 1 id per request and 2 per leaf of a step at the limits of a `Drafter`."""
 _CACHE_SHARE = 4
 """Closed requests except the newest keep at most 1/4 of the cells: each cell, even masked, costs time in every step."""
-_LIMITS = {"context": 2**20, "sequences": 32, "requests": MAX_REQUESTS, "prefill_batch": 2**14, "threads": 512}
 
 
 class DraftMemoryError(EdgespecError):
@@ -63,31 +61,34 @@ class Drafter:
         gpu_layers: int = 0,
         prefill_batch: int = PREFILL_BATCH,
         requests: int = DEFAULTS.requests,
-        log: logging.Logger | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`context`: KV cells, shared by all requests; `sequences`: maximum leaves of a step; `requests`: maximum open;
         `threads`: 0 for as many as `thread_rule` chooses; `gpu_layers`: as of `Context`.
 
         Raises ModelError (missing, corrupt or unsuitable file, too little memory, no GPU) and ConfigError.
         """
-        given = (context, sequences, requests, prefill_batch, threads)
-        for (name, most), value in zip(_LIMITS.items(), given, strict=True):
-            least = 0 if name == "threads" else 1
-            if not least <= value <= most:
-                raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose {least} to {most}")
+        _require("context", context, 1, 2**20)
+        _require("sequences", sequences, 1, 32)
+        _require("requests", requests, 1, MAX_REQUESTS)
+        _require("prefill_batch", prefill_batch, 1, 2**14)
+        _require("threads", threads, 0, 512)
+
         vocabulary = gguf_vocabulary(path)
         self.tokenizer_digest = vocabulary.digest
-        entries = len(vocabulary.entries)
         self.name = path.name
         self.model_digest = model_digest(path)
         ids = min(2 * sequences + IDS_PER_REQUEST * requests, _MAX_IDS)
         rule = fixed_if(threads, thread_rule)
         counts = rule.counts()
         self._llama = Context(
-            path, cells=context, sequences=ids, batch=prefill_batch, threads=counts[0], gpu_layers=gpu_layers
+            path,
+            cells=context,
+            sequences=ids,
+            batch=prefill_batch,
+            threads=counts[0],
+            gpu_layers=gpu_layers,
         )
-        self.vocab_size = min(entries, self._llama.vocab_size)
+        self.vocab_size = min(len(vocabulary.entries), self._llama.vocab_size)
         """Without unused entries at the end, of which the target may have fewer: they are never proposed."""
         self.context = min(context, self._llama.trained_context)
         """Maximum tokens of one request: limited by the cells and by the model's trained positions."""
@@ -102,12 +103,11 @@ class Drafter:
         """Tokens evaluated so far."""
         self._open: dict[Hashable, Request] = {}
         self._closed: list[Request] = []
-        self._clock = clock
         self._free = list(range(ids))
         use = rule.use(counts, self._llama.use_threads, "draft model")
         self._threads = begun(use, self._try_a_pass, on_gpu=gpu_layers > 0)
         self._now = 0  # counts calls, to know what was used least recently
-        (log or logging.getLogger(__name__)).info("draft model %s: %d tokens of context", path.name, self.context)
+        log.info("draft model %s: %d tokens of context", path.name, self.context)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -127,24 +127,28 @@ class Drafter:
             raise DraftMemoryError(f"the draft model serves {self.requests} requests already")
 
         self._now += 1
-        opened = self._open[request] = Request(list(tokens), self._take_sequence(), scope=scope)
-        alike = self._share(opened)
-        if alike in self._closed:
-            self._closed.remove(alike)
-            self._cache(alike)
+        opened = Request(list(tokens), self._take_sequence(), scope=scope)
+        self._open[request] = opened
+        donor = self._reuse(opened)
+
+        # A cached prefix that was used is the newest again.
+        if donor in self._closed:
+            self._closed.remove(donor)
+            self._cache(donor)
         return opened.evaluated
 
-    def _share(self, r: Request) -> Request:
+    def _reuse(self, r: Request) -> Request:
         """Shares the KV of the request that has evaluated most of these tokens, which may be itself; returns that.
 
         Called again before tokens are read: choices of one prompt are opened together, and it is read once.
         """
-        known = (*self._open.values(), *self._closed)
-        shared, alike = max(((one.shared_with(r), one) for one in known), key=lambda pair: pair[0])
-        if shared > r.evaluated:
-            self._llama.copy(alike.trunk, r.trunk, r.evaluated, shared)
-            r.evaluated = shared
-        return alike
+        requests = (*self._open.values(), *self._closed)
+        donor = max(requests, key=lambda other: other.shared_with(r))
+        common = donor.shared_with(r)
+        if common > r.evaluated:
+            self._llama.copy(donor.trunk, r.trunk, r.evaluated, common)
+            r.evaluated = common
+        return donor
 
     def commit(self, request: Hashable, tokens: Sequence[int]) -> int:
         """Extends the committed prefix; KV along it is kept, tips beside it are dropped. No model work.
@@ -157,19 +161,24 @@ class Drafter:
         base = len(r.tokens)
         matched = 0
         for tip in r.tips:
-            if (common := common_prefix(tip.path, path)) > matched:
+            common = common_prefix(tip.path, path)
+            if common > matched:
                 self._llama.copy(tip.id, r.trunk, base + matched, base + common)
                 matched = common
+
         r.tokens.extend(path)
         r.evaluated += matched
-        tips = r.tips
-        r.tips = []
-        for tip in tips:
-            if len(tip.path) > len(path) and tip.path[: len(path)] == path:
-                tip.path = tip.path[len(path) :]
-                r.tips.append(tip)
+
+        # A tip below the committed tokens stays, with the rest of its path.
+        kept: list[Tip] = []
+        for tip in r.tips:
+            rest = tip.path[len(path) :]
+            if rest and tip.path[: len(path)] == path:
+                tip.path = rest
+                kept.append(tip)
             else:
                 self._drop(tip.id)
+        r.tips = kept
 
         return matched
 
@@ -185,23 +194,28 @@ class Drafter:
         between them (WANSpec section 4.5). Raises DraftMemoryError as `step` does.
         """
         r = self._open[request]
-        self._share(r)
+        self._reuse(r)
         start = r.evaluated
-        end = min(len(r.tokens) - 1, r.evaluated + limit)
+        last = len(r.tokens) - 1
+        end = min(last, start + limit)
         if start < end:
             self._now += 1
             self._require_room(end)
-            self._decode(r, [Row(r.tokens[i], i, (r.trunk,)) for i in range(start, end)])
+            rows = [Row(r.tokens[position], position, (r.trunk,)) for position in range(start, end)]
+            self._decode([r], rows)
             r.evaluated = end
-        return max(len(r.tokens) - 1 - r.evaluated, 0)
+
+        return max(last - r.evaluated, 0)
 
     def close(self, request: Hashable, *, keep: bool = True) -> None:
         """Closes a request. With `keep` the KV of its committed tokens is cached for later ones of its scope."""
         r = self._open.pop(request)
         for tip in r.tips:
             self._drop(tip.id)
+
         if keep and r.scope and r.evaluated:
-            self._cache(Request(r.tokens[: r.evaluated], r.trunk, r.evaluated, scope=r.scope))
+            committed = r.tokens[: r.evaluated]
+            self._cache(Request(committed, r.trunk, r.evaluated, scope=r.scope))
         else:
             self._drop(r.trunk)
 
@@ -218,90 +232,119 @@ class Drafter:
     # --- drafting ------------------------------------------------------------------------------------------------
 
     def step(
-        self, request: Hashable, paths: Sequence[TokenPath], width: int, rank: Rank = best_children
+        self,
+        request: Hashable,
+        paths: Sequence[TokenPath],
+        width: int,
+        rank: Rank = best_children,
     ) -> list[Proposal]:
         """Evaluates the leaves and all their missing ancestors in one decode; one proposal per path, in order.
 
-        Raises DraftMemoryError where there is no room although all cached prefixes, all idle tips and the KV of younger
+        Raises DraftMemoryError if there is no room although all cached prefixes, all idle tips and the KV of younger
         requests of the scope that holds most were dropped (the caller may close the request or retry); ValueError: no
         or too many leaves, no committed token, a bad token.
         """
-        return self.step_together([Asked(request, paths, width, rank)])[0]
+        asked = Asked(request, paths, width, rank)
+        return self.step_together([asked])[0]
 
     def step_together(self, asked: Sequence[Asked]) -> list[list[Proposal]]:
         """The same for several requests in one decode, at most `together` leaves; proposals in the order of `asked`.
 
         Raises as `step` does, for all of them; no KV of an open request is dropped for several.
         """
-        parts = [(one, self._open[one.request], list(dict.fromkeys(one.paths))) for one in asked]
-        for _, r, unique in parts:
-            if not r.tokens or not 1 <= len(unique) <= self.sequences:
-                raise ValueError(f"a step takes 1 to {self.sequences} leaves below at least one committed token")
-            self._check([token for path in unique for token in path])
-            self._require_room(len(r.tokens) + max(map(len, unique)))
+        requests = [self._open[part.request] for part in asked]
+        paths_of = [list(dict.fromkeys(part.paths)) for part in asked]
+        for r, paths in zip(requests, paths_of):
+            self._check_leaves(r, paths)
             if r.evaluated < len(r.tokens) - 1:
-                self._share(r)
-        if sum(len(unique) for *_, unique in parts) > self.together:
+                self._reuse(r)
+        if sum(map(len, paths_of)) > self.together:
             raise ValueError(f"a step takes at most {self.together} leaves of all requests")
 
+        # Leaves of all requests are located before any sequence is taken, which may drop an idle tip.
         self._now += 1
-        located = [(one, r, [self._locate(r, path) for path in unique]) for one, r, unique in parts]
-        forks = list[int]()
-        rows = list[Row]()
-        row_of = list[dict[TokenPath, int]]()
-        for _, r, leaves in located:
+        leaves_of = [[self._locate(r, path) for path in paths] for r, paths in zip(requests, paths_of)]
+        forks: list[int] = []
+        rows: list[Row] = []
+        row_of: list[dict[TokenPath, int]] = []
+        for r, leaves in zip(requests, leaves_of):
             forks += self._place(r, leaves)
-            more, indices = batch_rows(r, leaves)
-            row_of.append({path: len(rows) + index for path, index in indices.items()})
-            rows += more
+            row_of.append(add_rows(rows, r, leaves))
+
         try:
-            self._decode(parts[0][1] if len(parts) == 1 else None, rows)
+            self._decode(requests, rows)
         except Exception:  # whatever failed, the forks hold cells of the cache; the error goes on
             for sequence in forks:
                 self._drop(sequence)
             raise
-        for _, r, leaves in located:
+
+        for r, leaves in zip(requests, leaves_of):
             self._settle(r, leaves)
 
-        return [self._ranked(one, indices) for one, indices in zip(asked, row_of, strict=True)]
+        return [self._ranked(part, indices) for part, indices in zip(asked, row_of)]
 
-    def _ranked(self, one: Asked, row_of: Mapping[TokenPath, int]) -> list[Proposal]:
-        rank = one.rank or best_children
-        ranked = {path: rank(self._logits(row), path, one.width) for path, row in row_of.items()}
-        return [ranked[path] for path in one.paths]
+    def _check_leaves(self, r: Request, paths: Sequence[TokenPath]) -> None:
+        """Raises ValueError or DraftMemoryError if a step cannot take these leaves of a request."""
+        if not r.tokens or not 1 <= len(paths) <= self.sequences:
+            raise ValueError(f"a step takes 1 to {self.sequences} leaves below at least one committed token")
 
-    def _logits(self, row: int) -> NDArray[np.float32]:
-        return self._llama.logits(row)[: self.vocab_size]
+        for path in paths:
+            self._check(path)
+        self._require_room(len(r.tokens) + max(map(len, paths)))
+
+    def _ranked(self, asked: Asked, row_of: Mapping[TokenPath, int]) -> list[Proposal]:
+        """The proposals of one request, in the order of its paths."""
+        rank = asked.rank or best_children
+        ranked: dict[TokenPath, Proposal] = {}
+        for path, row in row_of.items():
+            logits = self._llama.logits(row)[: self.vocab_size]
+            ranked[path] = rank(logits, path, asked.width)
+
+        return [ranked[path] for path in asked.paths]
 
     def _locate(self, r: Request, path: TokenPath) -> Leaf:
         """Finds the sequence that holds most of a path, and protects it from being dropped during this step."""
         source = None
-        common = 0
+        matched = 0
         for tip in r.tips:
-            if (shared := common_prefix(tip.path, path)) > common:
+            common = common_prefix(tip.path, path)
+            if common > matched:
                 source = tip
-                common = shared
+                matched = common
         if source is not None:
             source.used = self._now
-        held = r.evaluated + common
+
+        held = r.evaluated + matched
         length = len(r.tokens) + len(path)
         return Leaf(path, min(held, length - 1), source, repeated=held == length)
 
     def _place(self, r: Request, leaves: Sequence[Leaf]) -> list[int]:
-        """A sequence for every leaf: the trunk, the tip that ends at its parent, or a fork; returns the forks."""
+        """Gives every leaf a sequence, and returns the forks.
+
+        1. A leaf without tokens, if its row is missing: the trunk.
+        2. A leaf whose parent ends a tip that no other leaf has taken: that tip's.
+        3. Otherwise a fork of what holds most of its path.
+        """
+        base = len(r.tokens)
         forks: list[int] = []
         taken: set[int] = set()
         for leaf in leaves:
-            tip = leaf.source
             if not leaf.path and not leaf.repeated:
                 leaf.sequence = r.trunk
-            elif tip is not None and len(r.tokens) + len(tip.path) == leaf.held and tip.id not in taken:
-                leaf.sequence = tip.id
-                taken.add(tip.id)
-            else:
-                leaf.sequence = self._take_sequence()
-                forks.append(leaf.sequence)
-                self._llama.copy(r.trunk if tip is None else tip.id, leaf.sequence, 0, leaf.held)
+                continue
+
+            holder = r.trunk
+            if leaf.source is not None:
+                holder = leaf.source.id
+                ends_at_parent = base + len(leaf.source.path) == leaf.held
+                if ends_at_parent and holder not in taken:
+                    leaf.sequence = holder
+                    taken.add(holder)
+                    continue
+
+            leaf.sequence = self._take_sequence()
+            forks.append(leaf.sequence)
+            self._llama.copy(holder, leaf.sequence, 0, leaf.held)
 
         return forks
 
@@ -317,15 +360,15 @@ class Drafter:
             elif leaf.sequence != r.trunk:
                 r.tips.append(Tip(leaf.sequence, leaf.path, self._now))
 
-    def _decode(self, asker: Request | None, rows: Sequence[Row]) -> None:
-        """One decode; drops cached prefixes, then idle tips, then the KV of an open request, while the cells do not
-        suffice. `asker`: the only request in it."""
+    def _decode(self, askers: Sequence[Request], rows: Sequence[Row]) -> None:
+        """One decode for these requests; drops cached prefixes, then idle tips, then the KV of an open request, while
+        the cells do not suffice."""
         with self._threads.watched(len(rows)):
             while not self._llama.decode(rows):
-                if not (self._drop_cached() or self._drop_idle_tip() or self._drop_open(asker, len(rows))):
-                    raise DraftMemoryError(
-                        f"the draft model's {self._llama.cells} KV cells are full with open requests"
-                    )
+                if self._drop_cached() or self._drop_idle_tip() or self._drop_open(askers, len(rows)):
+                    continue
+                raise DraftMemoryError(f"the draft model's {self._llama.cells} KV cells are full with open requests")
+
         self.passes += 1
         self.rows += len(rows)
 
@@ -346,28 +389,34 @@ class Drafter:
 
     def _drop_idle_tip(self) -> bool:
         """Drops the tip that was idle longest, of whatever request, unless this call needs it."""
-        idle = [(tip.used, tip.id, r) for r in self._open.values() for tip in r.tips if tip.used < self._now]
+        idle: list[tuple[Tip, Request]] = []
+        for r in self._open.values():
+            idle += [(tip, r) for tip in r.tips if tip.used < self._now]
         if not idle:
             return False
 
-        _, sequence, r = min(idle, key=lambda entry: entry[:2])
-        r.tips = [tip for tip in r.tips if tip.id != sequence]
-        self._drop(sequence)
+        oldest, r = min(idle, key=lambda entry: (entry[0].used, entry[0].id))
+        r.tips.remove(oldest)
+        self._drop(oldest.id)
         return True
 
-    def _drop_open(self, asker: Request | None, rows: int) -> bool:
-        """Drops the KV of the youngest request of the scope that holds most, which may be read again later; False where
+    def _drop_open(self, askers: Sequence[Request], rows: int) -> bool:
+        """Drops the KV of the youngest request of the scope that holds most, which may be read again later; False if
         that is the asker, or several ask."""
-        if asker is None:
+        if len(askers) != 1:
             return False
 
-        open_ = list(self._open.values())
-        needs = max(asker.size + rows, len(asker.tokens))
-        held = [Holding(r.owner, needs if r is asker else r.size, order) for order, r in enumerate(open_)]
-        loser = gives_way(held, held[open_.index(asker)])
-        if loser is None or (r := open_[loser.order]) is asker:
+        (asker,) = askers
+        requests = list(self._open.values())
+        holdings = [Holding(r.owner, r.size, order) for order, r in enumerate(requests)]
+        place = requests.index(asker)
+        needed = max(asker.size + rows, len(asker.tokens))
+        holdings[place] = Holding(asker.owner, needed, place)
+        loser = gives_way(holdings, holdings[place])
+        if loser is None or loser.order == place:
             return False
 
+        r = requests[loser.order]
         for tip in r.tips:
             self._drop(tip.id)
         self._llama.trim(r.trunk, 0)
@@ -377,11 +426,13 @@ class Drafter:
 
     def _drop_cached(self, spared: Request | None = None) -> bool:
         """Drops the first cached prefix in eviction order, but never `spared`."""
-        kept = [Kept(c.scope, c.evaluated, c.used_at) for c in self._closed]
-        for i in first_to_go(kept, self._clock()):
-            if self._closed[i] is not spared:
-                self._drop(self._closed.pop(i).trunk)
+        kept = [Kept(cached.scope, cached.evaluated, cached.used_at) for cached in self._closed]
+        for index in first_to_go(kept, time.monotonic()):
+            if self._closed[index] is not spared:
+                dropped = self._closed.pop(index)
+                self._drop(dropped.trunk)
                 return True
+
         return False
 
     def _cache(self, kept: Request) -> None:
@@ -389,15 +440,24 @@ class Drafter:
 
         It is kept itself, however long it is: the next turn of a conversation mostly follows at once.
         """
-        for other in [c for c in self._closed if kept.shared_with(c) == len(c.tokens)]:
+        covered = [other for other in self._closed if kept.shared_with(other) == len(other.tokens)]
+        for other in covered:
             self._closed.remove(other)
             self._drop(other.trunk)
-        kept.used_at = self._clock()
+
+        kept.used_at = time.monotonic()
         self._closed.append(kept)
-        most = self._llama.cells // _CACHE_SHARE
-        while len(self._closed) > self.requests or sum(c.evaluated for c in self._closed) - kept.evaluated > most:
+        while self._cache_exceeds(kept):
             if not self._drop_cached(spared=kept):
                 return
+
+    def _cache_exceeds(self, newest: Request) -> bool:
+        """Whether there are too many cached prefixes, or those besides the newest hold too many cells."""
+        if len(self._closed) > self.requests:
+            return True
+
+        cells = sum(cached.evaluated for cached in self._closed) - newest.evaluated
+        return cells > self._llama.cells // _CACHE_SHARE
 
     def _try_a_pass(self) -> None:
         """Over one row, in a sequence and a cell that are free again afterwards."""
@@ -412,3 +472,8 @@ class Drafter:
     def _check(self, tokens: Sequence[int]) -> None:
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
             raise DraftTokenError(f"a token lies outside the draft model's vocabulary of {self.vocab_size}")
+
+
+def _require(name: str, value: int, minimum: int, maximum: int) -> None:
+    if not minimum <= value <= maximum:
+        raise ConfigError(f"`{name}` = {value} is not possible for the draft model: choose {minimum} to {maximum}")

@@ -25,19 +25,19 @@ class Tip:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`trunk` holds the first `evaluated` of `tokens`; tips exist only where that is all of them."""
+    """`trunk` holds the first `evaluated` of `tokens`; tips exist only if that is all of them."""
 
     tokens: list[int]
     trunk: int
     evaluated: int = 0
     tips: list[Tip] = field(default_factory=list)
     scope: bytes = b""
-    """Only requests of the same scope share tokens, and none where it is empty."""
+    """Only requests of the same scope share tokens, and none if it is empty."""
     used_at: float = 0.0
 
     @property
     def owner(self) -> Hashable:
-        """Whom its cells count for: its scope, or itself where that is empty."""
+        """Whom its cells count for: its scope, or itself if that is empty."""
         return self.scope or id(self)
 
     @property
@@ -49,6 +49,7 @@ class Request:
         """How many of the other's first tokens are evaluated here, and may be shared with it."""
         if not self.scope or self.scope != other.scope:
             return 0
+
         return common_prefix(self.tokens[: self.evaluated], other.tokens)
 
 
@@ -65,27 +66,40 @@ class Leaf:
     """Where it is evaluated."""
 
 
-def batch_rows(r: Request, leaves: Sequence[Leaf]) -> tuple[list[Row], dict[TokenPath, int]]:
-    """The rows that a step has to evaluate, ancestors first, and the index of each leaf's row.
+def add_rows(
+    rows: list[Row],
+    r: Request,
+    leaves: Sequence[Leaf],
+) -> dict[TokenPath, int]:
+    """Appends the rows that a step has to evaluate, ancestors first; returns the index of each leaf's row.
 
     A row belongs to the sequences of all leaves below it, and a pending committed token to the trunk as well.
     llama.cpp requires that sequences with a common row hold the same positions before it. They do, since whether an
     ancestor was evaluated does not depend on the leaf.
     """
     base = len(r.tokens)
-    members: dict[tuple[int, TokenPath], list[int]] = {(i, ()): [r.trunk] for i in range(r.evaluated, base)}
+    members: dict[tuple[int, TokenPath], list[int]] = {}
+    for position in range(r.evaluated, base):
+        members[position, ()] = [r.trunk]
+
     for leaf in leaves:
         for position in range(leaf.held, base + len(leaf.path)):
-            row = members.setdefault((position, leaf.path[: max(position - base + 1, 0)]), [])
-            if leaf.sequence not in row:
-                row.append(leaf.sequence)
-    wanted = {leaf.path for leaf in leaves}
-    rows: list[Row] = []
+            depth = max(position - base + 1, 0)
+            sequences = members.setdefault((position, leaf.path[:depth]), [])
+            if leaf.sequence not in sequences:
+                sequences.append(leaf.sequence)
+
+    leaf_paths = {leaf.path for leaf in leaves}
     row_of: dict[TokenPath, int] = {}
     for (position, path), sequences in sorted(members.items()):
-        is_leaf = position >= base - 1 and path in wanted
+        is_leaf = position >= base - 1 and path in leaf_paths
         if is_leaf:
             row_of[path] = len(rows)
-        rows.append(Row(path[-1] if path else r.tokens[position], position, sequences, is_leaf))
 
-    return rows, row_of
+        if path:
+            token = path[-1]
+        else:
+            token = r.tokens[position]
+        rows.append(Row(token, position, sequences, is_leaf))
+
+    return row_of

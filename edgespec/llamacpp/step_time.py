@@ -22,7 +22,10 @@ _PROMPT = 32
 _REPEATS = 3
 
 
-def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+def step_curve(
+    drafter: Drafter,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, float]:
     """Seconds of one step by the number of its leaves: the minimum of `timed_steps`."""
     curve = dict[int, float]()
     for leaves, seconds in timed_steps(drafter, clock):
@@ -32,29 +35,33 @@ def step_curve(drafter: Drafter, clock: Callable[[], float] = time.perf_counter)
 
 
 def timed_steps(
-    drafter: Drafter, clock: Callable[[], float] = time.perf_counter
+    drafter: Drafter,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Generator[tuple[int, float], None, None]:
     """Leaves and seconds of some twenty steps, one after another: up to the leaves that one request may have, and those
     that all may have together.
 
     Nothing is left in the drafter if the caller closes the iterator after any of them.
     """
-    vocabulary = drafter.vocab_size
-    own = drafter.sequences
-    most = min(drafter.together, own * drafter.requests)
-    names = [f"calibration {number}" for number in range(math.ceil(most / own))]
-    widths = [1, *(width for width in WIDTHS if width < own), own, most]
+    per_request = drafter.sequences
+    max_leaves = min(drafter.together, per_request * drafter.requests)
+    names = [f"calibration {number}" for number in range(math.ceil(max_leaves / per_request))]
+    narrow = [width for width in WIDTHS if width < per_request]
+    widths = dict.fromkeys([1, *narrow, per_request, max_leaves])
+    prompt = [token % drafter.vocab_size for token in range(1, _PROMPT)]
+
     with ExitStack() as opened:
         for name in names:
-            drafter.open(name, [token % vocabulary for token in range(1, _PROMPT)], b"calibration")  # in the same cells
+            drafter.open(name, prompt, b"calibration")  # in the same cells
             opened.callback(drafter.close, name, keep=False)
             drafter.step(name, [()], 1)  # reads the prompt, and the weights for the first time
 
-        for number, leaves in enumerate(dict.fromkeys(widths)):
-            shares = [min(own, leaves - before) for before in range(0, leaves, own)]
+        for number, leaves in enumerate(widths):
+            counts = [min(per_request, leaves - before) for before in range(0, leaves, per_request)]
+            leaves_of = dict(zip(names, counts))
             for repeat in range(_REPEATS):
                 first = 100 * number + repeat * leaves
-                yield leaves, _step_s(drafter, dict(zip(names, shares)), first, clock)
+                yield leaves, _step_s(drafter, leaves_of, first, clock)
 
 
 def affordable_leaves(curve: Mapping[int, float]) -> int:
@@ -64,15 +71,22 @@ def affordable_leaves(curve: Mapping[int, float]) -> int:
         if curve[leaves] > CHEAP * curve[1] or leaves > MAX_STEP_LEAVES:
             break
         best = leaves
+
     return best
 
 
-def _step_s(drafter: Drafter, shares: Mapping[str, int], first: int, clock: Callable[[], float]) -> float:
-    """The time of a step over so many new leaves of each request."""
-    asked = [
-        Asked(name, [((first + leaf) % drafter.vocab_size,) for leaf in range(leaves)])
-        for name, leaves in shares.items()
-    ]
+def _step_s(
+    drafter: Drafter,
+    leaves_of: Mapping[str, int],
+    first: int,
+    clock: Callable[[], float],
+) -> float:
+    """The time of a step over so many new leaves of each request, whose tokens begin with `first`."""
+    asked: list[Asked] = []
+    for name, leaves in leaves_of.items():
+        paths = [((first + leaf) % drafter.vocab_size,) for leaf in range(leaves)]
+        asked.append(Asked(name, paths))
+
     began = clock()
     drafter.step_together(asked)
     return clock() - began

@@ -11,7 +11,7 @@ import msgspec
 
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.core.numbers import common_prefix
-from edgespec.llamacpp.chat_tokens import ChatTokens
+from edgespec.parts.healing.gguf import ChatTokens
 from edgespec.shared.vocabfiles import gguf_metadata, vocabulary_in
 
 MAX_PROMPT = 512

@@ -13,8 +13,8 @@ import llama_cpp as llama
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.context import quiet
 
-_LONGEST = 1024
-"""Bytes of a vocabulary entry; the longest in use have about 100."""
+_MAX_PIECE_BYTES = 1024
+"""Of a vocabulary entry; the longest in use have about 100."""
 
 
 class ChatTokens:
@@ -35,16 +35,28 @@ class ChatTokens:
     def encode(self, text: str) -> list[int]:
         """The tokens of a rendered chat, its control tokens too."""
         data = text.encode()
-        room = len(data) + 8
-        tokens = (llama.llama_token * room)()
-        count = llama.llama_tokenize(self._vocab, data, len(data), tokens, room, False, True)
+        max_tokens = len(data) + 8
+        tokens = (llama.llama_token * max_tokens)()
+
+        add_special = False
+        parse_special = True
+        count = llama.llama_tokenize(
+            self._vocab,
+            data,
+            len(data),
+            tokens,
+            max_tokens,
+            add_special,
+            parse_special,
+        )
         return list(tokens[: max(count, 0)])
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; control tokens have none."""
-        buffer = ctypes.create_string_buffer(_LONGEST)
-        found = b""
+        buffer = ctypes.create_string_buffer(_MAX_PIECE_BYTES)
+        text = b""
         for token in tokens:
-            size = llama.llama_token_to_piece(self._vocab, token, buffer, _LONGEST, 0, False)
-            found += buffer.raw[: max(size, 0)]
-        return found.decode(errors="ignore").strip()
+            size = llama.llama_token_to_piece(self._vocab, token, buffer, _MAX_PIECE_BYTES, 0, False)
+            text += buffer.raw[: max(size, 0)]
+
+        return text.decode(errors="ignore").strip()
