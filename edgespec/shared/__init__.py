@@ -4,7 +4,7 @@ Unlike `edgespec.core` they use files and sockets. They import nothing of `edges
 
 Public, by module:
 
-- `acceptor`: `Acceptor`, `AdmittedConnection`, `connected`, `raise_descriptor_limit`, `share_descriptors`
+- `acceptor`: `Acceptor`, `AdmittedConnection`, `MeteredSocket`, `raise_descriptor_limit`, `share_descriptors`
 - `address`: `Address`, `BOOKS`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `not_counted`, `PAIR_PATH`,
   `parse_address`, `REQUESTS`, `requests_of`, `stored_address`, `Tunnelled`
 - `advertise`: `Advertiser`

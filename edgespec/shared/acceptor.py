@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from edgespec.shared.address import Address, source_of
+from edgespec.shared.address import source_of
 from edgespec.shared.guards import PLAIN, Guards, Meter, PortBounds, PortGuard
 from edgespec.shared.log_text import LimitedLog
 
@@ -289,26 +289,6 @@ class Acceptor:
     def _refused(self, reason: str, text: str) -> None:
         self._lines.warning(reason, f"{self._name}: connection refused: {text} ({reason})")
         self._on_refused(reason)
-
-
-async def connected(address: Address) -> MeteredSocket:
-    """A TCP connection to the first machine with this name that takes one. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    failed = OSError("no address")
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    for family, kind, protocol, _, where in found:
-        sock = MeteredSocket(family, kind, protocol)
-        sock.setblocking(False)
-        try:
-            await loop.sock_connect(sock, where)
-            return sock
-        except OSError as error:
-            sock.close()
-            failed = error
-        except BaseException:  # cancelled
-            sock.close()
-            raise
-    raise failed
 
 
 def raise_descriptor_limit() -> int:

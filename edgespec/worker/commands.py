@@ -51,7 +51,10 @@ def ask(args: argparse.Namespace, method: str, show: Callable[[Any], str], **par
     from edgespec.shared import control_client as control
 
     answer = control.call(worker_socket(args), method, timeout_s=10.0, **params)
-    return say(args, answer, "" if args.json else show(answer))
+    text = ""
+    if not args.json:
+        text = show(answer)
+    return say(args, answer, text)
 
 
 def shown_id(key: bytes) -> str:

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import methodcaller
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
 from edgespec.core.drafting.best_first import BestFirstRule, Starts
@@ -37,7 +36,6 @@ from edgespec.worker.step_timer import StepTimer
 
 log = logging.getLogger("edgespec.worker.daemon")
 
-About = TypeVar("About", bound=Drafting | ToWorker)
 Result = TypeVar("Result")
 
 FREED = "the draft model is not loaded"
@@ -47,9 +45,16 @@ MAX_MODEL_FAILURES = 3
 """Consecutive failed checks of the model, without a successful step between them, after which the loop ends."""
 Work = Sequence[tuple[Drafting, Sequence[Node]]]
 """Requests and their leaves for one pass; one without leaves: a batch of its prompt."""
-Found = tuple[Drafting, Sequence[Node], Sequence[Proposal]]
 _CHECK = "check of the model"
 _CHECK_TOKENS = (0,)
+
+
+class Evaluated(NamedTuple):
+    """A request's part of a step, with a proposal for each leaf."""
+
+    drafting: Drafting
+    leaves: Sequence[Node]
+    proposals: Sequence[Proposal]
 
 
 @dataclass(slots=True)
@@ -134,7 +139,10 @@ class Daemon:
 
     def round_trip(self, rtt_s: float) -> None:
         """One measured round trip; smoothed as in RFC 6298."""
-        self.outlet.rtt_s += (rtt_s - self.outlet.rtt_s) / (8 if self.outlet.rtt_s else 1)
+        if self.outlet.rtt_s:
+            self.outlet.rtt_s += (rtt_s - self.outlet.rtt_s) / 8
+        else:
+            self.outlet.rtt_s = rtt_s
 
     def writable(self) -> None:
         """The link can take another delta."""
@@ -170,12 +178,14 @@ class Daemon:
             modelled = self.stats.drafting_s
             self._take_in()
             self._free_or_load()
-            work = () if self.paused else self._next()
-            self._send_due(began + self._expected_s(work) if work else math.inf)
+            work = self._next()
             if not work:
+                self._send_due(math.inf)
                 self._wake.wait(self._idle())
                 self._wake.clear()
                 continue
+
+            self._send_due(began + self._expected_s(work))
             self._draft(work)
             self.stats.host_s += self.clock() - began - (self.stats.drafting_s - modelled)
 
@@ -217,103 +227,127 @@ class Daemon:
 
     def _next(self) -> Work:
         """What the model does next: a batch of a prompt, or the best leaves of the requests that can draft."""
-        batch = room = self.reading.batch
-        parts = list[tuple[Drafting, Sequence[Node]]]()
-        behind = list[Drafting]()
+        if self.paused:
+            return ()
+
+        batch = self.reading.batch
+        room = batch
+        parts: list[tuple[Drafting, Sequence[Node]]] = []
+        behind: list[Drafting] = []
         for number, drafting in list(self._requests.items()):
             if not drafting.ready:
                 continue
+
             pending = self.drafter.backlog(number)
             if pending > batch:
                 behind.append(drafting)
-            elif pending <= room and (leaves := self._isolated(drafting, lambda drafting: drafting.candidates())):
-                room -= pending
-                parts.append((drafting, leaves))
-        if behind and (self.reading.due or not parts):
-            number = behind[0].request
-            self._requests[number] = self._requests.pop(number)  # the next batch is another's
-            return [(behind[0], ())]
-        if not isinstance(self.starts.rule, BestFirstRule):
-            return shared(parts, self.starts.rule.sequences, None, self.clock(), self.outlet.rtt_s)
+            elif pending <= room:
+                leaves = self._isolated(drafting, drafting.candidates)
+                if leaves:
+                    room -= pending
+                    parts.append((drafting, leaves))
 
-        return shared(parts, self.drafter.together, self.curve, self.clock(), self.outlet.rtt_s)
+        if behind and (self.reading.due or not parts):
+            first = behind[0]
+            self._requests[first.request] = self._requests.pop(first.request)  # the next batch is another's
+            return [(first, ())]
+
+        rule = self.starts.rule
+        if isinstance(rule, BestFirstRule):
+            return shared(parts, self.drafter.together, self.curve, self.clock(), self.outlet.rtt_s)
+        return shared(parts, rule.sequences, None, self.clock(), self.outlet.rtt_s)
 
     def _expected_s(self, work: Work) -> float:
         """Seconds until the next chance to send."""
-        leaves = sum(len(leaves) for _, leaves in work)
-        if not leaves:
+        count = sum(len(leaves) for _, leaves in work)
+        if not count:
             return MAX_BATCH_S
-        return self.curve(leaves) if self.curve else 0.0
+        if self.curve is None:
+            return 0.0
+        return self.curve(count)
 
     def _draft(self, work: Work) -> None:
         """One batch of a prompt, or one step over the most probable leaves (Algorithm 2)."""
         began = self.clock()
         before = self.drafter.rows
-        if not work[0][1]:
-            self._isolated(work[0][0], self._read)
+        first, leaves = work[0]
+        if not leaves:
+            self._isolated(first, partial(self._read, first))
             self.stats.drafting_s += self.clock() - began
             return
 
-        found = self._evaluate(work)
+        evaluated = self._evaluate(work)
         took = self.clock() - began
-        leaves = sum(len(proposals) for *_, proposals in found)
         self.stats.drafting_s += took
         self.reading.drafted(took)
-        if not found:
+        if not evaluated:
             return
 
         self.stats.steps += 1
-        if self.curve is not None and self.drafter.rows - before == leaves:  # nothing but leaves was evaluated
-            self.curve.sample(leaves, took)
-            if (report := self.curve.changed(self.clock())) is not None:
+        count = sum(len(part.leaves) for part in evaluated)
+        if self.curve is not None and self.drafter.rows - before == count:  # nothing but leaves was evaluated
+            self.curve.sample(count, took)
+            report = self.curve.changed(self.clock())
+            if report is not None:
                 self.outlet.send([report])
+
         self._take_in()
-        for drafting, *results in found:
-            self._isolated(drafting, methodcaller("record", *results))
+        for part in evaluated:
+            record = partial(part.drafting.record, part.leaves, part.proposals)
+            self._isolated(part.drafting, record)
 
     def _read(self, drafting: Drafting) -> None:
+        """Reads one batch of a prompt."""
         began = self.clock()
         before = self.drafter.rows
         self.drafter.catch_up(drafting.request, self.reading.batch)
         self.reading.read(self.drafter.rows - before, self.clock() - began)
         self._model_failures = 0
 
-    def _evaluate(self, work: Work) -> list[Found]:
+    def _evaluate(self, work: Work) -> list[Evaluated]:
         """The model's part of a step. If a pass for several fails, each has one of its own, so that only those are
         declined that fail alone."""
         if len(work) > 1:
             with contextlib.suppress(Exception):
                 return self._step(work)
-        alone = (self._isolated(drafting, partial(self._step_of, leaves)) for drafting, leaves in work)
-        return [one for one in alone if one is not None]
 
-    def _step_of(self, leaves: Sequence[Node], drafting: Drafting) -> Found:
-        return self._step([(drafting, leaves)])[0]
+        evaluated: list[Evaluated] = []
+        for part in work:
+            evaluated += self._isolated(part[0], partial(self._step, [part])) or ()
 
-    def _step(self, work: Work) -> list[Found]:
-        found = self.drafter.step_together([
-            Asked(one.request, one.paths(leaves), one.rule.branching, self._rankers[one.request])
-            for one, leaves in work
-        ])  # fmt: skip
+        return evaluated
+
+    def _step(self, work: Work) -> list[Evaluated]:
+        """One step over these leaves, in one pass."""
+        asked: list[Asked] = []
+        for drafting, leaves in work:
+            ranker = self._rankers[drafting.request]
+            paths = drafting.paths(leaves)
+            asked.append(Asked(drafting.request, paths, drafting.rule.branching, ranker))
+
+        results = self.drafter.step_together(asked)
         self._model_failures = 0
-        return [(*part, proposals) for part, proposals in zip(work, found, strict=True)]
+        return [Evaluated(*part, proposals) for part, proposals in zip(work, results)]
 
     def _send_due(self, end: float) -> None:
         """Sends the deltas that should not wait until `end`, in one frame, those that waited longest first."""
         now = self.clock()
-        nodes = 0
-        trees = list[Tree]()
         if not self.outlet.writable or self.outlet.wait_s(now):
             return
 
-        for number in [number for number, one in self._requests.items() if one.due(now, end, self.outlet.rtt_s)]:
+        due = [drafting for drafting in self._requests.values() if drafting.due(now, end, self.outlet.rtt_s)]
+        nodes = 0
+        trees: list[Tree] = []
+        for drafting in due:
             if nodes >= FRAME_NODES:
                 break
-            tree = self._isolated(self._requests[number], lambda drafting: drafting.delta())
+
+            tree = self._isolated(drafting, drafting.delta)
             if tree is not None:
-                self._requests[number] = self._requests.pop(number)  # to the end of the queue
+                self._requests[drafting.request] = self._requests.pop(drafting.request)  # to the end of the queue
                 trees.append(tree)
                 nodes += len(tree.tokens)
+
         if trees:
             self.outlet.writable = False
             self.stats.frames += 1
@@ -322,33 +356,37 @@ class Daemon:
             self.outlet.send(trees)
 
     def _take_in(self) -> None:
+        """Applies the messages that have come."""
         while self._inbox:
             message = self._inbox.popleft()
             try:
                 if message is None:
                     self._forget_all()
                 else:
-                    self._isolated(message, self._apply)
+                    self._isolated(message, partial(self._apply, message))
             except RemoteProtocolError as error:
                 self.outlet.broken(error)
 
-    def _isolated(self, about: About, work: Callable[[About], Result]) -> Result | None:
-        """Runs `work(about)`; where that fails, declines the request and returns None.
+    def _isolated(self, about: Drafting | ToWorker, work: Callable[[], Result]) -> Result | None:
+        """Runs `work`; if that fails, declines the request that it is about and returns None.
 
-        Raises RemoteProtocolError where the gateway violated the protocol, and ModelError when the model fails.
+        Raises RemoteProtocolError if the gateway violated the protocol, and ModelError when the model fails.
         """
         try:
-            return work(about)
+            return work()
         except RemoteProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  no failure of one request may end the others
             expected = isinstance(error, DraftMemoryError | DraftTokenError)
+            reason = str(error)
             if not expected:
                 # The type and the place only: the text of a foreign exception may quote the prompt.
                 text = f"request {about.request} is declined, drafting for it failed: {places(error)}"
                 self._lines.warning(origin(error), text)
+                reason = FAILED
+
             if not isinstance(about, Drafting) or self._requests.get(about.request) is about:
-                self._decline(about.request, about.epoch, str(error) if expected else FAILED, keep=expected)
+                self._decline(about.request, about.epoch, reason, keep=expected)
             if isinstance(error, ModelError):
                 self._check_model()
 
@@ -392,14 +430,10 @@ class Daemon:
     def _open(self, message: Open) -> None:
         if message.request in self._requests:
             self._close(message.request)
-        if not self.loaded:
-            self._decline(message.request, message.epoch, FREED)
-            return
-        if len(self._requests) >= self.max_requests:
-            self._decline(message.request, message.epoch, f"{self.max_requests} requests are open already")
-            return
-        if message.prompt_len + self.starts.rule.max_depth >= self.drafter.context:
-            self._decline(message.request, message.epoch, f"the draft model's context is {self.drafter.context} tokens")
+
+        reason = self._refusal(message)
+        if reason is not None:
+            self._decline(message.request, message.epoch, reason)
             return
 
         drafting = self.starts.drafting(message)
@@ -407,6 +441,16 @@ class Daemon:
         self._requests[message.request] = drafting
         self._rankers[message.request] = self.starts.ranker(message, drafting)
         self.stats.requests += 1
+
+    def _refusal(self, message: Open) -> str | None:
+        """Why a request cannot be opened; None if it can."""
+        if not self.loaded:
+            return FREED
+        if len(self._requests) >= self.max_requests:
+            return f"{self.max_requests} requests are open already"
+        if message.prompt_len + self.starts.rule.max_depth >= self.drafter.context:
+            return f"the draft model's context is {self.drafter.context} tokens"
+        return None
 
     def _commit(self, message: Commit) -> None:
         drafting = self._requests.get(message.request)

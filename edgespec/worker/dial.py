@@ -95,7 +95,11 @@ class Race:
 
 @asynccontextmanager
 async def dialled(
-    race: Race, make: Callable[..., TurnTaking], address: Address, path: str, **options: Any
+    race: Race,
+    make: Callable[..., TurnTaking],
+    address: Address,
+    path: str,
+    **options: Any,
 ) -> AsyncIterator[ClientConnection]:
     """A WebSocket to one address, from TCP to its end; `make` makes the connection, which checks the TLS key.
 
@@ -107,7 +111,7 @@ async def dialled(
 
     async def turn() -> None:
         nonlocal held
-        if not held:  # it is, where the upgrade was redirected
+        if not held:  # it is, if the upgrade was redirected
             limit.reschedule(None)
             await race.turn.acquire()
             held = True
@@ -118,11 +122,16 @@ async def dialled(
         connection.turn = turn
         return connection
 
-    options |= {"proxy": None if address.near else True, "user_agent_header": None, "open_timeout": None}
+    options |= {"user_agent_header": None, "open_timeout": None}
     try:
         async with asyncio.timeout(DIAL_S) as limit:
             options |= await _route(address)
-            ws = await connect(address.url(path), ssl=client_context(), create_connection=taking_turns, **options)  # type: ignore[arg-type]
+            ws = await connect(
+                address.url(path),
+                ssl=client_context(),
+                create_connection=taking_turns,  # type: ignore[arg-type]
+                **options,
+            )
         async with ws:
             yield ws
     finally:
@@ -131,12 +140,12 @@ async def dialled(
 
 
 async def _route(address: Address) -> dict[str, Any]:
-    """Where TLS begins: in a tunnel, at an address of this network, or where a proxy may be used."""
+    """Where TLS begins: in a tunnel, at an address of this network, or at one to which a proxy may lead."""
     if isinstance(address, Tunnelled):
-        return {"sock": await address.connect()}
+        return {"proxy": None, "sock": await address.connect()}
     if address.near:
-        return {"host": address.host, "port": address.port}
-    return {}
+        return {"proxy": None, "host": address.host, "port": address.port}
+    return {"proxy": True}
 
 
 log = logging.getLogger("edgespec.worker.dial")
@@ -176,17 +185,19 @@ class GatewayAddresses:
         """The current addresses: those from mDNS after the known ones, since anybody on the network can announce any
         address, and ways through other machines last, in places of a round that are theirs.
         """
-        known = [self._last_good(), self._configured]
+        known = map(stored_address, [self._last_good(), self._configured])
+        direct = list(filter(None, known))
         if self._browser is not None:
-            found = self._browser.found(key_id(self.key))
-        else:
-            found = []
-        announced = [address for one in found for address in one.addresses]
+            for gateway in self._browser.found(key_id(self.key)):
+                direct += gateway.addresses
+        direct = list(dict.fromkeys(direct))
+
         ways = await self._through_others()
-        direct = list(dict.fromkeys([*filter(None, map(stored_address, known)), *announced]))
-        return [*direct[: MAX_ADDRESSES - min(len(ways), TUNNELLED)], *ways, *direct[MAX_ADDRESSES:]]
+        first = MAX_ADDRESSES - min(len(ways), TUNNELLED)
+        return [*direct[:first], *ways, *direct[MAX_ADDRESSES:]]
 
     async def _through_others(self) -> Sequence[Tunnelled]:
+        """The ways through other machines; none while the list of machines cannot be read."""
         try:
             return await self._ways()
         except KeyStoreError as error:  # the worker runs on without them until the list of machines is readable
@@ -205,7 +216,7 @@ class GatewayAddresses:
 
         A way through another machine is not stored: a direct one is always tried before.
         """
-        where = "" if isinstance(address, Tunnelled) else str(address)
+        where = storable(address)
         asyncio.get_running_loop().run_in_executor(None, self._remember, where)  # it may wait for a lock or the disk
 
     def _remember(self, address: str) -> None:
@@ -215,10 +226,21 @@ class GatewayAddresses:
             log.warning("%s", error)
 
     def _last_good(self) -> str:
+        """The address that the list of gateways has now, or had when it could be read last."""
         try:
             gateway = self._gateways.get(self.key)
         except KeyStoreError as error:  # damaged or gone while the worker runs, which keeps its pin and the address
             log.warning("%s", error)
             return self._stored
-        self._stored = gateway.address if gateway is not None else ""
+
+        self._stored = ""
+        if gateway is not None:
+            self._stored = gateway.address
         return self._stored
+
+
+def storable(address: Address) -> str:
+    """An address as lists of machines keep it; a way through another machine is not kept."""
+    if isinstance(address, Tunnelled):
+        return ""
+    return str(address)

@@ -87,7 +87,14 @@ class Handler:
 class Link:
     """One authenticated link, as the service uses it. For use on the event loop."""
 
-    def __init__(self, wire: Wire, handler: Handler, address: Address, pin: Pin, branching: int) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        handler: Handler,
+        address: Address,
+        pin: Pin,
+        branching: int,
+    ) -> None:
         """`address`: where the gateway was reached; `pin`: what it proved; `branching`: children of a node that it
         takes at most.
         """
@@ -108,6 +115,7 @@ class Link:
         follows."""
         if self._wire.over:
             return
+
         self._wire.send(*bodies)
         if not self._looking:
             self._looking = True
@@ -118,6 +126,7 @@ class Link:
         self._wire.end(error)
 
     def _look(self) -> None:
+        """Calls `on_writable` as soon as the link is."""
         if self._wire.over:
             return
 
@@ -142,7 +151,7 @@ class _Attempt:
         self.link: Link | None = None
         self.linked_s = 0.0
         self.restart_s: float | None = None
-        """For how long the gateway is expected back, where the link ended because it went away."""
+        """For how long the gateway is expected back, if the link ended because it went away."""
         self.why = ""
         """Why it ended, as text for the log; empty if another address won."""
         self._race = race
@@ -158,21 +167,35 @@ class _Attempt:
         self._pin = pin
         self._task = asyncio.current_task()
         self.why = await self._try(timers)
-        log.warning("link to %s: %s", self.address, self.notice.text if self.notice is not None else self.why)
+        text = self.why
+        if self.notice is not None:
+            text = self.notice.text
+        log.warning("link to %s: %s", self.address, text)
         if self._final is not None:
             raise self._final
 
     async def _try(self, timers: Timers) -> str:
+        """Connects, and drives the session to its end; returns why it ended."""
         features = [(FEATURES, f"{REQUESTS}{self._me.requests}"), (FEATURES, BOOKS)]
-        options: dict[str, Any] = {"logger": _quiet, "additional_headers": features} | WEBSOCKET_OPTIONS
+        options: dict[str, Any] = {
+            "logger": _quiet,
+            "additional_headers": features,
+            **WEBSOCKET_OPTIONS,
+        }
         try:
             client = partial(_Client, self._pin)
             async with dialled(self._race, client, self.address, LINK_PATH, **options) as ws:
                 assert isinstance(ws, _Client)
                 self._pin = ws.pin
                 seen_spki = peer_spki_hash(ws.transport.get_extra_info("ssl_object"))
-                now = asyncio.get_running_loop().time()
-                session = WorkerSession(self._me, ws.pin, seen_spki, os.urandom(NONCE_BYTES), now, timers)
+                session = WorkerSession(
+                    self._me,
+                    ws.pin,
+                    seen_spki,
+                    os.urandom(NONCE_BYTES),
+                    asyncio.get_running_loop().time(),
+                    timers,
+                )
                 return await self._drive(Wire(ws, session, self._take))
         except RemoteProtocolError as error:
             return f"{error} ({error.reason})"
@@ -184,6 +207,7 @@ class _Attempt:
             return f"cannot connect ({cause(error)})"
 
     async def _drive(self, wire: Wire) -> str:
+        """Runs the session until it ends; returns why, and raises for a violation of the protocol."""
         self._wire = wire
         code = int(CloseCode.GOING_AWAY)
         why = "stopping"
@@ -203,12 +227,11 @@ class _Attempt:
             if self.link is not None:
                 self.linked_s = self._clock() - self._linked_at
                 self._handler.on_down(why)
+
             await wire.close(code, why)
             closed = wire.ws.protocol.close_rcvd
             if closed is not None:
                 self.restart_s = restart_s(closed.code, closed.reason)
-            else:
-                self.restart_s = None
             if why == "bye: stopping" or (why in LOST and not isinstance(self.address, Tunnelled)):
                 self.restart_s = self.restart_s or RESTART_S[0]
 
@@ -263,29 +286,40 @@ async def keep_linked(
     clock = clock or asyncio.get_running_loop().time
     tried: set[Address] = set()
     while True:
-        found = await addresses()
-        if not found:
+        known = await addresses()
+        if not known:
             log.warning("no gateway was found; looking again")
         race = Race()
-        attempts = [_Attempt(address, race, handler, clock) for address in found[:MAX_ADDRESSES]]
+        attempts = [_Attempt(address, race, handler, clock) for address in known[:MAX_ADDRESSES]]
         await race.run([partial(attempt.run, me, pin, timers) for attempt in attempts])
+
         for attempt in attempts:
             is_tunnelled = isinstance(attempt.address, Tunnelled)
             if attempt.notice is not None:
                 noticed(attempt.notice)
             if attempt.link is not None:
                 pin = replace(attempt.link.pin, proven_at=time.time())
-                redial.ended(attempt.linked_s, TUNNELLED_SETTLED_S if is_tunnelled else SETTLED_S)
-                if attempt.restart_s is not None:
-                    redial.restarts(clock(), attempt.linked_s, attempt.restart_s)
-                if attempt.notice is not None and attempt.notice.reason == "superseded":
-                    redial.contested()
+                _note_end(redial, attempt, clock())
             if attempt.why and (attempt.link is None or is_tunnelled):
                 failed(attempt.address)
-        tried = tried.intersection(found) | set(found[:MAX_ADDRESSES])
-        if set(found) - tried:
+
+        tried = tried.intersection(known) | set(known[:MAX_ADDRESSES])
+        if set(known) - tried:
             wait_s = rng.uniform(0, UNTRIED_S)
         else:
             wait_s = redial.wait_s(clock())
         log.info("next attempt in %.1f s", wait_s)
         await sleep(wait_s)
+
+
+def _note_end(redial: Redial, attempt: _Attempt, now: float) -> None:
+    """Notes how long a link lasted, when the gateway is back, and whether another process took its place."""
+    settled_s = SETTLED_S
+    if isinstance(attempt.address, Tunnelled):
+        settled_s = TUNNELLED_SETTLED_S
+    redial.ended(attempt.linked_s, settled_s)
+
+    if attempt.restart_s is not None:
+        redial.restarts(now, attempt.linked_s, attempt.restart_s)
+    if attempt.notice is not None and attempt.notice.reason == "superseded":
+        redial.contested()

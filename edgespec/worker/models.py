@@ -46,6 +46,7 @@ def target_tokens(parts: Sequence[Part], settings: WorkerSettings, drafter: Draf
     for part in parts:
         if isinstance(part, WorkerPart) and part.target_tokens is not None:
             return part.target_tokens(settings, drafter)
+
     return TargetTokens(drafter)
 
 
@@ -54,6 +55,7 @@ def step_timer(parts: Sequence[WorkerPart], settings: WorkerSettings, drafter: D
     for part in parts:
         if part.timer is not None:
             return part.timer(settings, drafter)
+
     return StepTimer()
 
 
@@ -63,7 +65,11 @@ def drafting_in(me: WorkerIdentity, tokens: DraftTokens) -> WorkerIdentity:
 
 
 def identity(
-    settings: WorkerSettings, store: KeyStore, drafter: Drafter, tokens: DraftTokens, leaves: int
+    settings: WorkerSettings,
+    store: KeyStore,
+    drafter: Drafter,
+    tokens: DraftTokens,
+    leaves: int,
 ) -> WorkerIdentity:
     """A worker's description of itself for the handshake. `leaves`: of a draft step."""
     return WorkerIdentity(

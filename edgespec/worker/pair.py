@@ -30,9 +30,9 @@ from edgespec.core.pairing.messages import (
     decode_pairing,
 )
 from edgespec.core.protocol.messages import encode
-from edgespec.shared.address import PAIR_PATH, Address, Tunnelled
+from edgespec.shared.address import PAIR_PATH, Address
 from edgespec.shared.tls import peer_spki_hash
-from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled
+from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled, storable
 from edgespec.worker.discovery import Browser
 
 _quiet = logging.getLogger("edgespec.worker.pair.websockets")
@@ -57,7 +57,11 @@ Store = Callable[[bytes, bytes, str, str, int], Record]
 
 
 async def pair(
-    code: Code, me: Party, store: Store[Record], addresses: Sequence[Address] = (), browser: Browser | None = None
+    code: Code,
+    me: Party,
+    store: Store[Record],
+    addresses: Sequence[Address] = (),
+    browser: Browser | None = None,
 ) -> Record:
     """Pairs with the gateway (or other machine) that shows the code, at one of `addresses` or where `browser` finds it.
 
@@ -65,9 +69,13 @@ async def pair(
     code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
     """
     attempt = Pairing(code, me, store)
-    paired = await attempt.at(addresses) if browser is None else await attempt.nearby(browser)
+    if browser is None:
+        paired = await attempt.at(addresses)
+    else:
+        paired = await attempt.nearby(browser)
     if paired is not None:
         return paired
+
     return attempt.fail()
 
 
@@ -95,7 +103,9 @@ class Pairing(Generic[Record]):
     """One code, and the results at all addresses."""
 
     def __init__(self, code: Code, me: Party, store: Store[Record]) -> None:
-        self._who = "gateway" if me.purpose == LINK else me.purpose
+        self._who: str = me.purpose
+        if me.purpose == LINK:
+            self._who = "gateway"
         self._code = code
         self._me = me
         self._store = store
@@ -189,6 +199,7 @@ class Pairing(Generic[Record]):
         return isinstance(error, PairingFailed) and error.reason in _ASK_AGAIN
 
     async def _try(self, race: Race, address: Address) -> None:
+        """Pairs at one address and stores the machine, or notes why not."""
         try:
             peer, spki = await self._pair_at(race, address)
         except _OtherGateway:
@@ -198,7 +209,7 @@ class Pairing(Generic[Record]):
         except EdgespecError as error:
             self._tried[address] = error
         else:
-            where = "" if isinstance(address, Tunnelled) else str(address)
+            where = storable(address)
             self._paired = self._store(peer.key, spki, peer.name, where, peer.version)
             race.settle(asyncio.current_task())
 
@@ -222,7 +233,7 @@ class Pairing(Generic[Record]):
         except AddressError as error:  # of the machine that should lead there
             raise NoGatewayError(str(error)) from None
         except (OSError, EOFError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else error or "hung up"
+            why = getattr(error, "strerror", None) or str(error) or "hung up"
             raise NoGatewayError(f"No {self._who} can be reached at {address} ({why}).") from None
 
     async def _exchange(self, ws: ClientConnection, spki: bytes) -> Peer:
@@ -235,7 +246,8 @@ class Pairing(Generic[Record]):
             raise PairingFailed(Reason.ABANDONED) from None
         except RemoteProtocolError as error:
             await _say(ws, Refused(Reason.PROTOCOL))
-            failure = self._answered[spki] = PairingFailed(Reason.PROTOCOL, str(error))
+            failure = PairingFailed(Reason.PROTOCOL, str(error))
+            self._answered[spki] = failure
             raise failure from None
         except PairingFailed as failure:
             self._answered[spki] = failure
@@ -255,12 +267,14 @@ async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
     while exchange.state is not State.PAIRED:
         async with asyncio.timeout(STEP_S):
             message = _decode(await ws.recv())
+
         try:
             answer = exchange.receive(message)
         except PairingFailed as failure:
             if not isinstance(message, Refused):
                 await _say(ws, Refused(failure.reason))
             raise
+
         if answer is not None:
             await _say(ws, answer)
 

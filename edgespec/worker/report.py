@@ -54,27 +54,39 @@ def _lines(status: Mapping[str, Any], parts: Sequence[WorkerPart]) -> Iterator[t
         "worker",
         f"{status['name']} ({status['id']}), edgespec {status['version']}, up {duration(status['uptime_s'])}",
     )
-    yield "state", f"paused: {status['paused']}" if status["paused"] else str(status["state"])
+    if status["paused"]:
+        yield "state", f"paused: {status['paused']}"
+    else:
+        yield "state", status["state"]
     yield "gateway", _gateway(status)
-    yield "draft model", f"{status['model']}{'' if status['model_loaded'] else ' (freed)'}"
+    freed = ""
+    if not status["model_loaded"]:
+        freed = " (freed)"
+    yield "draft model", f"{status['model']}{freed}"
     yield "requests", f"{status['requests_open']} open, {status['requests']} since the start"
     yield "drafting", _drafting(status)
     yield "sent", f"{status['nodes']} candidates in {status['frames']} frames"
     yield from _worth(status)
     for part in parts:
         yield from part.report(status)
-    for number, warning in enumerate(status["warnings"][-3:]):
-        yield "" if number else "warnings", warning["text"]
+
+    title = "warnings"
+    for warning in status["warnings"][-3:]:
+        yield title, warning["text"]
+        title = ""
 
 
 def _gateway(status: Mapping[str, Any]) -> str:
+    """Where the gateway is linked, or why it is not, as far as it is known."""
     if not status["linked"]:
-        refused = f": {status['refused']}" if status["refused"] else ""
+        refused = ""
+        if status["refused"]:
+            refused = f": {status['refused']}"
         return f"{status['gateway']}, not linked{refused}"
+
+    relay = ""
     if status["through"]:
         relay = f" through the peer {status['through']}"
-    else:
-        relay = ""
     linked = f"{status['gateway']} at {status['address']}{relay}, round trip {status['rtt_ms']:.1f} ms"
     if status["refused"]:
         return f"{linked}. {status['refused']}"
@@ -87,6 +99,7 @@ def _drafting(status: Mapping[str, Any]) -> str:
         if status["drafting_s"]:
             return f"no step finished in {spent} of drafting"
         return "no step yet"
+
     times = f"{status['step_ms']:.1f} ms a step, and {status['host_us_per_step'] / 1e3:.1f} ms beside the model"
     return f"{status['steps']} steps in {spent}: {times}"
 

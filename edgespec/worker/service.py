@@ -31,7 +31,7 @@ from edgespec.shared.paired import PairedGateway, PairedGateways
 from edgespec.shared.part import guards_of
 from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings
-from edgespec.worker.daemon import Daemon, Outlet
+from edgespec.worker.daemon import Daemon, Outlet, WorkerStats
 from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import drafting_in, identity, load_drafter, target_tokens
@@ -73,20 +73,28 @@ class Service(Handler):
         self._load = load or load_drafter
         doing(f"checking and loading the draft model {draft.model}")
         loading = partial(self._load, settings)
-        drafter = models.run_lowered(loading) if self._lowered else loading()
+        if self._lowered:
+            loading = partial(models.run_lowered, loading)
+        drafter = loading()
+
         timer = models.step_timer(parts, settings, drafter)
         curve = timer.known()
-        rule = self._rule = draft_rule(draft, curve)
+        self._rule = draft_rule(draft, curve)
         self._tokens = target_tokens(parts, settings, drafter)
         tokens = self._tokens.at_start()
-        log.info("draft model loaded; %s, up to %d leaves a step", draft.order, rule.sequences)
-        self.identity = identity(settings, store, drafter, tokens, rule.sequences)
-        send, broken, loaded = (partial(self._soon, call) for call in (self._send, self._broken, self._announce))
+        leaves = self._rule.sequences
+        log.info("draft model loaded; %s, up to %d leaves a step", draft.order, leaves)
+        self.identity = identity(settings, store, drafter, tokens, leaves)
         self.daemon = Daemon(
-            drafter, Starts(rule, tokens.make),
-            Outlet(send, broken, loaded), draft.requests,
-            curve=DraftCurve(curve), timer=timer, load=self._reload,
-        )  # fmt: skip
+            drafter,
+            Starts(self._rule, tokens.make),
+            self._outlet(),
+            draft.requests,
+            curve=DraftCurve(curve),
+            timer=timer,
+            load=self._reload,
+        )
+
         self._paused_by_admin: str | None = None
         self._announced: str | None = None
         """The reason of the pause that daemon and gateway have; None: no pause."""
@@ -97,7 +105,8 @@ class Service(Handler):
         self._notices = Notices()
         self._browser: Browser | None = None
         self._addresses: GatewayAddresses
-        process = WorkerProcess(settings, state, self._gateway_key, self._linked_at, partial(guards_of, parts))
+        guards = partial(guards_of, parts)
+        process = WorkerProcess(settings, state, lambda: self.gateway.key, self._linked_at, guards)
         self._running = [part.start(process) for part in parts]
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
@@ -105,9 +114,6 @@ class Service(Handler):
     @property
     def _lowered(self) -> bool:
         return self.settings.daemon.priority == "idle"
-
-    def _gateway_key(self) -> bytes:
-        return self.gateway.key
 
     def _linked_at(self) -> Address | None:
         if self._link is None:
@@ -119,6 +125,7 @@ class Service(Handler):
         ways: list[Tunnelled] = []
         for part in self._running:
             ways += await part.ways()
+
         return ways
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -136,13 +143,20 @@ class Service(Handler):
                 await self._browser.start()
             for part in self._running:
                 await part.start()
+
             self._addresses = GatewayAddresses(
-                self._gateways, self.gateway.key, where.address, self._browser, self._ways
+                self._gateways,
+                self.gateway.key,
+                where.address,
+                self._browser,
+                self._ways,
             )
             present = asyncio.ensure_future(self.presences.run())
             link = asyncio.ensure_future(self._keep_linked())
+            stopped = asyncio.ensure_future(stop.wait())
             sdnotify.notify("READY=1", "STATUS=looking for the gateway")
-            waits: list[asyncio.Future[Any]] = [link, present, self._failed, asyncio.ensure_future(stop.wait())]
+
+            waits: list[asyncio.Future[Any]] = [link, present, self._failed, stopped]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             sdnotify.notify("STOPPING=1")
             for wait in waits:
@@ -155,17 +169,25 @@ class Service(Handler):
             if self._browser is not None:
                 await self._browser.close()
             thread.join(5)
-        for one in done:
-            one.result()
+
+        for future in done:
+            future.result()
 
     async def _keep_linked(self) -> None:
-        where = self._addresses
+        """Links again and again; after a refusal of this worker's tokens in others, if it can draft in them."""
+        addresses = self._addresses
         rng = random.SystemRandom()
         while True:
-            me = self.identity
-            pin = self.gateway.pin
             try:
-                await keep_linked(where.now, me, pin, self, rng=rng, failed=where.failed, noticed=self._notices.add)
+                await keep_linked(
+                    addresses.now,
+                    self.identity,
+                    self.gateway.pin,
+                    self,
+                    rng=rng,
+                    failed=addresses.failed,
+                    noticed=self._notices.add,
+                )
             except TokenizerMismatch as error:
                 await self._change_tokens(error)
 
@@ -174,9 +196,15 @@ class Service(Handler):
 
         Raises TokenizerMismatch if it cannot.
         """
-        tokens = await self._tokens.after(
-            RefusedTokens(error, self.gateway, self.identity, self._addresses.now, self._reached, self._explain_refusal)
+        refused = RefusedTokens(
+            error,
+            self.gateway,
+            self.identity,
+            self._addresses.now,
+            self._reached,
+            self._explain_refusal,
         )
+        tokens = await self._tokens.after(refused)
         self.identity = drafting_in(self.identity, tokens)
         self.daemon.starts.make = tokens.make
 
@@ -194,11 +222,12 @@ class Service(Handler):
         except KeyStoreError as error:  # the next start follows again
             log.warning("%s", error)
             self.gateway = msgspec.structs.replace(self.gateway, key=pin.gateway_key, spki=pin.spki_hash)
-        now = key_id(pin.gateway_key)
-        log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, now)
+
+        newer = key_id(pin.gateway_key)
+        log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, newer)
         self._addresses.key = pin.gateway_key
         if self._browser is not None:
-            self._browser.wanted = now
+            self._browser.wanted = newer
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 
@@ -208,9 +237,12 @@ class Service(Handler):
         self._reached(link)
         self.daemon.starts.rule = replace(self._rule, branching=min(link.branching, self._rule.branching))
         self.daemon.writable()
-        ids = key_id(self.gateway.key), key_id(self.identity.key.public)
-        log.info("linked to gateway %s (%s); this worker's id is %s", self.gateway.name, *ids)
+
+        gateway = f"{self.gateway.name} ({key_id(self.gateway.key)})"
+        log.info("linked to gateway %s; this worker's id is %s", gateway, key_id(self.identity.key.public))
         sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
+
+        # The gateway knows neither the times of steps nor a pause that began before the link.
         if self.daemon.curve is not None:
             link.send(self.daemon.curve.report())
         if self._announced is not None:
@@ -258,6 +290,14 @@ class Service(Handler):
     def _soon(self, call: Callable[..., None], *arguments: object) -> None:
         self._loop.call_soon_threadsafe(call, *arguments)
 
+    def _outlet(self) -> Outlet:
+        """Calls of the drafting thread that run on the event loop."""
+        return Outlet(
+            send=partial(self._soon, self._send),
+            broken=partial(self._soon, self._broken),
+            loaded=partial(self._soon, self._announce),
+        )
+
     def _send(self, bodies: Sequence[Tree | StepTimes | Decline]) -> None:
         if self._link is not None:
             self._link.send(*bodies)
@@ -286,10 +326,8 @@ class Service(Handler):
         permission = self.presences.permission
         if not permission.drafting:
             return permission.reason
-
         if not self.daemon.loaded:
             return LOADING
-
         return None
 
     def _on_presence(self) -> None:
@@ -305,14 +343,22 @@ class Service(Handler):
             return
 
         self.daemon.pause(because is not None)
-        if self._link is not None:
-            self._link.send(Resume() if because is None else Pause(because))
+        if self._link is None:
+            return
+        if because is None:
+            self._link.send(Resume())
+        else:
+            self._link.send(Pause(because))
 
     # --- edgespec status, pause, resume ------------------------------------------------------------------------------
 
     def commands(self) -> dict[str, control.Handler]:
         """The handlers of the control socket, with those of the parts."""
-        handlers: dict[str, control.Handler] = {"status": self._status, "pause": self._pause, "resume": self._resume}
+        handlers: dict[str, control.Handler] = {
+            "status": self._status,
+            "pause": self._pause,
+            "resume": self._resume,
+        }
         for part in self._running:
             handlers.update(part.handlers())
 
@@ -320,19 +366,15 @@ class Service(Handler):
 
     async def _status(self) -> dict[str, object]:
         stats = self.daemon.stats
-        at = self._linked_at()
         return {
             "version": __version__,
-            "state": "paused" if self.paused_because else "drafting" if self.daemon.open_requests else "ready",
+            "state": self._state(),
             "uptime_s": round(time.monotonic() - self._began),
             "model": self.daemon.drafter.name,
             "name": self.identity.name,
             "id": key_id(self.identity.key.public),
             "gateway": self.gateway.name,
-            "linked": self._link is not None,
-            "address": str(at) if at is not None else None,
-            "through": at.machine if isinstance(at, Tunnelled) else None,
-            "rtt_ms": round(self.daemon.outlet.rtt_s * 1e3, 1) if self._link is not None else None,
+            **self._link_status(),
             **self._notices.current(),
             "paused": self.paused_because,
             "requests_open": self.daemon.open_requests,
@@ -344,15 +386,33 @@ class Service(Handler):
             "frames": stats.frames,
             "tokens_committed": stats.committed,
             "tokens_matched": stats.matched,
-            "books": msgspec.structs.asdict(self._books) if self._books is not None else None,
+            "books": self._books and msgspec.structs.asdict(self._books),
             **self.daemon.timer.status(),
-            "step_ms": round(stats.drafting_s / stats.steps * 1e3, 3) if stats.steps else None,
-            "host_us_per_step": round(stats.host_s / stats.steps * 1e6, 1) if stats.steps else None,
+            **_step_times(stats),
             "drafting_s": round(stats.drafting_s, 1),
             "model_loaded": self.daemon.loaded,
             **self.presences.status(),
             "warnings": logs.latest_warnings(),
         }
+
+    def _state(self) -> str:
+        if self.paused_because:
+            return "paused"
+        if self.daemon.open_requests:
+            return "drafting"
+        return "ready"
+
+    def _link_status(self) -> dict[str, object]:
+        """Where the gateway is linked, and through which machine."""
+        address = self._linked_at()
+        if address is None:
+            return {"linked": False, "address": None, "through": None, "rtt_ms": None}
+
+        through = None
+        if isinstance(address, Tunnelled):
+            through = address.machine
+        rtt_ms = round(self.daemon.outlet.rtt_s * 1e3, 1)
+        return {"linked": True, "address": str(address), "through": through, "rtt_ms": rtt_ms}
 
     async def _pause(self, reason: str = "paused by its admin") -> dict[str, object]:
         if self._paused_by_admin is None:
@@ -366,16 +426,32 @@ class Service(Handler):
         return {"paused": self.paused_because}
 
 
+def _step_times(stats: WorkerStats) -> dict[str, float | None]:
+    """What a step took in the model and besides, on average; None before the first."""
+    if not stats.steps:
+        return {"step_ms": None, "host_us_per_step": None}
+
+    return {
+        "step_ms": round(stats.drafting_s / stats.steps * 1e3, 3),
+        "host_us_per_step": round(stats.host_s / stats.steps * 1e6, 1),
+    }
+
+
 def draft_rule(draft: DraftSection, step_s: Mapping[int, float]) -> DraftRule:
     """The configured rule; a value of 0 is chosen from the measured `step_s` (leaves -> s).
 
     Algorithm 2 always evaluates all its leaves, so their number is limited to the cheap ones; the best-first rule
     chooses it at each step.
     """
-    chosen = {name: value for name in ("branching", "sequences") if (value := getattr(draft, name))}
+    rule: DraftRule = BestFirstRule()
     if draft.order == "algorithm2":
-        return DraftRule(**{"sequences": affordable_leaves(step_s), "theta": draft.theta, **chosen})
-    return BestFirstRule(**chosen)
+        rule = DraftRule(sequences=affordable_leaves(step_s), theta=draft.theta)
+
+    return replace(
+        rule,
+        branching=draft.branching or rule.branching,
+        sequences=draft.sequences or rule.sequences,
+    )
 
 
 def paired_gateway(gateways: PairedGateways) -> PairedGateway:

@@ -22,6 +22,7 @@ from edgespec.core.protocol.inflow import Bucket, flood
 from edgespec.core.protocol.messages import VERSION, encode
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.parts.peer_relay.addresses import PEER_PROTOCOL
+from edgespec.parts.peer_relay.connecting import connected
 from edgespec.parts.peer_relay.handshake import (
     MAX_CHUNK_BYTES,
     MAX_PEER_BYTES,
@@ -34,7 +35,6 @@ from edgespec.parts.peer_relay.handshake import (
     decode_peer,
 )
 from edgespec.parts.peer_relay.paired import PairedPeer
-from edgespec.shared.acceptor import connected
 from edgespec.shared.address import Address, Tunnelled, not_counted
 from edgespec.shared.guards import PLAIN, Guards
 from edgespec.shared.log_text import cause

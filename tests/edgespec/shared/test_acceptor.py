@@ -1,4 +1,4 @@
-"""The accept loop and callers over real sockets: bounds before TLS, places for new connections, lack of descriptors."""
+"""The accept loop over real sockets: bounds before TLS, places for new connections, lack of descriptors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import sys
 import textwrap
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgespec.shared.acceptor import (
     RESERVED_DESCRIPTORS,
-    connected,
     share_descriptors,
 )
-from edgespec.shared.address import Address, source_of
+from edgespec.shared.address import source_of
 from edgespec.shared.guards import PortBounds
 from edgespec.shared.tls import client_context
 from tests.support.links import make_certificate
@@ -158,29 +156,6 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-
-
-def resolved(monkeypatch: pytest.MonkeyPatch, *ports: int) -> Address:
-    """A name with an address for each port: which addresses this machine's own names have is not known here."""
-
-    async def getaddrinfo(*args: Any, **options: Any) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    return Address("relay.example", 1)
-
-
-async def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        where = resolved(monkeypatch, 1, server.getsockname()[1])
-        with await connected(where) as sock:
-            assert sock.getpeername() == server.getsockname()
-
-
-async def test_a_name_at_which_nothing_listens_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = resolved(monkeypatch, 1, 1)
-    with pytest.raises(ConnectionRefusedError):
-        await connected(where)
 
 
 @pytest.mark.parametrize(
