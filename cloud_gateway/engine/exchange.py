@@ -202,16 +202,15 @@ class Waiting(Generic[Q]):
             return list(self._turns)
 
     def add(self, active: Q) -> None:
-        """Raises ClientError 429 where the queue is full; a key that has nothing in it may always add one."""
+        """Raises ClientError 429 if the queue is full; a key that has nothing in it may always add one."""
         request = active.request
         with self._lock:
-            length = len(self._turns)
-            if length >= self._limit and self._turns.waiting(request.key):
+            if self._turns.refuses(request.key, self._limit):
                 raise ClientError(
                     f"The queue of {self._limit} requests is full; try again shortly.",
                     status=429,
                     code="queue_full",
-                    retry_after_s=max(1.0, length * 0.5),
+                    retry_after_s=max(1.0, len(self._turns) * 0.5),
                 )
             self._turns.add(request.key, active, request.max_running)
 

@@ -9,16 +9,9 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from cloud_gateway.core.limits.shared_passes import in_passes, shared_step
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.policy import (
-    CatchUp,
-    Costs,
-    Draft,
-    Points,
-    catch_up_batch,
-    draft_costs,
-    shared,
-)
+from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, Points, catch_up_batch, draft_costs
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.events import Drafted, Event, Failed, Spent, Status
 from cloud_gateway.core.sources.interface import StateSource
@@ -62,7 +55,24 @@ class DraftTimer:
     def cost(self) -> DraftCost:
         """Passes and time since the beginning."""
         ended = self._clock()
-        return DraftCost(self._model.passes - self._passes, ended - self._began, ended)
+        passes = self._model.passes - self._passes
+        return DraftCost(passes, ended - self._began, ended)
+
+
+class _Drafting(NamedTuple):
+    """One request's part of a draft pass."""
+
+    active: Active
+    leaves: Sequence[Node]
+    """Those below which children are proposed."""
+    width: int
+    """Most children that each leaf gets."""
+
+    def asked(self) -> Asked:
+        """The part as the draft model takes it."""
+        root = self.active.generation.tree.root
+        paths = [leaf.path(root) for leaf in self.leaves]
+        return Asked(self.active.id, paths, self.width, self.active.generation.verification.rank)
 
 
 @dataclass(slots=True)
@@ -80,14 +90,19 @@ class LocalDrafting:
     _price: _Price | None = field(default=None, init=False)
     """The latest one, since a turn asks for the same price for every request."""
 
+    # --- the draft's requests ------------------------------------------------------------------------------------
+
     def open(self, active: Active) -> None:
         """Begins a request, unless its policy never drafts or the draft has no room for it."""
         if self.model is None:
             self.refuse(active, "there is no local draft (`local_draft.model`)")
-        elif active.generation.policy.name != "plain":
-            with Contained(self._lost, active):  # too many requests, or too long a prompt
-                self.model.open(active.id, active.generation.reading, active.request.cache_scope)
-                active.local = True
+            return
+        if active.generation.policy.name == "plain":
+            return
+
+        with Contained(self._lost, active):  # too many requests, or too long a prompt
+            self.model.open(active.id, active.generation.reading, active.request.cache_scope)
+            active.local = True
 
     def refuse(self, active: Active, why: str) -> None:
         """The request goes without the local draft."""
@@ -95,16 +110,23 @@ class LocalDrafting:
             self.step(active, Failed("draft", why))
 
     def close(self, active: Active) -> None:
-        if self.model is not None and active.local:
-            active.local = False
-            with Contained(self._lost, active):
-                self.model.close(active.id)
+        """Ends a request, if the draft holds it."""
+        if self.model is None or not active.local:
+            return
+
+        active.local = False
+        with Contained(self._lost, active):
+            self.model.close(active.id)
 
     def commit(self, active: Active, tokens: Sequence[int]) -> None:
         """The target emitted these tokens."""
-        if self.model is not None and active.local:
-            with Contained(self._lost, active):
-                self.model.commit(active.id, tokens)
+        if self.model is None or not active.local:
+            return
+
+        with Contained(self._lost, active):
+            self.model.commit(active.id, tokens)
+
+    # --- sources -------------------------------------------------------------------------------------------------
 
     def show_prompt(self, active: Active) -> None:
         """Shows the request's sources what the target has just read of its prompt."""
@@ -116,28 +138,33 @@ class LocalDrafting:
     def show_path(self, active: Active) -> None:
         """Shows the request's sources what the target has just kept, if they compute with it."""
         for source in _with_states(active):
-            if source.wanted:
-                began = self.clock()
-                source.path_kept(active.slot, active.generation.tree.root.token)
-                spent = self._book(active, source, began, "draft")
-                source.charged(spent / self.verify_s(1))
+            if not source.wanted:
+                continue
+
+            began = self.clock()
+            source.path_kept(active.slot, active.generation.tree.root.token)
+            spent_s = self._book(active, source, began, "draft")
+            source.charged(spent_s / self.verify_s(1))
 
     def ask_sources(self, active: Active) -> None:
         """Asks the request's sources for candidates, where tokens were committed, and books the time of each."""
         generation = active.generation
         began = self.clock()
         for source in generation.ask_sources():
-            now = self.clock()
-            generation.note(Spent("source", now - began, name=source), now)
-            began = now
+            ended = self.clock()
+            generation.note(Spent("source", ended - began, name=source), ended)
+            began = ended
 
     def _book(self, active: Active, source: StateSource, began: float, kind: Literal["reading", "draft"]) -> float:
         """Books the time since then as the request's; seconds."""
-        spent = self.clock() - began
-        self.stats.draft_s += spent
-        active.generation.note(Spent("source", spent, name=source.name), began + spent)
-        active.generation.note(Spent(kind, spent), began + spent)
-        return spent
+        spent_s = self.clock() - began
+        ended = began + spent_s
+        self.stats.draft_s += spent_s
+        active.generation.note(Spent("source", spent_s, name=source.name), ended)
+        active.generation.note(Spent(kind, spent_s), ended)
+        return spent_s
+
+    # --- reading -------------------------------------------------------------------------------------------------
 
     def decodes(self, active: Active, in_slots: int) -> bool:
         """Whether its prompt has been read, so that its policy is asked. `in_slots`: requests that have a slot."""
@@ -147,10 +174,14 @@ class LocalDrafting:
         """Whether the draft has to read the prompt of a request whose policy wants it read before the first token. All
         requests in slots wait meanwhile."""
         generation = active.generation
-        if not active.local or generation.first_token_at is not None or self._backlog(active) <= 1:
+        has_begun = generation.first_token_at is not None
+        if not active.local or has_begun or self._backlog(active) <= 1:
             return False
-        costs = replace(self.costs(active, in_slots), sharers=in_slots - 1, remaining=generation.remaining)
-        return generation.policy.reads_prompt(costs, worker=generation.assignment is not None)
+
+        price = self.costs(active, in_slots)
+        costs = replace(price, sharers=in_slots - 1, remaining=generation.remaining)
+        has_worker = generation.assignment is not None
+        return generation.policy.reads_prompt(costs, worker=has_worker)
 
     def prefill(self, active: Active, chunk: int, kind: Literal["reading", "draft"] = "reading") -> None:
         """One chunk of a prompt, or later of what was committed meanwhile."""
@@ -158,58 +189,71 @@ class LocalDrafting:
         timed = DraftTimer(self.model, self.clock)
         with Contained(self._lost, active):
             self.model.catch_up(active.id, chunk)
+
         cost = timed.cost()
         self.stats.drafted(cost.passes, cost.seconds)
         active.generation.note(Spent(kind, cost.seconds, cost.passes), cost.ended)
 
+    # --- drafting ------------------------------------------------------------------------------------------------
+
     def run(self, actions: Sequence[tuple[Active, Draft | CatchUp]]) -> None:
-        """Runs the batches of catch-up (WANSpec section 4.5), then one draft pass over the leaves of all that draft."""
+        """Runs the batches of catch-up (WANSpec section 4.5), then draft passes over the leaves of all that draft."""
         model = self.model
         if model is None:
             return
 
-        group: list[tuple[Active, Draft]] = []
-        rows = 0
+        drafting: list[_Drafting] = []
         for active, action in actions:
-            if isinstance(action, CatchUp):
-                batch = catch_up_batch(self.verify_s, model.token_s)
-                self.prefill(active, min(action.tokens or batch, batch), "draft")
-                continue
-            count = min(len(action.leaves), model.leaves)
-            if rows + count > model.together:
-                self._draft(model, group)
-                group = []
-                rows = 0
-            group.append((active, action))
-            rows += count
-        if group:
+            match action:
+                case CatchUp(tokens):
+                    self._catch_up(model, active, tokens)
+                case Draft(leaves, width):
+                    likeliest = leaves[: model.leaves]  # they come first
+                    drafting.append(_Drafting(active, likeliest, width))
+
+        for group in in_passes(drafting, lambda part: len(part.leaves), model.together):
             self._draft(model, group)
 
-    def _draft(self, model: DraftModel, group: Sequence[tuple[Active, Draft]]) -> None:
+    def _catch_up(self, model: DraftModel, active: Active, tokens: int) -> None:
+        """Reads at most so many tokens of the backlog, or one batch if that is less or `tokens` is 0."""
+        batch = catch_up_batch(self.verify_s, model.token_s)
+        if tokens:
+            batch = min(tokens, batch)
+        self.prefill(active, batch, "draft")
+
+    def _draft(self, model: DraftModel, group: Sequence[_Drafting]) -> None:
         """Runs one pass for the group. If it fails, each has a pass of its own, so that only those that fail alone lose
         the draft."""
-        leaves_of = [action.leaves[: model.leaves] for _, action in group]  # the likeliest come first
-        asked = [_asked(active, leaves, action) for (active, action), leaves in zip(group, leaves_of, strict=True)]
-
+        asked = [part.asked() for part in group]
         timed = DraftTimer(model, self.clock)
         with Contained() as caught:
             proposals_of = model.draft(asked)
+
         cost = timed.cost()
-
         self.stats.drafted(cost.passes, cost.seconds)
-        rows = sum(len(leaves) for leaves in leaves_of)
-        for (active, _), leaves in zip(group, leaves_of, strict=True):
-            active.generation.note(Spent("draft", cost.seconds * len(leaves) / rows, cost.passes), cost.ended)
+        self._charge(group, cost)
 
+        # 1. Each request gets its proposals.
         if caught.error is None:
-            for (active, _), leaves, proposals in zip(group, leaves_of, proposals_of, strict=True):
-                self.step(active, Drafted(leaves, proposals))
-        elif len(group) == 1:  # the request may have outgrown the draft's memory
-            active, _ = group[0]
-            self._lost(active, caught.error)
-        else:
-            for member in group:
-                self._draft(model, [member])
+            for part, proposals in zip(group, proposals_of, strict=True):
+                self.step(part.active, Drafted(part.leaves, proposals))
+            return
+
+        # 2. The pass failed alone: the request may have outgrown the draft's memory.
+        if len(group) == 1:
+            self._lost(group[0].active, caught.error)
+            return
+
+        # 3. One of several made it fail.
+        for part in group:
+            self._draft(model, [part])
+
+    def _charge(self, group: Sequence[_Drafting], cost: DraftCost) -> None:
+        """Books the time of a pass for the requests that shared it, by their leaves."""
+        rows = sum(len(part.leaves) for part in group)
+        for part in group:
+            seconds = cost.seconds * len(part.leaves) / rows
+            part.active.generation.note(Spent("draft", seconds, cost.passes), cost.ended)
 
     def costs(self, active: Active, drafters: int) -> Costs:
         """What a step costs each of so many requests that share it."""
@@ -218,32 +262,49 @@ class LocalDrafting:
             return Costs(self.verify_s)
 
         backlog = max(self._backlog(active) - 1, 0)
-        if not active.local:
+        if not active.local:  # it has just been given up
             return Costs(self.verify_s)
 
+        price = self._shared_price(model, drafters)
+        return draft_costs(
+            self.verify_s,
+            price.step_s,
+            backlog,
+            model.token_s,
+            model.leaves,
+            price.points,
+        )
+
+    def _shared_price(self, model: DraftModel, drafters: int) -> _Price:
+        """Of a step that so many requests share."""
         priced_at = (model.passes, drafters)
         if self._price is None or self._price.at != priced_at:
-            self._price = _Price(priced_at, *shared(model.step_s, model.points, drafters, model.leaves))
-        price = self._price
-        return draft_costs(self.verify_s, price.step_s, backlog, model.token_s, model.leaves, price.points)
+            step_s, points = shared_step(model.step_s, model.points, drafters, model.leaves)
+            self._price = _Price(priced_at, step_s, points)
+        return self._price
 
     def _backlog(self, active: Active) -> int:
         """Committed tokens that the draft model has not evaluated."""
-        with Contained(self._lost, active):
-            if self.model is not None:
-                return self.model.backlog(active.id)
+        if self.model is None:
             return 0
+
+        with Contained(self._lost, active):
+            return self.model.backlog(active.id)
         return 0  # it has just been given up
+
+    # --- faults --------------------------------------------------------------------------------------------------
 
     def _lost(self, active: Active, error: Exception) -> None:
         """Whatever the local draft raises costs the request its local draft and nothing else."""
         if isinstance(error, EdgespecError):  # no memory for it: expected, and its text is ours
+            why = "the local draft has no room for this request"
             log.info("request %d goes without the local draft: %s", active.id, error)
-            self.refuse(active, "the local draft has no room for this request")
         else:
+            why = "a fault of the gateway ended the local draft of this request"
             self.stats.faults += 1
             log.error("request %d goes without the local draft after a fault: %s", active.id, describe_fault(error))
-            self.refuse(active, "a fault of the gateway ended the local draft of this request")
+
+        self.refuse(active, why)
         self.close(active)
 
 
@@ -253,10 +314,3 @@ def _with_states(active: Active) -> Sequence[StateSource]:
     if sources is None or active.ended:
         return ()
     return sources.with_states
-
-
-def _asked(active: Active, leaves: Sequence[Node], action: Draft) -> Asked:
-    """A request's part of a draft pass, below these leaves."""
-    generation = active.generation
-    paths = [leaf.path(generation.tree.root) for leaf in leaves]
-    return Asked(active.id, paths, action.width, generation.verification.rank)

@@ -18,10 +18,12 @@ from functools import partial
 
 import numpy as np
 
+from cloud_gateway.core.limits.prompts import Pace
 from cloud_gateway.core.limits.rooms import RoomsMaker, WholeRooms
+from cloud_gateway.core.limits.shared_passes import Hold
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
-from cloud_gateway.core.policies.policy import Draft, Kind, Learnt, Memory, Policy, Verify, kind_of
+from cloud_gateway.core.policies.policy import Kind, Learnt, Memory, Policy, Verify, kind_of
 from cloud_gateway.core.policies.registry import POLICIES, Policies
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats, Submission
@@ -40,7 +42,7 @@ from cloud_gateway.core.verify.verification import (
     method_of,
     worker_sampling_of,
 )
-from cloud_gateway.engine.decisions import Deciding, Decisions, Hold
+from cloud_gateway.engine.decisions import Deciding, Decisions
 from cloud_gateway.engine.exchange import (
     Active,
     ClientLeft,
@@ -57,7 +59,7 @@ from cloud_gateway.engine.exchange import (
 )
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.pool import WorkerPool, Workers
-from cloud_gateway.engine.prefill import PREFILL_MS, Pace, Prefill
+from cloud_gateway.engine.prefill import PREFILL_MS, Prefill
 from cloud_gateway.engine.queue_work import Lent, MakeQueueWork, no_queue_work
 from cloud_gateway.engine.requests import Requests
 from cloud_gateway.engine.slots import Slots
@@ -333,7 +335,7 @@ class Engine:
         # 3. What can wait for that: work on requests in the queue, and a chunk of a prompt.
         computed = bool(verifies or decisions.drafts)
         wake = min(decisions.wake, self._queue_work.compute(waiting))
-        pause = self._read(computed, wake)
+        pause = self.prefill.turn(idle=not computed, wake=wake)
         if not computed and pause is not None:
             return pause
 
@@ -342,8 +344,8 @@ class Engine:
 
     def _holds(self, decisions: Decisions) -> bool:
         """Whether those that are ready wait for those that draft."""
-        drafting = sum(isinstance(action, Draft) for _, action in decisions.drafts)
-        return self._hold.holds(len(decisions.verifies), drafting, self.clock(), self._verify_s(1))
+        ready = len(decisions.verifies)
+        return self._hold.holds(ready, decisions.drafting, self.clock(), self._verify_s(1))
 
     def _charge(self, verifies: Sequence[tuple[Active, Verify]], host_s: float) -> None:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
@@ -387,20 +389,6 @@ class Engine:
             self.stats.frames.count("stale")  # its request is over
         else:
             self.requests.frame_taken(taken, event.frame.request)
-
-    def _read(self, computed: bool, wake: float) -> float | None:
-        """Reads one chunk of a prompt if it is due; returns when to wake, or None after a chunk.
-
-        `computed`: whether other requests drafted or verified in this turn.
-        """
-        prompts = self.prefill.waiting()
-        if not prompts:
-            return wake
-        if self.prefill.due(prompts[0], idle=not computed):
-            self.prefill.read(prompts[0])
-            return None
-
-        return min(wake, self.prefill.next_at)
 
     def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
         """Frees everything that the request holds and ends the client's stream."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from cloud_gateway.core.limits.prompts import Pace
 from cloud_gateway.core.limits.rooms import Prices, Room, RoomsMaker
 from cloud_gateway.core.requests.events import Preempted, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import Active, Waiting
-from cloud_gateway.engine.prefill import Pace
 from cloud_gateway.engine.queue_work import QueueWork
 from cloud_gateway.engine.requests import Requests
 from edgespec.shared.contained import Contained

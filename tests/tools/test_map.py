@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.engine.decisions import Hold
+from cloud_gateway.core.limits.shared_passes import Hold
 from edgespec_lab.choices import gateway_choices
 from edgespec_lab.sim import virtual
 from tests.support.compared import compares

@@ -1,9 +1,11 @@
-"""Fair turns, and bounds on what a key or a link may do: who is served next, and how much.
+"""Fairness: who is next among requests and API keys, and bounds on what a key or a link may do. Pure.
 
 Public, by module:
 
 - `probation`: `Contest`, `CONTEST_PROBATION_S`, `Probation`
+- `prompts`: `BURST`, `limits_of`, `Pace`, `Prompt`, `PromptTurns`, `running_since`
 - `rooms`: `MoreRoom`, `Prices`, `Room`, `Rooms`, `RoomsMaker`, `WholeRooms`
+- `shared_passes`: `agree`, `Company`, `Hold`, `in_passes`, `shared_rows`, `shared_step`
 - `turns`: `Turns`
 - `visits`: `KeyLimits`, `QUEUE_LIMIT`, `rate_limited`, `Visit`, `Visits`
 """

@@ -36,6 +36,11 @@ class Turns(Generic[T]):
     def waiting(self, key: str) -> int:
         return len(self._waiting.get(key, ()))
 
+    def refuses(self, key: str, limit: int) -> bool:
+        """Whether a queue of so many items has no place for one more of this key; a key that has nothing in it always
+        has one."""
+        return len(self) >= limit and self.waiting(key) > 0
+
     def add(self, key: str, item: T, most: int | None = None) -> None:
         """`most`: items of this key that may be under way at once, from now on; None for any number."""
         self._waiting.setdefault(key, deque()).append(item)

@@ -9,7 +9,6 @@ of twenty tokens is over before they could be learnt again. So `Memory` keeps wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
@@ -289,35 +288,3 @@ def draft_costs(
     `points`: seconds of a step by its leaves, where measured."""
     batch_s = catch_up_batch(verify_s, token_s) * token_s
     return Costs(verify_s, step_s, backlog * token_s, batch_s, leaves, points, token_s)
-
-
-def shared(step_s: float, points: Points, sharing: float, leaves: int) -> tuple[float, Points]:
-    """Seconds of a step for each of so many requests whose leaves share it: over one leaf of each, and over up to
-    `leaves`. Beyond the most that `points` has, time grows with the leaves."""
-    if not points:
-        return step_s / sharing, ()
-
-    widest, slowest_s = points[-1]
-
-    def share_s(each: int) -> float:
-        rows = each * sharing
-        if rows > widest:
-            whole_s = slowest_s * rows / widest
-        else:
-            whole_s = at(points, round(rows))
-        return whole_s / sharing
-
-    return share_s(1), tuple(
-        (each, share_s(each)) for each in sorted({*(one for one in WIDTHS if one < leaves), leaves})
-    )
-
-
-def shared_rows(verify_s: Callable[[int], float], sharing: int, beside: int, most: int) -> tuple[float, ...]:
-    """What each further candidate, up to `most`, of each of so many requests adds to a pass, divided by their number;
-    `beside`: rows of all others. Empty for one alone."""
-    first = beside + sharing
-    if sharing > 1:
-        passes = [verify_s(rows) for rows in range(first, first + sharing * (most + 1), sharing)]
-    else:
-        passes = []
-    return tuple([(more - less) / sharing for less, more in pairwise(passes)])

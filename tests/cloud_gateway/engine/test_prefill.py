@@ -15,7 +15,6 @@ from cloud_gateway.core.policies.policy import MIN_BATCH, Action, Costs, LinkVie
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.engine.loop import Engine
-from cloud_gateway.engine.prefill import FIRST_TOKENS, MIN_TOKENS, Pace
 from cloud_gateway.models.target_model import Work
 from edgespec.core.drafting.ranking import Asked
 from tests.support.engines import engine_settings
@@ -162,18 +161,6 @@ def test_short_prompts_that_keep_coming_do_not_keep_a_long_one_unread() -> None:
         turn(engine, target, 1)
     chunks = [slot for kind, slot, _, _ in target.calls if kind == "chunk"]
     assert chunks.count(1) >= len(chunks) // 6, "five prompts take turns"
-
-
-@pytest.mark.parametrize(("token_s", "tokens"), [(1e-5, 128), (0.004, 62), (0.05, MIN_TOKENS)])
-def test_a_chunk_takes_what_is_allowed_by_the_speed_of_those_before(token_s: float, tokens: int) -> None:
-    pace = Pace(128, 0.250)
-    assert pace.tokens() == FIRST_TOKENS
-    pace.took(MIN_TOKENS - 1, 9.9)
-    assert pace.tokens() == FIRST_TOKENS, "the end of a prompt says nothing"
-    for _ in range(3):
-        pace.took(pace.tokens(), token_s * pace.tokens())
-    assert pace.tokens() == tokens
-    assert Pace(5, 0.250).tokens() == 5 and Pace(5, 0.250).fitting(1.0) == 5
 
 
 def alone(tokens: int, prompt: Sequence[int] = PROMPT[:800], requests: int = 1) -> tuple[Timed, float]:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Policy, Verify, shared
+from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Policy, Verify
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
 from cloud_gateway.core.verify.candidates import CandidateTree
-from cloud_gateway.engine.decisions import Hold
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from edgespec.core.drafting.ranking import Asked
@@ -70,33 +69,11 @@ def test_all_that_draft_share_a_pass_and_each_verify_pass_is_for_all() -> None:
     assert max(usage.rounds for usage in usages) == engine.stats.rounds, "no pass is for some of them"
 
 
-def test_a_pass_waits_for_those_that_draft_and_at_most_its_own_time() -> None:
-    hold = Hold()
-    assert hold.holds(ready=2, drafting=2, now=0.0, pass_s=0.03)
-    assert not hold.holds(ready=3, drafting=2, now=0.0, pass_s=0.03), "fewer draft than would wait"
-    assert not hold.holds(ready=0, drafting=2, now=0.0, pass_s=0.03)
-
-    assert hold.holds(ready=1, drafting=2, now=0.0, pass_s=0.03)
-    assert hold.holds(ready=1, drafting=2, now=0.029, pass_s=0.03)
-    assert not hold.holds(ready=1, drafting=2, now=0.031, pass_s=0.03)
-    assert hold.holds(ready=1, drafting=2, now=0.031, pass_s=0.03), "the next pass waits again"
-
-
 def test_one_whose_draft_fails_costs_the_others_nothing() -> None:
     draft = Noted(broken=frozenset({2}))
     engine = turned(draft, [asked(number, k=2) for number in range(3)])
     assert not any(one.local for one in engine.requests.active.values() if one.id == 2)
     assert [1, 3] in draft.groups and engine.stats.faults == 1
-
-
-def test_the_price_is_the_share_of_the_step() -> None:
-    points = ((1, 0.004), (2, 0.004), (4, 0.008), (8, 0.016))
-    assert shared(0.004, points, 1, 8) == (0.004, points)
-    step_s, four = shared(0.004, points, 4, 8)
-    assert step_s == 0.002 and four == ((1, 0.002), (2, 0.004), (4, 0.008), (8, 0.016)), (
-        "as long as the widest measured"
-    )
-    assert shared(0.004, (), 4, 1) == (0.001, ())
 
 
 class Bids(Policy):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.policies.policy import Costs, shared_rows
+from cloud_gateway.core.limits.shared_passes import shared_rows
+from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.tree_model import TreeModel
 from cloud_gateway.core.policies.worth import (
     MAX_RUN,
