@@ -17,7 +17,7 @@ from edgespec_lab.sim.process import child, draft
 from edgespec_lab.sim.theory import expected_tokens
 from edgespec_lab.sim.tokens import Iid
 from edgespec_lab.sim.world import Curve, Steps, run
-from tests.support.compared import compares
+from tests.support.served import compares
 
 POLICIES = gateway_choices().policies
 SIMULATOR = Simulator(POLICIES, processes=1)

@@ -18,7 +18,7 @@ from edgespec_lab.sim import figures, tables
 from edgespec_lab.sim.__main__ import main
 from edgespec_lab.sim.config import load, steps_of, tokens_of
 from edgespec_lab.sim.experiment import Arm, Cell, Simulator, WorkerSpec, rows_of, simulate
-from tests.support.compared import compares
+from tests.support.served import compares
 
 POLICIES = gateway_choices().policies
 CONFIG = load("wanspec")

@@ -18,7 +18,7 @@ from edgespec_lab.sim.experiment import Arm, Simulator, WorkerSpec
 from edgespec_lab.sim.sweep import Place, steps_at
 from edgespec_lab.sim.tokens import Recorded
 from edgespec_lab.sim.world import Result, run
-from tests.support.compared import compares
+from tests.support.served import compares
 
 NARROW = WorkerSpec("algorithm2", 2, 0.5, 4)
 POLICIES = gateway_choices().policies

@@ -9,7 +9,7 @@ import pytest
 from cloud_gateway.core.limits.shared_passes import Hold
 from edgespec_lab.choices import gateway_choices
 from edgespec_lab.sim import virtual
-from tests.support.compared import compares
+from tests.support.served import compares
 from tools.bench import map as mapped
 from tools.bench.map import cells, theory
 from tools.bench.map.cells import live

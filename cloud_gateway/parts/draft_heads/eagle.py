@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
 from cloud_gateway.parts.draft_heads.rows import GrowingRows
-from cloud_gateway.parts.draft_heads.source import Level
+from cloud_gateway.parts.draft_heads.source import HeadLevel
 from cloud_gateway.parts.draft_heads.tensors import UNFIT, HeadTensors
 from edgespec.core.errors import ModelError
 
@@ -168,7 +168,7 @@ class Line:
             self._last = self._after(chunk, states, positions, visible)[-1:]
 
     @torch.inference_mode()
-    def ahead(self) -> list[Level]:
+    def ahead(self) -> list[HeadLevel]:
         """What may follow the last pair, and then: nothing before the first one."""
         if self._last is None:
             return []
@@ -215,15 +215,15 @@ class Line:
         self._kv.length += len(tokens)
         return after
 
-    def _levels(self, states: Tensor) -> list[Level]:
+    def _levels(self, states: Tensor) -> list[HeadLevel]:
         """What follows after each of these states."""
         chances = self._head.logits(states).softmax(-1)
         best = chances.topk(min(WIDTH, len(self._head.tokens)))
         tokens = self._head.tokens[best.indices].tolist()
 
-        levels: list[Level] = []
+        levels: list[HeadLevel] = []
         for chosen in zip(tokens, best.values.tolist(), strict=True):
-            levels.append(Level(*chosen, [NOTHING] * len(chosen[0])))
+            levels.append(HeadLevel(*chosen, [NOTHING] * len(chosen[0])))
         return levels
 
 
@@ -262,13 +262,13 @@ class EagleDrafts:
         line = self._lines[slot]
         line.read(self._target.held(slot)[line.next_place :])
 
-    def ask(self, slot: int, token: int) -> list[Level]:
+    def ask(self, slot: int, token: int) -> list[HeadLevel]:
         line = self._lines[slot]
         line.read([*self._target.held(slot)[line.next_place :], token])
         return line.ahead()
 
 
-def _best(levels: Sequence[Level], survivals: Sequence[float]) -> list[Continued]:
+def _best(levels: Sequence[HeadLevel], survivals: Sequence[float]) -> list[Continued]:
     """The most probable tokens of levels that are reached with these probabilities, that one first."""
     leaves: list[Continued] = []
     for row, level in enumerate(levels):

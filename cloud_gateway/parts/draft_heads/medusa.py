@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-from cloud_gateway.parts.draft_heads.source import Level
+from cloud_gateway.parts.draft_heads.source import HeadLevel
 from cloud_gateway.parts.draft_heads.tensors import UNFIT, HeadTensors
 from edgespec.core.errors import ModelError
 
@@ -66,7 +66,7 @@ class MedusaHeads:
         """Does nothing: the state kept last is all that the heads see."""
 
     @torch.inference_mode()
-    def ask(self, slot: int, token: int) -> Sequence[Level]:
+    def ask(self, slot: int, token: int) -> Sequence[HeadLevel]:
         """What each head expects after the tokens kept last in this slot; nothing before its first pass."""
         hidden = self._target.hidden(slot)
         if hidden is None:
@@ -76,7 +76,7 @@ class MedusaHeads:
         best = chances.topk(min(WIDTH, chances.shape[-1]))
         tokens = self._heads.tokens[best.indices].tolist()
 
-        levels: list[Level] = []
+        levels: list[HeadLevel] = []
         for following, chosen in enumerate(zip(tokens, best.values.tolist(), strict=True), 1):
-            levels.append(Level(*chosen, [following] * len(chosen[0])))
+            levels.append(HeadLevel(*chosen, [following] * len(chosen[0])))
         return levels

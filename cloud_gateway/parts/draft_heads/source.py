@@ -24,7 +24,7 @@ WEIGHT = 1 / AGAIN
 """Weight of the newest round in what they save and cost."""
 
 
-class Level(Struct, frozen=True):
+class HeadLevel(Struct, frozen=True):
     """What heads expect at one place: the most probable tokens, with their probabilities."""
 
     tokens: Sequence[int]
@@ -39,7 +39,7 @@ class Heads(Protocol):
     def read(self, slot: int) -> None:
         """Takes in what the target has just read of the prompt in this slot."""
 
-    def ask(self, slot: int, token: int) -> Sequence[Level]:
+    def ask(self, slot: int, token: int) -> Sequence[HeadLevel]:
         """What they expect after the tokens of this slot and `token`, which the target has just chosen.
 
         The first level follows directly.
@@ -64,8 +64,8 @@ class HeadSource(StateSource):
         self._heads = heads
         self._not_asked = f"no {name} heads are loaded (`sources.heads`), or there was no pass yet"
         self.why: str | None = self._not_asked
-        self._coming: Sequence[Level] = ()
-        self._levels: Sequence[Level] = ()
+        self._coming: Sequence[HeadLevel] = ()
+        self._levels: Sequence[HeadLevel] = ()
         self._right: list[float] = []
         self._expected: list[float] = []
         """By depth: tokens that were right, and the sum of the probabilities given to them."""
@@ -166,7 +166,7 @@ class HeadSource(StateSource):
             self.why = self._refusal()
         return suggestions
 
-    def _trusted(self, depth: int, level: Level) -> Sequence[float]:
+    def _trusted(self, depth: int, level: HeadLevel) -> Sequence[float]:
         """The heads' probabilities, scaled by how often they were right at this depth so far."""
         if depth < len(self._right):
             scale = self._right[depth] / self._expected[depth]

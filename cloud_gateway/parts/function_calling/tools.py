@@ -44,7 +44,7 @@ class Tool(Struct):
     function: Function
 
 
-class Named(Struct):
+class NamedFunction(Struct):
     """A function by its name."""
 
     name: Name
@@ -54,7 +54,7 @@ class ToolNamed(Struct):
     """A tool by its name."""
 
     type: Literal["function"]
-    function: Named
+    function: NamedFunction
 
 
 class AllowedTools(Struct):
@@ -68,7 +68,7 @@ class ToolChoice(Struct):
     """`tool_choice` as an object: the function to call, or some that may be called."""
 
     type: Literal["function", "allowed_tools"]
-    function: Named | None = None
+    function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
 
 

@@ -66,7 +66,7 @@ class Stay:
 
 
 @dataclass(slots=True)
-class Account:
+class KeyAccount:
     """One key's use of the time in which requests waited for room."""
 
     lag_s: float = 0.0
@@ -90,7 +90,7 @@ class Cells:
         """Requests that were refused room."""
         self._stays: dict[Room, Stay] = {}
         """Of the requests that run or were refused room."""
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, KeyAccount] = {}
         """Those of the keys that have run or waited within MEMORY_S."""
         self._at: float | None = None
 
@@ -311,7 +311,7 @@ class Cells:
         if key in others:
             return
 
-        account = self._accounts.setdefault(key, Account())
+        account = self._accounts.setdefault(key, KeyAccount())
         part_s = (now - account.present_at) / (len(others) + 1)
         most_s = self._reading_s(self._running)
         account.lag_s = max(account.lag_s, min(account.lag_s + part_s, most_s))

@@ -21,14 +21,14 @@ class LLGuidance:
     """The `GrammarEngine`."""
 
     def version(self) -> str:
-        from cloud_gateway.parts.structured_output.grammar import version
+        from cloud_gateway.parts.structured_output.grammar import library_version
 
-        return version()
+        return library_version()
 
     def make(self, tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> Grammars:
-        from cloud_gateway.parts.structured_output.grammar import Grammars
+        from cloud_gateway.parts.structured_output.grammar import GuidedGrammars
 
-        return Grammars(tokenizer, vocab_size, eos)
+        return GuidedGrammars(tokenizer, vocab_size, eos)
 
 
 def _parameters() -> Sequence[Parameter]:

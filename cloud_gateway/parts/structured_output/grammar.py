@@ -8,7 +8,7 @@
 The layout of JSON is fixed (`{"a": 1, "b": [2, 3]}`), as Python's `json.dumps` writes it: with free white space small
 models indent without end, and each choice of white space would need a candidate.
 
-A schema is checked twice before it is compiled here: `check_size` counts its nodes and depth in linear time, and
+A schema is checked twice before it is compiled here: `check_schema` counts its nodes and depth in linear time, and
 `Trial` compiles it in a process that may be killed, since the time of a compilation has no bound. A grammar cannot be
 passed from one process to another, so it is compiled again only if that succeeded, at the same cost.
 """
@@ -154,7 +154,7 @@ MAX_DEPTH = 64
 """Objects and lists within each other. llguidance reads 127 levels."""
 
 
-def check_size(schema: Any) -> str | None:
+def check_schema(schema: Any) -> str | None:
     """The bound that a schema exceeds, as the end of a sentence; None where it exceeds none."""
     nodes = 0
     level = [schema]
@@ -188,14 +188,14 @@ COMPLEX_ANSWER = (
 FORBIDDEN_ANSWER = "The JSON schema does not allow this answer."
 
 
-def version() -> str:
+def library_version() -> str:
     """The grammar library's version, for `system_fingerprint`."""
     from llguidance import get_version
 
     return str(get_version())
 
 
-class Grammars:
+class GuidedGrammars:
     """Compiles schemas for one tokenizer. Used from one thread at a time."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos: frozenset[int]) -> None:
@@ -280,7 +280,7 @@ def oversize(grammar: Grammar) -> str | None:
         schemas: Any = [rules for rules in grammar.named.values() if not isinstance(rules, str)]
     else:
         schemas = grammar.root
-    large = check_size(schemas)
+    large = check_schema(schemas)
     if large is not None:
         return large
 

@@ -24,7 +24,7 @@ MAX_FILES = 8
 """Tokenizers in the folder, of all pairings of all workers of this user; the oldest are deleted."""
 
 
-class History(Struct, frozen=True):
+class TokenizerHistory(Struct, frozen=True):
     """Written beside the file, so that a worker that is started again has the same bounds."""
 
     fetched_at: tuple[float, ...] = ()
@@ -92,13 +92,13 @@ class TokenizerStore:
             return history.because
         return ""
 
-    def _read(self) -> History:
+    def _read(self) -> TokenizerHistory:
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=History)
+            return msgspec.json.decode(self._record.read_bytes(), type=TokenizerHistory)
         except (OSError, msgspec.DecodeError):
-            return History()
+            return TokenizerHistory()
 
-    def _write(self, history: History) -> None:
+    def _write(self, history: TokenizerHistory) -> None:
         self._history = history
         with suppress(OSError):
             _replace(self._record, msgspec.json.encode(history))

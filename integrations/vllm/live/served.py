@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgespec.shared.models import resolve_model
+from edgespec_lab.demo.scene import PROMPTS
 from edgespec_lab.rig.processes import Processes, RigError, free_port, module
 from edgespec_lab.rig.stage import Rig
 
@@ -35,7 +36,6 @@ INTEGRATION = Path(__file__).parents[1]
 DRAFTS = 8
 SERVE_S = 900.0
 LINK_S = 60.0
-PROMPTS = INTEGRATION.parents[1] / "edgespec" / "lab" / "demo" / "prompts.jsonl"
 
 
 class LinkRig(Rig):

@@ -6,8 +6,6 @@ import asyncio
 import gzip
 import json
 import socket
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -310,46 +308,3 @@ async def test_idle_connections_of_one_key_are_bounded(tmp_path: Path) -> None:
         assert b" 200 " in await opened[-1][0].readuntil(b"\r\n\r\n"), "the newest one is not"
         for _, writer in opened:
             writer.close()
-
-
-GATEWAY = """
-import asyncio, logging, resource, sys
-from pathlib import Path
-from tests.support.echo import echo_gateway
-
-async def main():
-    async with echo_gateway(Path(sys.argv[1])) as echo:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
-        print(echo.listener.port, echo.key, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-
-logging.basicConfig(level="INFO", stream=sys.stderr)
-asyncio.run(main())
-"""
-
-
-@pytest.mark.claim("with-300-file-descriptors-half-open-connections-deny-nothing")
-@pytest.mark.live
-async def test_without_file_descriptors_keys_are_served_and_the_log_stays_short(tmp_path: Path) -> None:
-    gateway = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", GATEWAY, str(tmp_path),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert gateway.stdout and gateway.stdin and gateway.stderr
-    port, key = (await gateway.stdout.readline()).split()
-    writers = []
-    for _ in range(300):
-        _, writer = await asyncio.open_connection("127.0.0.1", int(port))
-        writer.write(b"G")
-        writers.append(writer)
-    url = f"http://127.0.0.1:{int(port)}/v1/chat/completions"
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key.decode()}"}) as session:
-        async with session.post(url, json=CHAT, timeout=aiohttp.ClientTimeout(20)) as response:
-            assert response.status == 200
-    for writer in writers:
-        writer.transport.abort()
-    gateway.stdin.close()
-    log = (await gateway.stderr.read()).decode()
-    await gateway.wait()
-    assert "Too many open files" in log, "the limit was reached"
-    assert len(log.splitlines()) < 10, log[:2000]

@@ -36,6 +36,7 @@ async def ended(sock: socket.socket) -> None:
                 pass
 
 
+@pytest.mark.claim("strangers-never-take-the-places-of-proven-connections")
 async def test_a_newcomer_takes_the_place_of_the_oldest_that_has_proven_nothing() -> None:
     async with accepting(FEW) as (acceptor, port, refused):
         with ExitStack() as stack:

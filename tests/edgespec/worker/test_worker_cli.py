@@ -17,7 +17,7 @@ from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import report
 from edgespec.worker.part import WorkerPart
-from tests.support.compared import compares
+from tests.support.served import compares
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from cloud_gateway.parts.draft_heads import KINDS, heads_need
 from cloud_gateway.parts.draft_heads.beside import heads_beside
 from cloud_gateway.parts.draft_heads.eagle import BEAM, CHUNK, DEPTH, EagleDrafts, EagleHead, Line
 from cloud_gateway.parts.draft_heads.medusa import MedusaHeads, MedusaTensors
-from cloud_gateway.parts.draft_heads.source import Heads, Level, source_maker
+from cloud_gateway.parts.draft_heads.source import HeadLevel, Heads, source_maker
 from cloud_gateway.process import targets
 from cloud_gateway.process.config import GatewaySettings
 from cloud_gateway.process.loading import engine_settings, load_models
@@ -105,7 +105,7 @@ def engine_with(target: StatesTarget, **heads: Heads) -> Engine:
     return Engine(target, None, engine_settings(GatewaySettings(), makers=makers))
 
 
-def assert_same(found: Sequence[Level], expected: Sequence[Level]) -> None:
+def assert_same(found: Sequence[HeadLevel], expected: Sequence[HeadLevel]) -> None:
     assert len(found) > 1
     assert [level.tokens for level in found] == [level.tokens for level in expected]
     assert [level.below for level in found] == [level.below for level in expected]
@@ -316,7 +316,7 @@ async def test_without_heads_the_reason_is_in_the_usage(folder: Path) -> None:
 
 async def test_a_fault_of_the_head_ends_no_request(folder: Path, head: EagleHead) -> None:
     class Broken(EagleDrafts):
-        def ask(self, slot: int, token: int) -> list[Level]:
+        def ask(self, slot: int, token: int) -> list[HeadLevel]:
             raise RuntimeError("broken")
 
     target = target_of(folder)

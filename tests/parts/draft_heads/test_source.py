@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from cloud_gateway.core.sources.interface import ROOT
-from cloud_gateway.parts.draft_heads.source import AGAIN, TRIAL, HeadSource, Level
+from cloud_gateway.parts.draft_heads.source import AGAIN, TRIAL, HeadLevel, HeadSource
 
-LEVELS = [Level([5, 6], [0.6, 0.3], [1, 1]), Level([7, 8], [0.5, 0.2], [2, 2])]
+LEVELS = [HeadLevel([5, 6], [0.6, 0.3], [1, 1]), HeadLevel([7, 8], [0.5, 0.2], [2, 2])]
 """As Medusa heads expect them: what follows does not depend on the token before."""
-TREE = [Level([5, 6], [0.6, 0.3], [1, 2]), Level([7, 8], [0.5, 0.2], [-1, -1]), Level([9], [0.8], [-1])]
+TREE = [HeadLevel([5, 6], [0.6, 0.3], [1, 2]), HeadLevel([7, 8], [0.5, 0.2], [-1, -1]), HeadLevel([9], [0.8], [-1])]
 """The interface of an EAGLE head."""
 
 
 class Fixed:
     """Heads that always expect the same."""
 
-    def __init__(self, levels: list[Level]) -> None:
+    def __init__(self, levels: list[HeadLevel]) -> None:
         self.levels = levels
 
     def read(self, slot: int) -> None: ...
 
-    def ask(self, slot: int, token: int) -> list[Level]:
+    def ask(self, slot: int, token: int) -> list[HeadLevel]:
         return self.levels
 
 
-def made(name: str = "medusa", levels: list[Level] = LEVELS, learnt: list[float] | None = None) -> HeadSource:
+def made(name: str = "medusa", levels: list[HeadLevel] = LEVELS, learnt: list[float] | None = None) -> HeadSource:
     return HeadSource(name, Fixed(levels), learnt or [])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloud_gateway.parts.draft_heads.source import Level
+from cloud_gateway.parts.draft_heads.source import HeadLevel
 from edgespec_lab.train import eagle
 from edgespec_lab.train.medusa import IGNORED, fresh, labels
 from edgespec_lab.train.text import Pairs
@@ -41,8 +41,8 @@ def test_an_eagle_head_is_measured_step_by_step(monkeypatch: pytest.MonkeyPatch)
         def read(self, tokens: list[int]) -> None:
             self.number = tokens[-1]
 
-        def ahead(self) -> list[Level]:
-            return [Level([self.number + step, 9], [0.5, 0.1], [step, -1]) for step in (1, 2, 3)]
+        def ahead(self) -> list[HeadLevel]:
+            return [HeadLevel([self.number + step, 9], [0.5, 0.1], [step, -1]) for step in (1, 2, 3)]
 
     monkeypatch.setattr(eagle, "Line", Counting)
     tokens = torch.tensor([7, 0, 1, 2, 4, -1, 3, 3, -1])

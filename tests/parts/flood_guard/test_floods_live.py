@@ -11,12 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 
 from edgespec.parts.flood_guard.guards import FloodGuards
 from edgespec.parts.flood_guard.sources import LINKS
-from tests.support.flooder import KINDS
+from tests.parts.flood_guard.flooder import KINDS
 from tests.support.links import client, serving, some_tree
 from tests.support.until import until
 
@@ -28,14 +26,6 @@ GUARDS = FloodGuards(LINKS, LINKS)
 LIMIT_S = 120.0
 """After which a process ends by itself, for a test that is killed."""
 BURN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
-
-
-async def pair(ws: ServerConnection) -> None:
-    """A pairing that waits for its first message."""
-    try:
-        await ws.recv()
-    except ConnectionClosed:
-        return
 
 
 @asynccontextmanager
@@ -70,11 +60,13 @@ async def longest_gap_s() -> float:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_floods_hold_the_event_loop_no_longer_than_a_busy_core(tmp_path: Path, kind: str) -> None:
     local = ("127.0.0.9", 0)
-    async with serving(tmp_path, pair=pair, guards=GUARDS) as gateway, client(gateway, local_addr=local) as linked:
+    async with serving(tmp_path, guards=GUARDS) as gateway, client(gateway, local_addr=local) as linked:
         pump = asyncio.create_task(_answer_pings(linked))
         async with process("-c", BURN, str(LIMIT_S)):
             control_s = await usual_gap_s()
-        async with process("-m", "tests.support.flooder", kind, str(gateway.port), str(LIMIT_S), str(CONNECTIONS)):
+        async with process(
+            "-m", "tests.parts.flood_guard.flooder", kind, str(gateway.port), str(LIMIT_S), str(CONNECTIONS)
+        ):
             await until(lambda: gateway.links.rejected, 30)
             flood_s = await usual_gap_s()
         print(f"{kind}: usual gap {flood_s * 1000:.0f} ms, control {control_s * 1000:.0f} ms")

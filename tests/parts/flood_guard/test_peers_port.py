@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.parts.flood_guard import PART
-from edgespec.parts.flood_guard.sources import WORKSTATION
 from edgespec.shared.address import Address
 from edgespec.shared.guards import Guards
 from edgespec.shared.part import guards_of
 from tests.support.links import make_certificate
-from tests.support.sockets import dial
-from tests.support.until import until
 
 REMOVED = "the part that opens the port is removed"
 addresses = pytest.importorskip("edgespec.parts.peer_relay.addresses", reason=REMOVED)
@@ -28,28 +24,6 @@ daemons = pytest.importorskip("tests.parts.peer_relay.daemons", reason=REMOVED)
 def guards() -> Guards:
     """Those of a worker."""
     return guards_of([PART])
-
-
-@pytest.mark.claim("half-open-connections-of-one-address-keep-no-peer-out")
-async def test_half_open_connections_of_one_address_keep_no_peer_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Half of them begin a TLS handshake, the others send nothing; none hangs up."""
-    monkeypatch.setattr(peer_port, "HANDSHAKE_S", 3.0)
-    async with daemons.relaying(tmp_path, guards()) as (caller, relay), AsyncExitStack() as stack:
-        acceptor = relay.port._server._acceptor
-        half_open = [stack.enter_context(dial(relay.address.port, "127.0.0.2")) for _ in range(2 * WORKSTATION.burst)]
-        for sock in half_open[::2]:
-            sock.sendall(b"\x16\x03\x01\x02\x00")  # header of a record of 512 bytes
-        end = await caller.caller.tunnel(caller.meets(relay), relay.address, daemons.GATEWAY)
-        assert await daemons.exchanged(end, b"there") == b"there"
-        assert len(acceptor.unproven) == peer_port.UNPROVEN // 4 and len(acceptor.proven) == 1
-        assert [r.getMessage().split(": ")[-1] for r in caplog.records if "refused" in r.getMessage()] == [
-            "a connection from 127.0.0.2 that had proven no key was dropped for a newer one (busy)",
-            "127.0.0.2 opens too many connections (rate)",
-        ]
-        await until(lambda: not acceptor.unproven)
-        assert await daemons.exchanged(end, b"still") == b"still"
 
 
 @pytest.mark.claim("a-machine-that-floods-before-its-proof-is-dropped")

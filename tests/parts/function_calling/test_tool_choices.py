@@ -9,7 +9,7 @@ from cloud_gateway.parts.function_calling.calls import CallReader
 from cloud_gateway.parts.function_calling.tools import (
     AllowedTools,
     Function,
-    Named,
+    NamedFunction,
     Tool,
     ToolChoice,
     ToolNamed,
@@ -23,8 +23,10 @@ CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
 @pytest.mark.parametrize(
     "choice",
     [
-        ToolChoice("function", Named("forecast")),
-        ToolChoice("allowed_tools", allowed_tools=AllowedTools("auto", [ToolNamed("function", Named("forecast"))])),
+        ToolChoice("function", NamedFunction("forecast")),
+        ToolChoice(
+            "allowed_tools", allowed_tools=AllowedTools("auto", [ToolNamed("function", NamedFunction("forecast"))])
+        ),
     ],
 )
 def test_a_choice_of_a_tool_that_is_not_there_is_the_clients_fault(choice: ToolChoice) -> None:

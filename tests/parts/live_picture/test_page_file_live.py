@@ -12,10 +12,9 @@ import pytest
 
 from cloud_gateway.parts.live_picture.view import alone, played
 from tests.support.browser import Browser, browser
-from tests.support.past import past
+from tests.support.past import past, shipped
 
 pytestmark = pytest.mark.live
-TRACE = Path(__file__).parents[2] / "traces" / "worker-lost.trace"
 MARKDOWN = (
     "# Title\n\nSome **bold** and *slanted* `<b>code</b>`\n\n- one\n- [two](https://example.org/a)\n"
     "- [bad](javascript:alert(1))\n\n<img src=x onerror=alert(2)>\n\n```\n<script>alert(3)</script>\n```\n"
@@ -32,7 +31,7 @@ COPIED = """Object.defineProperty(navigator, "clipboard", { value: {
 @pytest.fixture
 def found() -> dict[str, Any]:
     """The shipped trace as the page plays it."""
-    return played(past(TRACE))
+    return played(past(shipped("worker-lost")))
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from cloud_gateway.__main__ import main
 from cloud_gateway.parts.live_picture.view import alone, played
 from edgespec_lab.rig.stage import Rig
 from tests.support.browser import Browser, browser
-from tests.support.past import past
+from tests.support.past import past, shipped
 
 pytestmark = pytest.mark.live
-TRACE = Path(__file__).parents[2] / "traces" / "worker-lost.trace"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&amp;"
 COUNTER = (
     "data:text/html,<p id=n></p><script>const count = n => { document.getElementById('n').textContent = n; "
@@ -229,12 +228,12 @@ def test_the_page_draws_as_many_frames_as_a_blank_page(rig: Rig, page: Browser, 
 def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, operator: str, tmp_path: Path) -> None:
     sign_in(page, operator)
     node = page.call("DOM.querySelector", nodeId=page.call("DOM.getDocument")["root"]["nodeId"], selector="#file")
-    page.call("DOM.setFileInputFiles", files=[str(TRACE)], nodeId=node["nodeId"])
+    page.call("DOM.setFileInputFiles", files=[str(shipped("worker-lost"))], nodeId=node["nodeId"])
     page.wait("!document.querySelector('#player').hidden")
     whole = page.wait("document.querySelectorAll('.run .t').length")
     page.js("(one => (one.value = 300, one.dispatchEvent(new Event('input'))))(document.querySelector('#scrub'))")
     page.wait(f"(n => 0 < n && n < {whole})(document.querySelectorAll('.run .t').length)")
-    assert main(["replay", str(TRACE), "--no-story", "--html", str(tmp_path / "one.html")]) == 0
+    assert main(["replay", str(shipped("worker-lost")), "--no-story", "--html", str(tmp_path / "one.html")]) == 0
     page.open(f"file://{tmp_path}/one.html")
     assert page.wait("document.querySelectorAll('.run .t').length") == whole
     page.look(390, 1000, phone=True)
@@ -245,7 +244,7 @@ def test_a_trace_is_played_by_the_gateway_and_from_one_file(page: Browser, opera
 
 @pytest.mark.parametrize("at", [5e15, 1.5e16, 1e18])
 def test_a_trace_that_ends_beyond_all_clocks_is_still_drawn(at: float, tmp_path: Path) -> None:
-    found = played(past(TRACE))
+    found = played(past(shipped("worker-lost")))
     found["events"][-1]["at"] = at
     (tmp_path / "late.html").write_text(alone(found))
     with browser(tmp_path) as late:

@@ -25,7 +25,7 @@ from cloud_gateway.parts.live_picture import pages
 from cloud_gateway.parts.live_picture.pages import HEADERS, KEPT_BYTES, MAX_PAGES, OPERATOR_SEES, Feed, Pages
 from tests.parts.live_picture.completions import NAME, completion
 from tests.support.echo import MODEL, ByteText, Echo, echo_gateway
-from tests.support.past import SHIPPED
+from tests.support.past import shipped
 from tests.support.until import until
 
 ROW: dict[str, object] = {
@@ -190,7 +190,7 @@ async def test_only_an_operator_plays_traces_at_the_gateway(tmp_path: Path) -> N
     if not parts:
         pytest.skip("the part that reads traces is removed")
 
-    data = next(path for path in SHIPPED if path.stem == "wanspec-20ms").read_bytes()
+    data = shipped("wanspec-20ms").read_bytes()
     async with served(tmp_path, parts) as site:
         assert await status_of(site, site.client, "POST", "/ui/trace", data) == (403, "not_operator")
         assert await status_of(site, site.operator, "POST", "/ui/trace", data) == (200, None)

@@ -14,7 +14,7 @@ from edgespec.__main__ import main
 from edgespec_lab.comparison import compare
 from tests.parts.request_traces.test_from_trace import answer, frame, made
 
-SHIPPED = Path(__file__).parents[2] / "traces"
+SHIPPED = Path(__file__).parent / "traces"
 ONE = SHIPPED / "wanspec-20ms.trace"
 
 

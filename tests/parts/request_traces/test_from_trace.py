@@ -19,7 +19,7 @@ from edgespec.core.drafting.algorithm2 import Drafting
 from edgespec_lab.sim.from_trace import FILLER, Traced
 from edgespec_lab.sim.world import run
 
-SHIPPED = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
+SHIPPED = sorted((Path(__file__).parent / "traces").glob("*.trace"))
 
 
 def load(name: str) -> Trace:

@@ -20,7 +20,7 @@ from cloud_gateway.parts.request_traces.format import AnyEvent, Decided, Trace, 
 from cloud_gateway.parts.request_traces.look import describe
 from cloud_gateway.parts.request_traces.play import Player, check
 
-FOLDER = Path(__file__).parents[2] / "traces"
+FOLDER = Path(__file__).parent / "traces"
 SHIPPED = sorted(FOLDER.glob("*.trace"))
 NAMES = [path.stem for path in SHIPPED]
 
@@ -40,7 +40,7 @@ def test_the_policies_decide_as_when_the_traces_were_recorded(name: str) -> None
     shown = "\n".join(describe(one) for one in checked.differences[:5])
     assert not checked.differences, (
         f"{len(checked.differences)} of {checked.decisions} decisions of {name} are others now:\n{shown}\n"
-        f"See `edgespec replay tests/traces/{name}.trace`. "
+        f"See `edgespec replay tests/parts/request_traces/traces/{name}.trace`. "
         f"If that is meant: `python -m tools.parts.request_traces.scenes {name}`."
     )
     assert checked.decisions >= 20

@@ -23,7 +23,7 @@ from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.paired import PairedGateways
 
-SHIPPED = Path(__file__).parents[2] / "traces"
+SHIPPED = Path(__file__).parent / "traces"
 ONE = SHIPPED / "wanspec-20ms.trace"
 KEY = SigningKey(b"k" * 32)
 
@@ -135,7 +135,7 @@ def test_mistakes_are_one_sentence_and_an_exit_code(
     assert status == code and said in err and len(err.splitlines()) == 1
 
 
-TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*.trace"))
+TRACES = sorted((Path(__file__).parent / "traces").glob("*.trace"))
 BY_NAME = {path.stem: unseal(path.read_bytes())[0] for path in TRACES}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.parts.structured_output.grammar import Grammars
+from cloud_gateway.parts.structured_output.grammar import GuidedGrammars
 from tests.support.tiny_tokenizer import EOS_ID, PADDED_VOCAB
 from tests.support.tokenizers import byte_tokenizer
 
@@ -17,5 +17,5 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def grammars(tokenizer: Any) -> Grammars:
-    return Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
+def grammars(tokenizer: Any) -> GuidedGrammars:
+    return GuidedGrammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))

@@ -17,7 +17,7 @@ from cloud_gateway.parts.structured_output.grammar import (
     MAX_KEPT_BYTES,
     MAX_NODES,
     GrammarConstraint,
-    Grammars,
+    GuidedGrammars,
 )
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
@@ -40,7 +40,7 @@ def walk(constraint: GrammarConstraint, rng: random.Random, most: int = 300) -> 
     return tokens
 
 
-def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: Grammars, tokenizer: Any) -> None:
+def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: GuidedGrammars, tokenizer: Any) -> None:
     schema = grammars.compile(json_form(NESTED))
     for seed in range(30):
         tokens = walk(schema.constraint(), random.Random(seed))
@@ -48,7 +48,7 @@ def test_any_walk_through_the_masks_is_valid_and_ends_where_it_may(grammars: Gra
         assert keeps_nested(json.loads(text_of(tokenizer, tokens))), text_of(tokenizer, tokens)
 
 
-def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars) -> None:
+def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: GuidedGrammars) -> None:
     rng = random.Random(5)
     schema = grammars.compile(json_form(NESTED))
     jumping = schema.constraint()
@@ -66,7 +66,7 @@ def test_a_mask_depends_on_the_path_and_not_on_earlier_calls(grammars: Grammars)
             committed += 2
 
 
-def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
+def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: GuidedGrammars) -> None:
     """The slow twin computes one mask after the other; the end of the completion never counts."""
     rng = random.Random(3)
     schema = grammars.compile(json_form(NESTED))
@@ -82,7 +82,7 @@ def test_a_path_is_allowed_as_far_as_the_masks_say(grammars: Grammars) -> None:
         assert constraint.allowed(path) == count
 
 
-def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tokenizer: Any) -> None:
+def test_what_is_forced_is_the_only_text_that_may_follow(grammars: GuidedGrammars, tokenizer: Any) -> None:
     schema = grammars.compile(json_form(NESTED))
     found = 0
     for seed in range(8):
@@ -99,7 +99,7 @@ def test_what_is_forced_is_the_only_text_that_may_follow(grammars: Grammars, tok
 
 
 async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+    grammars: GuidedGrammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = grammars.compile(json_form(NESTED))
     verified: list[list[int]] = []
@@ -128,7 +128,7 @@ async def test_forced_tokens_save_passes_and_forbidden_ones_cost_no_rows(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
-    grammars: Grammars, tokenizer: Any, temperature: float
+    grammars: GuidedGrammars, tokenizer: Any, temperature: float
 ) -> None:
     schema = grammars.compile(json_form(NESTED))
     for seed in range(2):
@@ -155,7 +155,7 @@ async def test_a_constrained_completion_is_valid_and_the_same_with_any_draft(
 
 
 def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -> None:
-    grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
+    grammars = GuidedGrammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     first = grammars.compile(json_form(LIST))
     for n in range(MAX_KEPT + 1):
         grammars.compile(json_form({"const": n}))
@@ -171,7 +171,7 @@ def test_the_latest_schemas_are_kept_up_to_a_number_and_a_size(tokenizer: Any) -
 
 @pytest.mark.claim("a-schema-is-compiled-again-for-another-key")
 def test_one_keys_schemas_displace_none_of_another_key(tokenizer: Any) -> None:
-    grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
+    grammars = GuidedGrammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     mine = grammars.compile(json_form(LIST), b"mine")
     for n in range(MAX_KEPT):
         grammars.compile(json_form({"const": n}), b"theirs")
@@ -182,13 +182,13 @@ def test_one_keys_schemas_displace_none_of_another_key(tokenizer: Any) -> None:
 
 
 def test_no_tokenizer_is_built_while_schemas_are_compiled(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = Grammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
+    grammars = GuidedGrammars(tokenizer, PADDED_VOCAB, frozenset({EOS_ID}))
     monkeypatch.delattr("llguidance.LLTokenizer")
     assert grammars.compile(json_form(NESTED)).constraint()(()).any()
     grammars.close()
 
 
-def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
+def test_masks_beside_are_those_of_the_slow_twin(grammars: GuidedGrammars) -> None:
     schema = grammars.compile(json_form(NESTED))
     rng = random.Random(2)
     full = walk(schema.constraint(), rng)[:-1]
@@ -211,7 +211,7 @@ def test_masks_beside_are_those_of_the_slow_twin(grammars: Grammars) -> None:
         beside(())
 
 
-def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: Grammars, tokenizer: Any) -> None:
+def test_what_candidates_explore_makes_no_grammar_too_complex(grammars: GuidedGrammars, tokenizer: Any) -> None:
     """In the library a fault of one matcher is that of all its copies."""
     schema = grammars.compile(json_form({"type": "string", "pattern": "^(xA(a?){600}a{600}|x[a-z]*)$"}))
     begun, complex_, more = (tokenizer.encode(text, add_special_tokens=False) for text in ('"x', "A", "a"))
@@ -256,7 +256,7 @@ LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"typ
     ],
     ids=lambda schema: json.dumps(schema)[:40],
 )
-def test_a_schema_that_cannot_be_kept_is_refused(grammars: Grammars, schema: dict[str, Any]) -> None:
+def test_a_schema_that_cannot_be_kept_is_refused(grammars: GuidedGrammars, schema: dict[str, Any]) -> None:
     with pytest.raises(ClientError) as caught:
         grammars.compile(json_form(schema))
     assert (caught.value.status, caught.value.param) == (400, "response_format")
@@ -264,5 +264,5 @@ def test_a_schema_that_cannot_be_kept_is_refused(grammars: Grammars, schema: dic
 
 
 @pytest.mark.parametrize("schema", [LIST, {"type": "object"}, {"anyOf": [False, {"type": "null"}]}, {"const": 1}])
-def test_a_schema_that_can_is_taken(grammars: Grammars, schema: dict[str, Any]) -> None:
+def test_a_schema_that_can_is_taken(grammars: GuidedGrammars, schema: dict[str, Any]) -> None:
     assert grammars.compile(json_form(schema)).constraint()([]).any()

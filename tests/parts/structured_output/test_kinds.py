@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_gateway.parts.structured_output.grammar import Grammars
+from cloud_gateway.parts.structured_output.grammar import GuidedGrammars
 from cloud_gateway.parts.structured_output.parameter import StructuredOutputs, of_outputs
 from edgespec.core.errors import ClientError
 from tests.support.echo import CHAT, Echo, echo_gateway, post
@@ -18,7 +18,7 @@ from tests.support.tiny_tokenizer import EOS_ID
 from tools.doubles.limits import request_limits
 
 
-def may_write(grammars: Grammars, tokenizer: Any, asked: dict[str, Any], text: str) -> bool:
+def may_write(grammars: GuidedGrammars, tokenizer: Any, asked: dict[str, Any], text: str) -> bool:
     """Whether a completion may be exactly this text."""
     constraint = grammars.compile(of_outputs(msgspec.convert(asked, StructuredOutputs)))()
     for token in [*tokenizer.encode(text, add_special_tokens=False), EOS_ID]:
@@ -45,7 +45,7 @@ KINDS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("asked", "right", "wrong"), KINDS)
 def test_a_completion_has_the_form_that_was_asked(
-    grammars: Grammars, tokenizer: Any, asked: dict[str, Any], right: str, wrong: str
+    grammars: GuidedGrammars, tokenizer: Any, asked: dict[str, Any], right: str, wrong: str
 ) -> None:
     assert may_write(grammars, tokenizer, asked, right)
     assert not may_write(grammars, tokenizer, asked, wrong)
@@ -71,7 +71,7 @@ UNCOMPILED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("asked", "param", "sentence"), REFUSED + UNCOMPILED)
 def test_what_cannot_be_followed_is_refused_by_its_kind(
-    grammars: Grammars, asked: dict[str, Any], param: str, sentence: str
+    grammars: GuidedGrammars, asked: dict[str, Any], param: str, sentence: str
 ) -> None:
     with pytest.raises(ClientError) as refused:
         grammars.compile(of_outputs(msgspec.convert(asked, StructuredOutputs)))

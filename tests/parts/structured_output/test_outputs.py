@@ -18,7 +18,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.target_model.llamacpp import LlamaCppTarget
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.structured_output import grammar
-from cloud_gateway.parts.structured_output.grammar import Grammars, Schema
+from cloud_gateway.parts.structured_output.grammar import GuidedGrammars, Schema
 from tests.support.echo import Echo, echo_gateway, post
 from tests.support.engines import engine_settings, started
 from tests.support.schemas import MAKERS, NESTED, keeps_nested, largest
@@ -29,7 +29,7 @@ ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content":
 FORMAT = {"type": "json_schema", "json_schema": {"name": "pet", "schema": NESTED, "strict": True}}
 
 
-class Gated(Grammars):
+class Gated(GuidedGrammars):
     """Compiles NESTED only while `gate` is set."""
 
     def __init__(self, *args: Any) -> None:

@@ -21,7 +21,7 @@ from cloud_gateway.parts.structured_output.grammar import (
     TOO_COMPLEX,
     Trial,
     TrialError,
-    check_size,
+    check_schema,
     written,
 )
 from cloud_gateway.parts.structured_output.trial_process import COMPLEX, FAULTS, MAX_MEMORY, NICENESS, OTHER
@@ -185,22 +185,22 @@ def takes_less(work: Any, limit_s: float, attempts: int = 3) -> bool:
 def test_64_kib_of_the_worst_is_judged_in_a_tenth_of_a_second(name: str) -> None:
     schema = largest(name)
     assert len(json.dumps(schema)) > 50_000 or name == "nested"
-    assert takes_less(lambda: check_size(schema), MAX_CPU_S)
+    assert takes_less(lambda: check_schema(schema), MAX_CPU_S)
 
 
 def test_the_limits_are_on_nodes_and_depth() -> None:
     wide: dict[str, Any] = {"enum": [[]] * (MAX_NODES - 1)}
-    assert check_size(wide) is None
+    assert check_schema(wide) is None
     wide["enum"].append([])
-    assert f"{MAX_NODES} objects and lists" in (check_size(wide) or "")
-    assert check_size(nested(MAX_DEPTH - 1)) is None
-    assert "64 levels" in (check_size(nested(MAX_DEPTH)) or "")
+    assert f"{MAX_NODES} objects and lists" in (check_schema(wide) or "")
+    assert check_schema(nested(MAX_DEPTH - 1)) is None
+    assert "64 levels" in (check_schema(nested(MAX_DEPTH)) or "")
 
 
 def test_depth_beyond_any_stack_is_judged_too() -> None:
     schema: Any = {}
     for _ in range(100_000):
         schema = [schema]
-    assert check_size({"enum": schema}) is not None
+    assert check_schema({"enum": schema}) is not None
     while schema:
         schema = schema[0]  # unpacked step by step, since freeing it at once would recurse

@@ -52,9 +52,9 @@ def play(worker: Place, gateway: Place, *, long: bool) -> None:
     gateway.run("cloud-gateway", "identity", "rotate")
     shutil.copy(next(traces.glob("*.trace")), worker.folder / "one.trace")
     worker.run("edgespec", "replay", "one.trace")
-    shutil.copy(ROOT / "tests/traces/wanspec-20ms.trace", worker.folder)
+    shutil.copy(ROOT / "tests/parts/request_traces/traces/wanspec-20ms.trace", worker.folder)
     worker.run("cloud-gateway", "replay", "wanspec-20ms.trace")
-    shutil.copy(ROOT / "tests/traces/wanspec-20ms.trace", gateway.folder)
+    shutil.copy(ROOT / "tests/parts/request_traces/traces/wanspec-20ms.trace", gateway.folder)
     gateway.run("edgespec", "compare", "wanspec-20ms.trace", "--policy", "adaptive", "--policy", "plain")
     gateway.run("edgespec", "plan", "--target-ms", "35", "--draft-ms", "6", "--rtt-ms", "8", "--right", ".75")
     if long:

@@ -14,7 +14,7 @@ from tools.fuzz.decoder import MSGPACK, Decoder
 from tools.fuzz.model import CHOICES
 
 KEY = SigningKey(b"k" * 32)
-SHIPPED = Path(__file__).parents[3] / "tests/traces"
+SHIPPED = Path(__file__).parents[3] / "tests/parts/request_traces/traces"
 ENTRIES = 60
 """Of a recorded trace: its first ones, so that an input is decoded in a millisecond."""
 

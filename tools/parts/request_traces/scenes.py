@@ -1,7 +1,7 @@
 """`python -m tools.parts.request_traces.scenes`: records the shipped traces again.
 
-The traces in tests/traces are of a real gateway and worker, and tests hold every decision of a policy to them. After a
-policy was changed on purpose, record them, and look at what `edgespec replay` shows of them before committing them.
+These traces are of a real gateway and worker, and tests hold every decision of a policy to them. After a policy was
+changed on purpose, record them, and look at what `edgespec replay` shows of them before committing them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scene:
     tokens: int = 64
     worker_ends_after: int | None = None
     """Chunks of the answer after which the worker is killed."""
-    folder: str = "tests/traces"
+    folder: str = "tests/parts/request_traces/traces"
 
 
 SCENES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cloud_gateway.parts.structured_output.grammar import check_size
+from cloud_gateway.parts.structured_output.grammar import check_schema
 from tools.fuzz.decoder import JSON, Decoder
 
 CHAT = (
@@ -28,7 +28,7 @@ def schema(data: bytes) -> object:
     except (UnicodeDecodeError, RecursionError) as error:  # as the API refuses the body
         raise msgspec.DecodeError from error
     if isinstance(value, dict):
-        check_size(value)
+        check_schema(value)
     return value
 
 

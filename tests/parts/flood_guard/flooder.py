@@ -1,4 +1,7 @@
-"""A process that attacks a link port without a key: `python -m tests.support.flooder KIND PORT SECONDS CONNECTIONS`."""
+"""A process that attacks a link port without a key.
+
+`python -m tests.parts.flood_guard.flooder KIND PORT SECONDS CONNECTIONS`
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from tests.support.floods import frame
 from tests.support.sockets import dial
 
 _UPGRADE = (
-    "GET {path} HTTP/1.1\r\nHost: gateway\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    b"GET /link HTTP/1.1\r\nHost: gateway\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 
 
@@ -24,18 +27,17 @@ def _tls(port: int) -> ssl.SSLSocket:
     return client_context().wrap_socket(dial(port))
 
 
-def _upgraded(port: int, path: str = "/link") -> ssl.SSLSocket:
+def _upgraded(port: int) -> ssl.SSLSocket:
     sock = _tls(port)
-    sock.sendall(_UPGRADE.format(path=path).encode())
+    sock.sendall(_UPGRADE)
     sock.recv(4096)
     return sock
 
 
-def _frames(port: int, until: float, path: str, begin: bytes, flood: bytes) -> None:
-    with _upgraded(port, path) as sock:
-        sock.sendall(begin)
+def _pings(port: int, until: float) -> None:
+    with _upgraded(port) as sock:
         while time.monotonic() < until:
-            sock.sendall(flood * 10_000)
+            sock.sendall(frame(9) * 10_000)
 
 
 def _records(port: int, until: float) -> None:
@@ -51,9 +53,7 @@ def _hold(port: int, until: float) -> None:
 
 _held: list[socket.socket] = []
 KINDS: Mapping[str, Callable[[int, float], None]] = {
-    "pings": lambda port, until: _frames(port, until, "/link", b"", frame(9)),
-    "pair-pings": lambda port, until: _frames(port, until, "/pair", b"", frame(9)),
-    "empty": lambda port, until: _frames(port, until, "/link", frame(2, b"x", end=False), frame(0, end=False)),
+    "pings": _pings,
     "records": _records,
     "handshakes": lambda port, until: _tls(port).close(),
     "connections": _hold,
