@@ -53,10 +53,12 @@ class Stream:
     async def whole(self) -> tuple[list[int], DoneEvent]:
         """All tokens of the answer, and its end."""
         tokens: list[int] = []
-        while not isinstance(event := await self._events.get(), DoneEvent):
+        while True:
+            event = await self._events.get()
+            if isinstance(event, DoneEvent):
+                self._ended = True
+                return tokens, event
             tokens += event.tokens
-        self._ended = True
-        return tokens, event
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Tokens of several rounds are one event where they wait already, as for a client that reads slowly."""
@@ -67,9 +69,11 @@ class Stream:
                 waiting.append(event)
                 if not self._events.empty():
                     continue
+
             if waiting:
                 yield _joined(waiting)
                 waiting.clear()
+
             if isinstance(event, DoneEvent):
                 self._ended = True
                 yield event
@@ -77,6 +81,7 @@ class Stream:
 
 
 def _joined(events: Sequence[TokensEvent]) -> TokensEvent:
+    """One event with the tokens of several."""
     tokens = [token for event in events for token in event.tokens]
     readings = [reading for event in events for reading in event.readings or ()]
     return TokensEvent(tokens, readings or None)
@@ -111,6 +116,7 @@ class Outbox:
 
 
 def _call_all(batch: Sequence[Callable[[], None]], called: threading.Event | None) -> None:
+    """Calls each of these, also after one that fails, and then sets the event."""
     left = iter(batch)
     ended = False
     while not ended:
@@ -120,6 +126,7 @@ def _call_all(batch: Sequence[Callable[[], None]], called: threading.Event | Non
             ended = True
         if caught.error is not None:
             log.error("a message of the engine was lost: %s", describe_fault(caught.error))
+
     if called is not None:
         called.set()
 

@@ -1,4 +1,4 @@
-"""Engine loop: take in, admit, prefill, decide, draft, verify, send. One thread owns the models.
+"""Engine loop: receive, schedule, run, settle (`Engine.turn`). One thread owns the models.
 
 The event loop hands work over through `_inbox` and gets results back through `call_soon_threadsafe`; it never waits
 for a model, and the engine never waits for the network.
@@ -23,7 +23,7 @@ from cloud_gateway.core.limits.rooms import RoomsMaker, WholeRooms
 from cloud_gateway.core.limits.shared_passes import Hold
 from cloud_gateway.core.policies import registry
 from cloud_gateway.core.policies.estimators import UNKNOWN_STEP_S, StepCurve
-from cloud_gateway.core.policies.policy import Kind, Learnt, Memory, Policy, Verify, kind_of
+from cloud_gateway.core.policies.policy import Kind, Learnt, Memory, Policy, kind_of
 from cloud_gateway.core.policies.registry import POLICIES, Policies
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats, Submission
@@ -140,9 +140,11 @@ class Engine:
         self._ids = itertools.count(1)
         self._inbox: deque[tuple[InboxEvent, float]] = deque()
         self._outbox = Outbox()
+
         stats = Stats()
         self.pool = WorkerPool(workers or Workers(), self._outbox.add)
-        self._queue_work = queue_work(Lent(self.pool, local, self._verify_s, clock, stats, frozenset(target.eos)))
+        lent = Lent(self.pool, local, self._verify_s, clock, stats, frozenset(target.eos))
+        self._queue_work = queue_work(lent)
         self.requests = Requests(
             target,
             local,
@@ -150,18 +152,21 @@ class Engine:
             clock,
             stats,
             self.pool,
-            settings.policy.workers_per_request,
-            self._queue_work.worker_needed,
-            self._outbox.add,
-            self._finish,
+            workers_per_request=settings.policy.workers_per_request,
+            on_worker_needed=self._queue_work.worker_needed,
+            post=self._outbox.add,
+            finish=self._finish,
         )
         self.offloading = self.requests.offloading
+
+        pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
+        self.prefill = Prefill(self.requests, pace)
         queue = Waiting[Active](settings.queue_limit)
-        self.prefill = Prefill(self.requests, Pace(settings.prefill_chunk, settings.prefill_ms / 1000))
         rows = 1 + settings.policy.verify_nodes
-        self.slots = Slots(self.requests, queue, self._queue_work, rows, self.prefill.pace, settings.make_rooms)
+        self.slots = Slots(self.requests, queue, self._queue_work, pace, rows=rows, make_rooms=settings.make_rooms)
         self.deciding = Deciding(self.requests, self.prefill, settings.policy.verify_nodes)
         self._hold = Hold()
+
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -237,7 +242,8 @@ class Engine:
         generation = self._generation(request, settings, policy, learnt)
 
         stream = Stream(lambda: self.post(ClientLeft(active)))
-        active = Active(generation, stream, self.slots.room(generation))
+        room = self.slots.room(generation)
+        active = Active(generation, stream, room)
         return active
 
     def _recall(self, request: GenerationRequest, settings: PolicySettings) -> Learnt | None:
@@ -267,25 +273,37 @@ class Engine:
             why_off = f"policy {policy.name}"
 
         method = method_of(request.sampling, self.settings.methods[settings.verification])
-        chosen = method.begin(
-            CompletionStart(
-                request.sampling, request.tokens, request.constraint, self.local.spread, np.random.default_rng
-            )
+        start = CompletionStart(
+            request.sampling,
+            request.tokens,
+            request.constraint,
+            self.local.spread,
+            np.random.default_rng,
         )
-        submission = Submission(self.clock(), method.name, why_off, self.stats.frames)
+        verification = at_least(request.min_tokens, self.target.eos, method.begin(start))
+
+        sources = make_sources(
+            policy,
+            settings,
+            request.tokens,
+            learnt,
+            request.brought,
+            request.cache_scope,
+            self.settings.makers,
+        )
+
+        policy_start = PolicyStart(settings, self._verify_s, learnt)
         return Generation(
             next(self._ids),
             request,
             policy,
-            at_least(request.min_tokens, self.target.eos, chosen),
+            verification,
             Bounds(self.target.context, self.target.eos, settings.verify_nodes),
-            submission,
+            Submission(self.clock(), method.name, why_off, self.stats.frames),
             offload=why_off is None,
             worker_sampling=worker_sampling_of(request.sampling, method),
-            sources=make_sources(
-                policy, settings, request.tokens, learnt, request.brought, request.cache_scope, self.settings.makers
-            ),
-            listen=partial(self._listen, start=PolicyStart(settings, self._verify_s, learnt)),
+            sources=sources,
+            listen=partial(self._listen, start=policy_start),
         )
 
     # --- the engine's thread -------------------------------------------------------------------------------------
@@ -312,59 +330,74 @@ class Engine:
                 self._wait(wake)
 
     def turn(self) -> float | None:  # main loop
-        """One turn of the loop; returns when to wake, or None when there may be more to do at once."""
+        """One turn of the loop: receive, schedule, run, settle.
+
+        Returns when to wake, or None if there may be more to do at once.
+        """
         clock = _TurnClock(self.stats, self.clock)
 
-        # 1. Who runs: events, slots, workers. They are sent what they need before the target computes.
-        self._take_in()
+        # Receive: what links, workers and clients have sent.
+        self._receive()
+
+        # Schedule: who has a slot, and a worker. Workers are sent what they need before the target computes.
         self.slots.turn()
         self.requests.step_all(self.offloading.share())
         waiting = self.slots.queue.all()
         self._queue_work.lead(waiting, self.offloading.idle)
         self._flush()
 
-        # 2. What is computed: drafts, then a pass of the target for those that are ready.
+        # Run: drafts, then a pass of the target for those that are ready.
         decisions = self.deciding.decide(self.clock(), self._wake.set)
         self.local.run(decisions.drafts)
-        verifies = [] if self._holds(decisions) else decisions.verifies
-        if verifies:
-            self.requests.verify(verifies)
-            self.prefill.round_ended()
-        self._flush(handover=any(active.generation.assignment is not None for active, _ in verifies))
+        verified = self._verify(decisions)
 
-        # 3. What can wait for that: work on requests in the queue, and a chunk of a prompt.
-        computed = bool(verifies or decisions.drafts)
+        # Settle: tokens go out, then comes what can wait for that: work on the queue, and a chunk of a prompt.
+        self._send(verified)
+        computed = bool(verified or decisions.drafts)
         wake = min(decisions.wake, self._queue_work.compute(waiting))
         pause = self.prefill.turn(idle=not computed, wake=wake)
         if not computed and pause is not None:
             return pause
 
-        self._charge(verifies, clock.host_s())
+        self._charge(verified, clock.host_s())
         return None
 
-    def _holds(self, decisions: Decisions) -> bool:
-        """Whether those that are ready wait for those that draft."""
+    def _verify(self, decisions: Decisions) -> Sequence[Active]:
+        """One pass of the target for the requests that are ready, unless they wait for those that draft; returns those
+        that were verified."""
         ready = len(decisions.verifies)
-        return self._hold.holds(ready, decisions.drafting, self.clock(), self._verify_s(1))
+        plain_s = self._verify_s(1)
+        if self._hold.holds(ready, decisions.drafting, self.clock(), plain_s) or not ready:
+            return ()
 
-    def _charge(self, verifies: Sequence[tuple[Active, Verify]], host_s: float) -> None:
+        self.requests.verify(decisions.verifies)
+        self.prefill.round_ended()
+        return [active for active, _ in decisions.verifies]
+
+    def _send(self, verified: Sequence[Active]) -> None:
+        """Hands over the tokens and commits of a round, and gives the event loop the time to write the commits."""
+        has_workers = any(active.generation.assignment is not None for active in verified)
+        self._flush(handover=has_workers)
+
+    def _charge(self, verified: Sequence[Active], host_s: float) -> None:
         """Books the time of a turn outside the models, shared evenly by the requests of its round."""
         self.stats.host_s += host_s
-        for active, _ in verifies:
-            active.generation.note(Spent("host", host_s / len(verifies)), self.clock())
+        for active in verified:
+            active.generation.note(Spent("host", host_s / len(verified)), self.clock())
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
+        """Takes in the events that were posted. One that fails is lost, and the others are not."""
         while self._inbox:
             with Contained() as caught:
                 while self._inbox:
                     event, at = self._inbox.popleft()
-                    self._apply(event, at)
+                    self._take_in(event, at)
 
             if caught.error is not None:
                 self.stats.faults += 1
                 log.error("a %s was lost: %s", type(event).__name__, describe_fault(caught.error))
 
-    def _apply(self, event: InboxEvent, at: float) -> None:
+    def _take_in(self, event: InboxEvent, at: float) -> None:
         match event:
             case FrameArrived():
                 self._frame_arrived(event, at)
@@ -413,10 +446,13 @@ class Engine:
         if generation.sources is not None:
             learnt.update(generation.sources.state())
 
-        if learnt and generation.usage.completion_tokens:
-            worker = next(reversed(generation.usage.by_worker), "")
-            settings = generation.request.speculation.over(self.settings.policy)
-            self._memory.keep(worker, _kind(generation.request, settings), learnt)
+        if not learnt or not generation.usage.completion_tokens:
+            return
+
+        last_worker = next(reversed(generation.usage.by_worker), "")
+        settings = generation.request.speculation.over(self.settings.policy)
+        kind = _kind(generation.request, settings)
+        self._memory.keep(last_worker, kind, learnt)
 
     def _wait(self, until: float) -> None:
         began = self.clock()
@@ -428,8 +464,10 @@ class Engine:
     def _flush(self, *, handover: bool = False) -> None:
         """Hands everything of this turn over, commits before tokens in the order made; `handover`: gives the event loop
         the time to write them."""
-        wait = handover and threading.current_thread() is self._thread
-        self._outbox.flush(self.pool.outgoing(), HANDOVER_S if wait else 0.0)
+        wait_s = 0.0
+        if handover and threading.current_thread() is self._thread:
+            wait_s = HANDOVER_S
+        self._outbox.flush(self.pool.outgoing(), wait_s)
 
 
 def _kind(request: GenerationRequest, settings: PolicySettings) -> Kind:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from cloud_gateway.core.policies.policy import LinkView
-from cloud_gateway.core.requests.events import Released, WorkerChanged
+from cloud_gateway.core.requests.events import Released, WorkerChange, WorkerChanged
 from cloud_gateway.core.requests.router import LinkedWorker, choose
 from cloud_gateway.engine.exchange import Active, Declined, WorkerGone
 from cloud_gateway.engine.pool import WorkerPool, scope_for
@@ -65,7 +65,6 @@ class Offloading:
     def assign(self, active: Active, useless: str | None = None) -> Changes:
         """Finds a worker for a request that may have one; `useless`: in the place of this one, if there is another."""
         generation = active.generation
-        groups = active.request.groups
         wanted = generation.wants_worker
         if useless:
             wanted = generation.may_offload
@@ -74,8 +73,9 @@ class Offloading:
 
         linked = self._pool.linked()
         load = self._load()
+        groups = active.request.groups
         present = generation.assignments.given.keys()
-        worker = choose(
+        chosen = choose(
             linked.values(),
             load,
             groups,
@@ -83,16 +83,20 @@ class Offloading:
             exclude=generation.assignments.excluded | present,
             explore=not useless and self._pool.merit.explores(),
         )
-        if worker is None:
+
+        # 1. There is none: one that is useless is kept.
+        if chosen is None:
             if not useless:
-                yield Change(active, WorkerChanged("", "none", why_none(linked.values(), groups, load)))
+                why = why_none(linked.values(), groups, load)
+                yield Change(active, WorkerChanged("", "none", why))
             return
 
+        # 2. It takes the place of the useless one.
         beside = bool(present - {useless})
         if useless:
             yield Change(active, WorkerChanged(useless, "useless"))
-        yield from self._free(worker)
-        yield self._give(active, linked[worker], beside=beside)
+        yield from self._free(chosen)
+        yield self._give(active, linked[chosen], beside=beside)
 
     def share(self) -> Changes:
         """Gives workers to requests that have none, and idle ones to those that have one, up to `workers_per_request`.
@@ -103,25 +107,35 @@ class Offloading:
             return
 
         self._changed = False
-        for active in [active for active in self._active.values() if active.generation.wants_worker]:
+        without = [active for active in self._active.values() if active.generation.wants_worker]
+        for active in without:
             yield from self.assign(active)
-        if self._workers_per_request == 1:
-            return
 
-        # The request with the fewest workers is the first to get an idle one.
+        if self._workers_per_request > 1:
+            yield from self._share_idle()
+
+    def _share_idle(self) -> Changes:
+        """Gives idle workers to requests that have one already, the request with the fewest first."""
         linked = self._pool.linked()
         busy = self._busy()
-        for active in sorted(self._active.values(), key=lambda active: len(active.generation.assignments.given)):
-            assignments = active.generation.assignments
-            present = assignments.given.keys()
-            may_share = active.generation.may_offload and present <= linked.keys()
-            if not may_share or not 0 < len(present) < self._workers_per_request:
+        for active in sorted(self._active.values(), key=_workers):
+            if not self._may_share(active, linked):
                 continue
+
             idle = [worker for worker in linked.values() if worker.id not in busy]
-            chosen = choose(idle, {}, active.request.groups, self._pool.merit, exclude=assignments.excluded)
+            excluded = active.generation.assignments.excluded
+            chosen = choose(idle, {}, active.request.groups, self._pool.merit, exclude=excluded)
             if chosen is not None:
                 busy.add(chosen)
                 yield self._give(active, linked[chosen], beside=True)
+
+    def _may_share(self, active: Active, linked: Mapping[str, LinkedWorker]) -> bool:
+        """Whether a request gets a further worker: it has one, which is linked, and not as many as it may have."""
+        generation = active.generation
+        present = generation.assignments.given.keys()
+        if not generation.may_offload or not present <= linked.keys():
+            return False
+        return 0 < len(present) < self._workers_per_request
 
     def worker_ready(self) -> Changes:
         """A worker was linked or resumed: requests without one may use it."""
@@ -151,7 +165,8 @@ class Offloading:
     def idle(self) -> dict[str, LinkedWorker]:
         """The linked workers that draft for no request that runs."""
         busy = self._busy()
-        return {name: worker for name, worker in self._pool.linked().items() if name not in busy}
+        linked = self._pool.linked()
+        return {name: worker for name, worker in linked.items() if name not in busy}
 
     def link_of(self, active: Active) -> LinkView | None:
         """What the controller may know of the request's worker; None while nobody drafts for it."""
@@ -173,6 +188,7 @@ class Offloading:
         return Counter(first.worker for first in firsts if first is not None)
 
     def _busy(self) -> set[str]:
+        """Workers that draft for a request in a slot."""
         return {worker for active in self._active.values() for worker in active.generation.assignments.given}
 
     def _free(self, worker: str) -> Changes:
@@ -183,11 +199,18 @@ class Offloading:
                 yield Change(active, WorkerChanged(worker, "needed"))
 
     def _give(self, active: Active, worker: LinkedWorker, *, beside: bool) -> Change:
+        """Notes that a request gets a worker; `beside`: another one that it has."""
         self._on_worker_needed(worker.id, "needed elsewhere")
         self._pool.merit.given(worker.label)
         self._changed = True
-        scope = scope_for(worker.id, active.request.cache_scope)
-        if beside:
-            return Change(active, WorkerChanged(worker.id, "beside", worker.label, scope))
 
-        return Change(active, WorkerChanged(worker.id, "assigned", worker.label, scope))
+        why: WorkerChange = "assigned"
+        if beside:
+            why = "beside"
+        scope = scope_for(worker.id, active.request.cache_scope)
+        return Change(active, WorkerChanged(worker.id, why, worker.label, scope))
+
+
+def _workers(active: Active) -> int:
+    """Workers that draft for a request."""
+    return len(active.generation.assignments.given)

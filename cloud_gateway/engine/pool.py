@@ -60,6 +60,7 @@ class WorkerPool:
         self._workers = workers
         self._post = post
         self._outgoing: dict[str, list[ToWorker]] = {}
+        """Messages by worker, since the end of the last turn."""
 
     def linked(self) -> dict[str, LinkedWorker]:
         """The linked workers by id, in a copy: the link layer changes its mapping meanwhile."""
@@ -79,6 +80,7 @@ class WorkerPool:
         """What sends each worker its messages of this turn; for the event loop, before anything else of the turn."""
         messages = self._outgoing
         self._outgoing = {}
+
         for worker, bodies in messages.items():
             yield partial(self._workers.send, worker, bodies)
 

@@ -86,6 +86,7 @@ class Requests:
         clock: Callable[[], float],
         stats: Stats,
         pool: WorkerPool,
+        *,
         workers_per_request: int,
         on_worker_needed: WorkerNeeded,
         post: Callable[[Callable[[], None]], None],
@@ -125,8 +126,11 @@ class Requests:
     ) -> None:
         """Hands the request an event and carries out what follows; within another step, after that one. A fault stays
         with the request (`isolated`). `now`: when it happened, if that is not the present."""
-        stage = stage or f"handling {type(event).__name__}"
-        self._take(Step(active, event, self.clock() if now is None else now, stage, fatal, recovers=False))
+        if not stage:
+            stage = f"handling {type(event).__name__}"
+        if now is None:
+            now = self.clock()
+        self._take(Step(active, event, now, stage, fatal, recovers=False))
 
     def step_all(self, changes: Changes) -> None:
         """Hands requests what offloading decides, each before the next is decided."""
@@ -161,10 +165,12 @@ class Requests:
             self._stepping = False
 
     def _run(self, step: Step) -> None:
+        """Has the request take in the event, and carries out what follows."""
         active = step.active
         effects: Sequence[Effect] = ()
         with self._containing(step):
             effects = active.generation.handle(step.event, step.now)
+
         for effect in effects:
             if isinstance(effect, FrameTaken) and effect.error is None and not effect.unknown_prefix:
                 continue  # the most frequent one
@@ -175,10 +181,10 @@ class Requests:
         """A context that keeps a fault of this step to its request."""
         if step.recovers:
             return Contained(self._not_recovered, step.active)
+
+        worker = None
         if isinstance(step.event, FrameArrived):
             worker = step.event.worker
-        else:
-            worker = None
         return self.isolated(step.active, step.stage, fatal=step.fatal, worker=worker)
 
     def frame_arrived(self, event: FrameArrived, at: float) -> bool:
@@ -206,8 +212,10 @@ class Requests:
                 self._finish(active, finish, error)
 
     def _drop(self, active: Active, slot: bool) -> None:
+        """Frees its local draft; with `slot` it goes on in a fresh slot, with what it has emitted as part of its
+        prompt."""
         self.local.close(active)
-        if slot:  # it goes on in a fresh one, with what it has emitted as part of its prompt
+        if slot:
             self.stats.retries += 1
             self.close_slot(active)
             self.open(active)
@@ -215,79 +223,112 @@ class Requests:
     def _chosen(self, active: Active, chosen: Chosen) -> None:
         """Keeps the keys and values of the path taken, and sends its tokens."""
         self.stats.tokens += len(chosen.tokens)
+
         with Contained() as kept:
             self.target.keep(active.slot, chosen.rows)
         active.unkept = kept.error
         if kept.error is None:
             with self.isolated(active, "showing the path to its sources"):
                 self.local.show_path(active)
+
         self.local.commit(active, chosen.tokens)
-        if (event := chosen.event) is not None:
+        event = chosen.event
+        if event is not None:
             self._post(lambda: active.stream.push(event))
 
     # --- passes of the target ------------------------------------------------------------------------------------
 
     def verify(self, ready: Sequence[tuple[Active, Verify]]) -> None:
         """One pass over every ready request's tree; those that a failed pass has made suspect have one each."""
-        works = [(active, work) for active, action in ready if (work := self._work(active, action)) is not None]
-        together = [pair for pair in works if not pair[0].generation.retries.alone]
-        for group in [together, *([pair] for pair in works if pair[0].generation.retries.alone)]:
-            if group:
-                self._pass(group)
+        together: list[tuple[Active, Work]] = []
+        alone: list[tuple[Active, Work]] = []
+        for active, action in ready:
+            work = self._work(active, action)
+            if work is None:
+                continue
+            if active.generation.retries.alone:
+                alone.append((active, work))
+            else:
+                together.append((active, work))
+
+        if together:
+            self._pass(together)
+        for member in alone:
+            self._pass([member])
 
     def _work(self, active: Active, action: Verify) -> Work | None:
-        """Its share of the pass; None after a fault."""
+        """Its part of the pass; None after a fault."""
+        generation = active.generation
         nodes: Sequence[Node] | None = None
         with self.isolated(active, "applying its constraint"):
-            nodes = active.generation.select(action.nodes)
-        if nodes is not None:
-            with self.isolated(active, "laying out its tree"):
-                return Work(active.slot, active.generation.flatten(nodes))
+            nodes = generation.select(action.nodes)
+        if nodes is None:
+            return None
+
+        with self.isolated(active, "laying out its tree"):
+            return Work(active.slot, generation.flatten(nodes))
         return None
 
     def _pass(self, group: Sequence[tuple[Active, Work]]) -> None:
-        """One pass of the target and, where it succeeds, the end of each request's round."""
+        """One pass of the target and, if it succeeds, the end of each request's round."""
+        actives = [active for active, _ in group]
+        works = [work for _, work in group]
         began = self.clock()
-        with Contained(self.pass_failed, [active for active, _ in group]) as contained:
-            results = list(zip(group, self.target.verify([work for _, work in group]), strict=True))
+        with Contained(self.pass_failed, actives) as contained:
+            results = list(zip(group, self.target.verify(works), strict=True))
         if contained.error is not None:
             return
 
         self.stats.target_s += self.clock() - began
         self._failed.clear()
         self._unexplained = 0
-        for one in self.target.passes:  # each by its own rows: two passes of three rows are not one of six
-            self.local.verify_s.sample(one.rows, one.seconds)
+        for timed in self.target.passes:  # each by its own rows: two passes of three rows are not one of six
+            self.local.verify_s.sample(timed.rows, timed.seconds)
+
         for (active, work), rows in results:
-            active.mean_rows.sample(len(work.tree))
-            self.step(active, Verified(work.tree, rows), "choosing its tokens", fatal=True)
-            error = active.unkept
-            active.unkept = None
-            if error is not None and not active.ended:
-                self.pass_failed([active], error)
+            self._end_round(active, Verified(work.tree, rows))
         self.stats.rounds += 1
+
+    def _end_round(self, active: Active, verified: Verified) -> None:
+        """Has the request choose its tokens. If the target cannot keep their path, its pass has failed."""
+        active.mean_rows.sample(len(verified.tree))
+        self.step(active, verified, "choosing its tokens", fatal=True)
+
+        error = active.unkept
+        active.unkept = None
+        if error is not None and not active.ended:
+            self.pass_failed([active], error)
 
     # --- faults of one request -----------------------------------------------------------------------------------
 
     def _fault(self, active: Active, stage: str, fatal: bool, worker: str | None, error: Exception) -> None:
         """One request's own fault; never counted towards the end of the process. `worker`: whose message it was."""
         self.stats.faults += 1
-        if stage in WORKER_DATA:
-            given = list(active.generation.assignments.given)
-        else:
-            given = []
-        blamed = given if worker is None else [worker]
+        blamed = self._blamed(active, stage, worker)
         what = describe_fault(error)
-        by = f", over data of worker {' and '.join(blamed)}" if blamed else ""
+        by = ""
+        if blamed:
+            by = f", over data of worker {' and '.join(blamed)}"
         log.error("request %d: a fault while %s: %s%s", active.id, stage, what, by)
+
         if fatal or active.generation.retries.plain:
             self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
         else:
             why = f"a fault of the gateway while {stage}"
-            self._recover(active, Failed("speculation", why, blamed[0] if blamed else None))
+            first = next(iter(blamed), None)
+            self._recover(active, Failed("speculation", why, first))
+
         for name in blamed:
             text = f"its candidates led to a fault of this gateway while {stage} ({what})"
             self.punish(name, RemoteProtocolError("fault", text), active.id)
+
+    def _blamed(self, active: Active, stage: str, worker: str | None) -> Sequence[str]:
+        """The workers whose data a fault in this stage was over."""
+        if worker is not None:
+            return [worker]
+        if stage in WORKER_DATA:
+            return list(active.generation.assignments.given)
+        return []
 
     # --- failed passes of the target -----------------------------------------------------------------------------
 
@@ -295,13 +336,15 @@ class Requests:
         """A pass over these requests failed; one that fails alone although it was retried ends with an error."""
         self.stats.failed_passes += 1
         what = describe_fault(error)
-        alone = len(actives) == 1
         names = ", ".join(str(active.id) for active in actives)
         log.error("a pass of the target over request %s failed: %s", names, what)
-        if alone:
+
+        failed = Failed("pass", what)
+        if len(actives) == 1:
+            failed = Failed("own-pass", what)
             self._failed.add(actives[0].id)
         for active in actives:
-            self._recover(active, Failed("own-pass" if alone else "pass", what))
+            self._recover(active, failed)
 
     def turn_failed(self, actives: Sequence[Active], error: Exception) -> None:
         """Something failed that belongs to no request: all are retried, and it counts as if the target had failed."""
@@ -317,11 +360,14 @@ class Requests:
     def open(self, active: Active) -> bool:
         """Gives the request a slot for all its tokens so far; whether there was one."""
         generation = active.generation
+        scope = active.request.cache_scope
         with Contained(self.pass_failed, [active]) as contained:
-            active.slot, reused = self.target.open(generation.reading, active.request.cache_scope, active.room.size)
-        if contained.error is None:
-            self.step(active, Admitted(reused))
-        return contained.error is None
+            active.slot, reused = self.target.open(generation.reading, scope, active.room.size)
+        if contained.error is not None:
+            return False
+
+        self.step(active, Admitted(reused))
+        return True
 
     def close_slot(self, active: Active) -> None:
         """Frees the request's slot, if it has one."""
@@ -336,6 +382,7 @@ class Requests:
             log.error("slot %d of the target could not be freed: %s", slot, describe_fault(contained.error))
 
     def _end(self, active: Active, error: str) -> None:
+        """The request ends with this error, unless it is over."""
         if not active.ended:
             self._recover(active, Ended("error", error))
 

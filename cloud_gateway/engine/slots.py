@@ -31,8 +31,9 @@ class Slots:
         requests: Requests,
         queue: Waiting[Active],
         queue_work: QueueWork,
-        rows: int,
         pace: Pace,
+        *,
+        rows: int,
         make_rooms: RoomsMaker,
     ) -> None:
         """`rows`: the most that a pass takes for one request; `pace`: of reading prompts."""

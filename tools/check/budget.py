@@ -46,7 +46,7 @@ CEILINGS: Mapping[str, Ceiling] = {
     "cloud_gateway": Ceiling(8.5, 1, 9, 4.6),
     "cloud_gateway/api": Ceiling(8.8, 2, 19, 3.3),
     "cloud_gateway/core": Ceiling(9.5, 1, 10, 4.8),
-    "cloud_gateway/engine": Ceiling(9.3, 1, 6, 5.5),
+    "cloud_gateway/engine": Ceiling(9.0, 1, 1, 7),
     "cloud_gateway/links": Ceiling(9.0, 1, 12, 1.8),
     "cloud_gateway/models": Ceiling(10.5, 5, 17, 3.3),
     "cloud_gateway/parts": Ceiling(9.6, 2, 15, 4.6),
@@ -66,8 +66,8 @@ CEILINGS: Mapping[str, Ceiling] = {
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 188_800
-MAX_CORE_LINES = 25_120
+MAX_CORE_TOKENS = 189_300
+MAX_CORE_LINES = 25_240
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 43
 
