@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     prompts = read_prompts(options.prompts, options.limit, seed=0)
     draft = str(DRAFTS[options.draft]())
     with tempfile.TemporaryDirectory(prefix="edgespec-policies-") as scratch:
-        made = make_rig(Path(scratch), str(models.quantised()), draft, options.rtt_ms, dtype="float32")
+        made = make_rig(Path(scratch), str(models.quantised()), draft, options.rtt_ms, exact=True)
         with made.linked() as rig, benched(rig) as bench:
             runs = measure(bench, prompts, policies, options.max_tokens)
 

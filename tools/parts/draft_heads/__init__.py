@@ -1,0 +1,1 @@
+"""Measures of what draft heads and a self-draft save."""

@@ -1,0 +1,1 @@
+"""Measures of what queued answers save under load."""
