@@ -66,12 +66,12 @@ class Deciding:
         self._candidates = candidates
 
     def decide(self, now: float, wake: Callable[[], None]) -> Decisions:
-        """What to verify and what to draft. `wake` is called on any thread once a constraint's mask is ready that a
-        request waits for."""
+        """What to verify and what to draft. `wake` is called on any thread once what a request waits for is
+        there: its constraint's mask, or a token of the target."""
         self._end_cancelled()
         in_slots = self._requests.active.values()
         decoding = [active for active in in_slots if self._local.decodes(active, len(in_slots))]
-        ready = [active for active in decoding if active.ready(wake)]
+        ready = [active for active in decoding if self._requests.ready(active, wake)]
 
         # A draft pass costs each the less the more share it: at first as if all that decode did.
         everyone = max(len(decoding), 1)

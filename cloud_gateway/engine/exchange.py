@@ -177,11 +177,6 @@ class Active:
             case _:
                 self.rows = self.mean_rows.value or 1.0
 
-    def ready(self, wake: Callable[[], None]) -> bool:
-        """Whether a pass can bring it a token; where its constraint has no mask yet, `wake` is called once it has."""
-        constraint = self.request.constraint
-        return constraint is None or constraint.ready((), wake)
-
 
 class Queued(Protocol):
     @property

@@ -27,9 +27,9 @@ from cloud_gateway.core.policies.policy import Kind, Learnt, Memory, Policy, kin
 from cloud_gateway.core.policies.registry import POLICIES, Policies
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats, Submission
-from cloud_gateway.core.requests.events import Ended, FrameArrived, Listener, Spent
+from cloud_gateway.core.requests.events import Ended, Finished, FrameArrived, Listener, Spent
 from cloud_gateway.core.requests.generation import Bounds, Generation
-from cloud_gateway.core.requests.request import DoneEvent, Finish, GenerationRequest
+from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.core.requests.router import Merit
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.asking import make as make_sources
@@ -423,7 +423,7 @@ class Engine:
         else:
             self.requests.frame_taken(taken, event.frame.request)
 
-    def _finish(self, active: Active, finish: Finish, error: str | None) -> None:
+    def _finish(self, active: Active, finished: Finished) -> None:
         """Frees everything that the request holds and ends the client's stream."""
         if active.id in self.requests.active:
             self.slots.ended(active)
@@ -437,7 +437,7 @@ class Engine:
         self._queue_work.left(active, "cancelled")
         self.stats.add(generation.usage)
 
-        done = DoneEvent(finish, generation.usage, error)
+        done = DoneEvent(finished.finish, generation.usage, finished.error, finished.refusal)
         self._outbox.add(lambda: active.stream.push(done))
 
     def _remember(self, generation: Generation) -> None:

@@ -41,13 +41,13 @@ from cloud_gateway.core.requests.events import (
     WorkerWanted,
 )
 from cloud_gateway.core.requests.generation import MAX_RETRIES
-from cloud_gateway.core.requests.request import Finish
 from cloud_gateway.engine.exchange import Active, WorkerGone
 from cloud_gateway.engine.local_draft import LocalDrafting
 from cloud_gateway.engine.offloading import Changes, Offloading, WorkerNeeded
 from cloud_gateway.engine.pool import WorkerPool
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.models.target_model import Target, Work
+from cloud_gateway.models.target_model.inside import DrawingTarget
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.shared.contained import Contained, describe_fault
@@ -90,11 +90,12 @@ class Requests:
         workers_per_request: int,
         on_worker_needed: WorkerNeeded,
         post: Callable[[Callable[[], None]], None],
-        finish: Callable[[Active, Finish, str | None], None],
+        finish: Callable[[Active, Finished], None],
     ) -> None:
         """`post` hands a call to the event loop, in order; `finish` frees what a request holds that is over, and ends
         its stream."""
         self.target = target
+        self._drawing = target if isinstance(target, DrawingTarget) else None
         self.clock = clock
         self.stats = stats
         self.local = LocalDrafting(draft, verify_s, self.stats, clock, self.step)
@@ -113,6 +114,13 @@ class Requests:
     def target_broken(self) -> bool:
         """Whether so many different requests failed, without a good pass between, that the process should end."""
         return max(len(self._failed), self._unexplained) >= MAX_FAILURES
+
+    def ready(self, active: Active, wake: Callable[[], None]) -> bool:
+        """Whether a pass can bring the request a token; if not, `wake` is called once it can, on any thread."""
+        constraint = active.request.constraint
+        if constraint is not None and not constraint.ready((), wake):
+            return False
+        return self._drawing is None or self._drawing.ready(active.slot, wake)
 
     def isolated(self, active: Active, stage: str, *, fatal: bool = False, worker: str | None = None) -> Contained:
         """A context that keeps any exception of this stage to this request; `fatal`: it cannot go on; `worker`: whose
@@ -208,8 +216,8 @@ class Requests:
                 self.step_all(self.offloading.assign(active, useless))
             case Drop(slot):
                 self._drop(active, slot)
-            case Finished(finish, error):
-                self._finish(active, finish, error)
+            case Finished():
+                self._finish(active, effect)
 
     def _drop(self, active: Active, slot: bool) -> None:
         """Frees its local draft; with `slot` it goes on in a fresh slot, with what it has emitted as part of its
@@ -363,6 +371,8 @@ class Requests:
         scope = active.request.cache_scope
         with Contained(self.pass_failed, [active]) as contained:
             active.slot, reused = self.target.open(generation.reading, scope, active.room.size)
+            if self._drawing is not None:
+                self._drawing.begin(active.slot, active.request)
         if contained.error is not None:
             return False
 
@@ -390,4 +400,4 @@ class Requests:
         """A fault while a request recovers from another one ends it."""
         what = describe_fault(error)
         log.error("request %d: a fault while recovering: %s", active.id, what)
-        self._finish(active, "error", f"A fault of this gateway ended the answer ({what}).")
+        self._finish(active, Finished("error", f"A fault of this gateway ended the answer ({what})."))

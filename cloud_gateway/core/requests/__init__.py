@@ -7,7 +7,7 @@ Public, by module:
 - `choices`: `Choices`, `CORE`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
-- `request`: `added`, `DoneEvent`, `Event`, `Extension`, `Finish`, `GenerationRequest`, `RequestBounds`,
+- `request`: `added`, `DoneEvent`, `Event`, `Extension`, `GenerationRequest`, `RequestBounds`,
   `Speculation`, `TokensEvent`, `Usage`
 - `router`: `choose`, `cost_s`, `LinkedWorker`, `Merit`, `Record`
 """

@@ -24,7 +24,7 @@ from cloud_gateway.core.verify.candidates import Merged
 from cloud_gateway.core.verify.shared_noise import Rows as ChoiceRows
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
-from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.errors import ClientError, RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker, Tree
 
 
@@ -271,6 +271,8 @@ class Finished(Struct, frozen=True):
 
     finish: Finish
     error: str | None = None
+    refusal: ClientError | None = None
+    """As of `DoneEvent`."""
 
 
 Effect = Send | FrameTaken | Released | WorkerWanted | Chosen | Drop | Finished

@@ -53,7 +53,7 @@ from cloud_gateway.core.verify.guide import Guide, ready_at
 from cloud_gateway.core.verify.interface import ConstraintError
 from cloud_gateway.core.verify.verification import Verification
 from edgespec.core.drafting.tree import Node
-from edgespec.core.errors import RemoteProtocolError
+from edgespec.core.errors import ClientError, RemoteProtocolError
 from edgespec.core.protocol.messages import Sampling
 
 MAX_RETRIES = 2
@@ -345,6 +345,8 @@ class Generation:
         self.retries.alone = self.retries.count >= MAX_RETRIES
         try:
             taken, outcome = self._accept(event.tree, event.rows, now)
+        except ClientError as error:
+            return self._finish("error", refusal=error)
         except ConstraintError as error:
             return self._finish("error", str(error))
 
@@ -373,7 +375,7 @@ class Generation:
         return TokensEvent(tuple(shown), readings)
 
     def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
-        """Commits the tokens that the target chose along the tree. Raises ConstraintError."""
+        """Commits the tokens that the target chose along the tree. Raises ConstraintError, ClientError."""
         choose = self.verification.at(flat, rows)
         constraint = self.request.constraint
         stops: frozenset[int] = frozenset()
@@ -477,9 +479,9 @@ class Generation:
             self._read_again()
         return effects
 
-    def _finish(self, finish: Finish, error: str | None = None) -> Sequence[Effect]:
+    def _finish(self, finish: Finish, error: str | None = None, refusal: ClientError | None = None) -> Sequence[Effect]:
         self._enter(Turn.OVER)
         effects = self._release_all(finish)
         for listener in self._listeners:
             listener.policy_ends(None)
-        return [*effects, Finished(finish, error)]
+        return [*effects, Finished(finish, error, refusal)]

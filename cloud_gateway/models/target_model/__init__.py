@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `inside`: `LayersTarget`, `StateReader`, `StatesTarget`
+- `inside`: `DrawingTarget`, `LayersTarget`, `StateReader`, `StatesTarget`
 - `llamacpp`: `LlamaCppTarget`
 - `load`: `end_tokens`, `first_line`, `folder_digest`, `gguf_tokenizer`, `load_tokenizer`, `load_vocabulary`,
   `LoadedModel`, `made_once`, `naming_model`, `quiet_transformers`, `Vocabulary`

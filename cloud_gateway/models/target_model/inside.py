@@ -1,17 +1,19 @@
-"""Protocols of a target that offers more than `Target`: its states or layers, with which parts draft.
+"""Protocols of a target that offers more than `Target`: its states or layers, with which parts draft, or draws.
 
-An engine that computes in torch offers both; llama.cpp offers neither. The parts find out by `isinstance`, when the
-target is loaded. This file holds types only, and imports no torch when it runs.
+An engine that computes in torch offers states and layers; llama.cpp offers none of the three. The parts, and the
+engine for draws, find out by `isinstance`, when the target is loaded. This file holds types only, and imports no torch
+when it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.models.target_model import Target
 
 if TYPE_CHECKING:
@@ -86,3 +88,18 @@ class LayersTarget(Target, Protocol):
 
         Raises ModelError if the target does not have these layers, or cannot be computed without the others.
         """
+
+
+@runtime_checkable
+class DrawingTarget(Target, Protocol):
+    """A target that draws each token itself, as a server does behind its API: it needs the request, and has no logits.
+
+    The row of a pass shows the token that was drawn after it, so a method of verification can follow draws and nothing
+    else. A row raises ClientError if the request cannot be served: the client gets it as the response.
+    """
+
+    def begin(self, slot: int, request: GenerationRequest) -> None:
+        """Called once after each `open`, before the first pass."""
+
+    def ready(self, slot: int, wake: Callable[[], None]) -> bool:
+        """Whether a pass brings a token without a long wait; if not, `wake` is called once it does, on any thread."""
