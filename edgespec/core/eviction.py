@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 MARGIN = 1.25
-"""How much more than an asker an owner must hold to lose it: where two need about the same, the one that has it works
+"""How much more than an asker an owner must hold to lose it: if two need about the same, the one that has it works
 on. Taking it back and forth would only read the same tokens again."""
 MAX_IDLE_S = 600.0
 """Prefixes unused for longer are evicted first, in any scope: a conversation rarely continues after ten minutes."""
@@ -29,16 +29,16 @@ class Kept:
 def first_to_go(kept: Sequence[Kept], now: float) -> list[int]:
     """Indices of `kept` in the order of eviction: without a scope, idle, then from the scope that has most."""
     sizes: Counter[bytes] = Counter()
-    for one in kept:
-        sizes[one.scope] += one.size
+    for prefix in kept:
+        sizes[prefix.scope] += prefix.size
 
     def order(index: int) -> tuple[int, int, float]:
-        one = kept[index]
-        if not one.scope or not one.size:
-            return 0, 0, one.used_at
-        if now - one.used_at > MAX_IDLE_S:
-            return 1, 0, one.used_at
-        return 2, -sizes[one.scope], one.used_at
+        prefix = kept[index]
+        if not prefix.scope or not prefix.size:
+            return 0, 0, prefix.used_at
+        if now - prefix.used_at > MAX_IDLE_S:
+            return 1, 0, prefix.used_at
+        return 2, -sizes[prefix.scope], prefix.used_at
 
     return sorted(range(len(kept)), key=order)
 
@@ -54,15 +54,21 @@ class Holding:
     fixed: bool = False
 
 
-def gives_way(held: Sequence[Holding], asker: Holding) -> Holding | None:
-    """Which of `held`, in which the asker is with what it asks for, has to give up what it holds.
+def gives_way(holdings: Sequence[Holding], asker: Holding) -> Holding | None:
+    """Which of these, in which the asker is with what it asks for, has to give up what it holds.
 
     It is the youngest request of the owner that holds most, the asker's owner counting `MARGIN` times. So nobody loses
-    anything to an owner that then holds as much, and of an owner's requests the oldest is the last to lose. Where it is
-    the asker, the asker must wait; None where all are fixed.
+    anything to an owner that then holds as much, and of an owner's requests the oldest is the last to lose. If it is
+    the asker, the asker must wait; None if all are fixed.
     """
-    sizes = dict.fromkeys((one.owner for one in held), 0.0)
-    for one in held:
-        sizes[one.owner] += one.size * (MARGIN if one.owner == asker.owner else 1)
-    loose = [one for one in held if one.size and not one.fixed]
-    return max(loose, key=lambda one: (sizes[one.owner], one.owner == asker.owner, one.order), default=None)
+    sizes: Counter[Hashable] = Counter()
+    for holding in holdings:
+        sizes[holding.owner] += holding.size
+
+    def weight(holding: Holding) -> tuple[float, bool, int]:
+        is_askers = holding.owner == asker.owner
+        size = sizes[holding.owner] * (MARGIN if is_askers else 1)
+        return size, is_askers, holding.order
+
+    loose = [holding for holding in holdings if holding.size and not holding.fixed]
+    return max(loose, key=weight, default=None)

@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 
 def interpolate(points: Mapping[int, float], x: int) -> float:
     """Piecewise linear through `points`, level beyond both ends. At least one point is needed."""
-    known = points.get(x)
-    if known is None:
-        return between(points, sorted(points), x)
-    return known
+    if x in points:
+        return points[x]
+    return between(points, sorted(points), x)
 
 
 def between(points: Mapping[int, float], xs: Sequence[int], x: int) -> float:
-    """The same where `points` has no `x`; `xs`: where it has any, in rising order."""
+    """The same if `points` has no `x`; `xs`: those that it has, in rising order."""
     i = bisect_left(xs, x)
-    if i == 0 or i == len(xs):
-        return points[xs[0 if i == 0 else -1]]
+    if i == 0:
+        return points[xs[0]]
+    if i == len(xs):
+        return points[xs[-1]]
+
     low = xs[i - 1]
     high = xs[i]
     return points[low] + (points[high] - points[low]) * (x - low) / (high - low)
@@ -36,3 +38,10 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
             high = middle - 1
 
     return low
+
+
+def index_of(items: Sequence[int], item: int) -> int | None:
+    """The first place of an item; None if it is not there."""
+    if item in items:
+        return items.index(item)
+    return None

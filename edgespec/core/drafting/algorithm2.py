@@ -50,9 +50,12 @@ class Rhythm:
         self._at = -math.inf
 
     def committed(self, pass_s: float, now: float) -> None:
-        """A commit arrived, with the duration of the pass that chose its tokens; 0 where the gateway states none."""
+        """A commit arrived, with the duration of the pass that chose its tokens; 0 if the gateway states none."""
         self._at = now
-        self.pass_s += (WEIGHT if self.pass_s else 1.0) * (pass_s - self.pass_s)
+        if self.pass_s:
+            self.pass_s += WEIGHT * (pass_s - self.pass_s)
+        else:
+            self.pass_s = pass_s
 
     def last_call(self, rtt_s: float) -> float:
         """When a frame must leave to arrive before the pass that began with the last commit ends."""
@@ -99,7 +102,7 @@ class Noise(Protocol):
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The target's token of the same bytes for each of the draft's, -1 where there is none."""
+        """The target's token of the same bytes for each of the draft's, -1 if there is none."""
 
     def position(self, path: Sequence[int]) -> int | None:
         """The target's position after a path of draft tokens; None if it is not known."""
@@ -117,7 +120,7 @@ class Drafting:
         self.tree = SpeculationTree(position=-1)
         self.rhythm = Rhythm()
         self.part = WHOLE
-        """What it drafts of the tree, where other workers draft for the request too."""
+        """What it drafts of the tree, if other workers draft for the request too."""
         self.to_read: Sequence[int] = ()
         """The draft model's tokens of the last commit."""
         self._unsent: list[Node] = []
@@ -132,13 +135,18 @@ class Drafting:
         return len(self.prefix) >= self.prompt_len > 0
 
     def commit(
-        self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None, *, chosen: bool = True
+        self,
+        prefix_len: int,
+        tokens: Sequence[int],
+        digest: bytes | None = None,
+        *,
+        chosen: bool = True,
     ) -> int:
         """Extends the committed prefix, prunes and re-roots; returns how many tokens the tree held.
 
         `chosen`: by the target, so that rules that learn do so from these tokens.
 
-        Raises RemoteProtocolError (reason `prefix`) where the gateway's prefix differs from this one.
+        Raises RemoteProtocolError (reason `prefix`) if the gateway's prefix differs from this one.
         """
         if prefix_len != len(self.prefix):
             raise RemoteProtocolError(
@@ -190,11 +198,11 @@ class Drafting:
         for node, proposal in zip(candidates, proposals, strict=True):
             if node not in self.tree or node.expanded:
                 continue
+
             node.expanded = True
+            width = 1
             if proposal.entropy >= self.rule.theta:
                 width = self.rule.branching
-            else:
-                width = 1
             for token, cost in zip(proposal.tokens[:width], proposal.costs[:width], strict=True):
                 child = self.tree.append(node, token, cost, proposal.entropy)
                 self._unsent.append(child)
@@ -207,9 +215,11 @@ class Drafting:
         if not self._unsent:
             self._unsent_since = None
             return False
-        since = self._unsent_since = now if self._unsent_since is None else self._unsent_since
-        known = self._sent_to - self.tree.root.position
-        return known < MIN_LEVELS or not self.rhythm.holds(since, end, rtt_s)
+
+        if self._unsent_since is None:
+            self._unsent_since = now
+        sent_levels = self._sent_to - self.tree.root.position
+        return sent_levels < MIN_LEVELS or not self.rhythm.holds(self._unsent_since, end, rtt_s)
 
     def delta(self) -> Tree | None:
         """The next frame of unsent nodes, parents before children; None when all are sent.
@@ -221,21 +231,28 @@ class Drafting:
 
         batch = self._unsent[:MAX_NODES]
         self._unsent = self._unsent[MAX_NODES:]
-        self._unsent_since, self._sent_to = None, max(self._sent_to, *(node.position for node in batch))
+        self._unsent_since = None
+        self._sent_to = max(self._sent_to, *(node.position for node in batch))
+
         first = self._next_wire
-        for wire, node in enumerate(batch, first):
-            node.wire = wire
         self._next_wire += len(batch)
-        root = self.tree.root
+        parents: list[int] = []
+        costs: list[int] = []
+        for wire, node in enumerate(batch, first):
+            assert node.parent is not None
+            node.wire = wire
+            parents.append(ROOT if node.parent is self.tree.root else node.parent.wire)
+            costs.append(millinats(node.cost - node.parent.cost))
+
         return Tree(
             request=self.request,
             epoch=self.epoch,
             prefix_len=len(self.prefix),
             prefix_hash=self.prefix.digest,
             first=first,
-            parents=[ROOT if node.parent is root else node.parent.wire for node in batch if node.parent],
+            parents=parents,
             tokens=[node.token for node in batch],
-            costs=[millinats(node.cost - node.parent.cost) for node in batch if node.parent],
+            costs=costs,
             entropies=[millinats(node.entropy, unknown=0) for node in batch],
         )
 

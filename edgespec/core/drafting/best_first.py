@@ -17,6 +17,7 @@ from edgespec.core.drafting.calibration import Calibrator
 from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.drafting.tree import Node
+from edgespec.core.numbers import index_of
 from edgespec.core.protocol.messages import Open
 
 
@@ -73,16 +74,23 @@ class BestFirst(Drafting):
         self._proposed: dict[Node, Proposal] = {}
 
     def commit(
-        self, prefix_len: int, tokens: Sequence[int], digest: bytes | None = None, *, chosen: bool = True
+        self,
+        prefix_len: int,
+        tokens: Sequence[int],
+        digest: bytes | None = None,
+        *,
+        chosen: bool = True,
     ) -> int:
         """Also updates the calibration from chosen tokens, and adds the children that are now likely enough."""
         if chosen and len(self.prefix) >= self.prompt_len:
             self._learn(tokens)
         matched = super().commit(prefix_len, tokens, digest, chosen=chosen)
-        pending = [(node, rest) for node, rest in self._pending.items() if node in self.tree]
+
+        pending = self._pending
         self._pending = {}
-        for node, rest in pending:
-            self._emit(node, rest)
+        for node, children in pending.items():
+            if node in self.tree:
+                self._emit(node, children)
         self._proposed = {node: proposal for node, proposal in self._proposed.items() if node in self.tree}
         return matched
 
@@ -98,48 +106,60 @@ class BestFirst(Drafting):
         for node, proposal in zip(candidates, proposals, strict=True):
             if node not in self.tree or node.expanded:
                 continue
+
             node.expanded = True
             self._proposed[node] = proposal
             width = self.rule.branching
-            self._emit(node, [
-                (token, self.calibrator.cost(cost, proposal.entropy, rank), proposal.entropy)
-                for rank, (token, cost) in enumerate(zip(proposal.tokens[:width], proposal.costs[:width], strict=True))
-            ])  # fmt: skip
+            entropy = proposal.entropy
+            children: list[tuple[int, float, float]] = []
+            for rank, cost in enumerate(proposal.costs[:width]):
+                calibrated = self.calibrator.cost(cost, entropy, rank)
+                children.append((proposal.tokens[rank], calibrated, entropy))
+            self._emit(node, children)
 
     def _emit(self, node: Node, children: Sequence[tuple[int, float, float]]) -> None:
         """Adds the children above the floor, the root's all; keeps the others for later."""
         floor = self.best_first.floor
-        if node is self.tree.root or not floor:
-            least = math.inf
-        else:
-            least = self.tree.root.cost - math.log(floor)
+        max_cost = math.inf
+        if floor and node is not self.tree.root:
+            max_cost = self.tree.root.cost - math.log(floor)
+
         for i, (token, cost, entropy) in enumerate(children):
-            if node.cost + cost > least:
+            if node.cost + cost > max_cost:
                 self._pending[node] = children[i:]
                 return
-            self._unsent.append(self.tree.append(node, token, cost, entropy))
+
+            child = self.tree.append(node, token, cost, entropy)
+            self._unsent.append(child)
 
     def _learn(self, tokens: Sequence[int]) -> None:
+        """Calibrates each proposal along committed tokens, as far as there are some."""
+        width = self.rule.branching
         node = self.tree.root
         for token in tokens:
             proposal = self._proposed.get(node)
             if proposal is None:
                 return
-            width = self.rule.branching
-            named = list(proposal.tokens[:width])
-            chosen = named.index(token) if token in named else None
+
+            chosen = index_of(proposal.tokens[:width], token)
             self.calibrator.observe(proposal.costs[:width], proposal.entropy, chosen)
-            following = node.children.get(token)
-            if following is None:
+            child = node.children.get(token)
+            if child is None:
                 return
-            node = following
+            node = child
 
 
 class MakeDrafting(Protocol):
     """Makes the state of a request that the best-first rule drafts for: `BestFirst`, or one in other tokens."""
 
     def __call__(
-        self, request: int, epoch: int, prompt_len: int, rule: BestFirstRule, *, calibrator: Calibrator
+        self,
+        request: int,
+        epoch: int,
+        prompt_len: int,
+        rule: BestFirstRule,
+        *,
+        calibrator: Calibrator,
     ) -> Drafting:
         """`calibrator`: shared by all requests."""
 
@@ -156,19 +176,21 @@ class Starts:
 
     def drafting(self, message: Open) -> Drafting:
         """The state of a request, with its first tokens."""
+        request = (message.request, message.epoch, message.prompt_len)
         if isinstance(self.rule, BestFirstRule):
-            drafting = self.make(
-                message.request, message.epoch, message.prompt_len, self.rule, calibrator=self._calibrator
-            )
+            drafting = self.make(*request, self.rule, calibrator=self._calibrator)
         else:
-            drafting = Drafting(message.request, message.epoch, message.prompt_len, self.rule)
+            drafting = Drafting(*request, self.rule)
 
         drafting.commit(0, message.tokens)
         return drafting
 
     def ranker(self, message: Open, drafting: Drafting) -> Ranker:
         """Orders draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
-        ranked_by = drafting.ranked_by(message.sampling)
-        read = drafting.to_read
-        noise = drafting.noise
-        return Ranker(ranked_by, read, spread=self._spread, resolved=True, noise=noise)
+        return Ranker(
+            drafting.ranked_by(message.sampling),
+            drafting.to_read,
+            spread=self._spread,
+            resolved=True,
+            noise=drafting.noise,
+        )

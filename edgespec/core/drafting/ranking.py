@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Noise, Proposal
+from edgespec.core.numbers import index_of
 from edgespec.core.protocol.messages import MAX_COST, Sampling
-from edgespec.core.sampling.gumbel import every_token, gumbel, shortlist
+from edgespec.core.sampling.gumbel import gumbel, shortlist
 from edgespec.core.sampling.logits import Candidates, History, Processor, entropy, finite
 
 TokenPath = tuple[int, ...]
@@ -56,9 +57,11 @@ def best_children(logits: NDArray[np.float32], path: TokenPath, width: int) -> P
 
     Infinite logits count as in `Processor.candidates`; a cost is at most `_FAINTEST`, where exp(-cost) is 0 in float32.
     """
+    logits = finite(logits)
     with np.errstate(over="ignore"):  # logits further apart than float32 reaches
-        shifted = (logits := finite(logits)) - logits.max()
+        shifted = logits - logits.max()
     np.maximum(shifted, -_FAINTEST, out=shifted)
+
     weights = np.exp(shifted)
     total = float(weights.sum())
     log_total = math.log(total)
@@ -74,12 +77,16 @@ def largest(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     Twenty times as fast as `argpartition` on 49,152 scores: at least `count` scores reach the `count`-th largest of
     the maxima of some 256 blocks, and hardly any others do.
     """
-    blocks = np.maximum.reduceat(scores, np.arange(0, len(scores), max(len(scores) // 256, 1)))
-    if count < len(blocks):
-        ready = np.flatnonzero(scores >= np.partition(blocks, -count)[-count])
+    starts = np.arange(0, len(scores), max(len(scores) // 256, 1))
+    maxima = np.maximum.reduceat(scores, starts)
+    if count < len(maxima):
+        bound = np.partition(maxima, -count)[-count]
+        near = np.flatnonzero(scores >= bound)
     else:
-        ready = np.arange(len(scores))
-    return ready[np.argsort(-scores[ready], kind="stable")[:count]]
+        near = np.arange(len(scores))
+
+    order = np.argsort(-scores[near], kind="stable")
+    return near[order[:count]]
 
 
 Floats = NDArray[np.float64]
@@ -122,19 +129,21 @@ class Spread:
     def observe(self, scores: Floats, chosen: int | None) -> None:
         """The target chose the token at index `chosen` of these scores (in logits), or one outside (None).
 
-        Ignored where the best score is not a finite number, which would make the sums useless. (Removed tokens score
+        Ignored if the best score is not a finite number, which would make the sums useless. (Removed tokens score
         -inf, which is harmless.)
         """
-        best = scores.max()  # not a number where any score is none
+        best = scores.max()  # not a number if any score is none
         if not math.isfinite(best):
             return
 
-        scaled = (scores - best) / self.GRID[:, None]
-        price = np.log(np.exp(scaled).sum(axis=1))
-        if chosen is not None:
-            price -= scaled[:, chosen]
         self._loss *= self.FORGET
-        self._loss += np.minimum(price, _OUTSIDE_NATS) if chosen is not None else _OUTSIDE_NATS
+        if chosen is None:
+            self._loss += _OUTSIDE_NATS
+            return
+
+        scaled = (scores - best) / self.GRID[:, None]
+        price = np.log(np.exp(scaled).sum(axis=1)) - scaled[:, chosen]
+        self._loss += np.minimum(price, _OUTSIDE_NATS)
 
 
 class Ranker:
@@ -162,7 +171,9 @@ class Ranker:
 
         # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
         self._processor = Processor(sampling)
-        self._history = History(prompt) if self._processor.has_penalties else None
+        self._history: History | None = None
+        if self._processor.has_penalties:
+            self._history = History(prompt)
         self._length = len(prompt)
         self._recent: dict[tuple[int, ...], tuple[Tokens, Floats]] = {}
 
@@ -171,26 +182,27 @@ class Ranker:
 
         Costs: nats of -log P(the target takes this token | noise). Entropy: nats, see `resolved`.
         """
-        found: Candidates | None = None
-        tokens: Tokens | None = None
         scores: NDArray[np.floating] = logits
         if self._processor.greedy and self._processor.keeps_argmax:
             scores = finite(logits)
+            best = largest(scores, max(width, _KEPT))
+            tokens = best
+            processed = scores
         else:
-            found = self._candidates(logits, path)
-            tokens, scores = (
-                self._scores(found, self._length + len(path), width)
-                if self.noise is None or not self._noisy
-                else self._renumbered(found, self.noise, path)
-            )
-        best = largest(scores, max(width, _KEPT))
-        named = best if tokens is None else tokens[best]
-        self._recent[tuple(path)] = named, scores[best].astype(np.float64)
-        log_total, left = _softmax(scores, float(scores[best[0]]), self._scale)
+            candidates = self._candidates(logits, path)
+            tokens, scores = self._scores(candidates, path, width)
+            best = largest(scores, max(width, _KEPT))
+            tokens = tokens[best]
+            processed = candidates.logits
+
+        best_scores = scores[best].astype(np.float64)
+        self._recent[tuple(path)] = tokens, best_scores
+        top = float(best_scores[0])
+        log_total, left = _softmax(scores, top, self._scale)
         if not self.resolved:
-            left = entropy(scores.astype(np.float64)) if found is None else found.entropy()
-        costs = log_total + (float(scores[best[0]]) - scores[best[:width]].astype(np.float64)) / self._scale
-        return Proposal(named[:width].tolist(), np.minimum(costs, MAX_COST / 1000).tolist(), left)
+            left = entropy(processed.astype(np.float64, copy=False))
+        costs = log_total + (top - best_scores[:width]) / self._scale
+        return Proposal(tokens[:width].tolist(), np.minimum(costs, MAX_COST / 1000).tolist(), left)
 
     def committed(self, tokens: Sequence[int], *, answer: bool = True, chosen: bool = True) -> None:
         """Extends the committed prefix: updates the spread from the rows along it and drops the others.
@@ -199,17 +211,24 @@ class Ranker:
         by the target; from other tokens nothing is learnt.
         """
         path = tuple(tokens)
-        learning = chosen and (self._noisy or self._processor.greedy)
-        for depth, token in enumerate(path if self._recent else ()):
-            row = self._recent.get(path[:depth])
-            if row is not None and learning:
-                where = np.flatnonzero(row[0] == token)
-                self.spread.observe(row[1], int(where[0]) if len(where) else None)
+        if self._recent and chosen and (self._noisy or self._processor.greedy):
+            self._learn(path)
+
         below = {known: row for known, row in self._recent.items() if known[: len(path)] == path}
         self._recent = {known[len(path) :]: row for known, row in below.items()}
         self._length += len(path)
         if self._history is not None:
             self._history.extend(path, answer=answer)
+
+    def _learn(self, path: Sequence[int]) -> None:
+        """Updates the spread from the rows along a path that the target chose."""
+        for depth, token in enumerate(path):
+            row = self._recent.get(tuple(path[:depth]))
+            if row is None:
+                continue
+
+            tokens, scores = row
+            self.spread.observe(scores, index_of(tokens.tolist(), token))
 
     @property
     def _noisy(self) -> bool:
@@ -217,7 +236,7 @@ class Ranker:
 
     @property
     def _scale(self) -> float:
-        """What scores in logits are divided by: the temperature where the noise is unknown and a fresh draw decides."""
+        """What scores in logits are divided by: the temperature if the noise is unknown and a fresh draw decides."""
         if self._noisy or self._processor.greedy:
             return self.spread.value
         return self.sampling.temperature
@@ -227,29 +246,51 @@ class Ranker:
             return Candidates(None, self._processor.adjusted(finite(logits), self._history, path))
         return self._processor.candidates(logits, self._history, path)
 
-    def _scores(self, found: Candidates, position: int, width: int) -> tuple[Tokens, Floats]:
-        """Tokens and their scores in logits, with the noise where it is known; the best `width` are surely there."""
-        if self._noisy and self.sampling.seed is not None:
-            reach = min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
-            tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, reach)
-            if np.count_nonzero(scores >= scores.max() - reach) < width:
-                tokens, scores = shortlist(found.logits, self.sampling.seed, position, found.tokens, _EVERYTHING_NATS)
-        else:
-            tokens = every_token(len(found.logits)) if found.tokens is None else found.tokens
-            scores = found.logits
-        return tokens, scores if self._processor.greedy else scores * self.sampling.temperature
+    def _scores(self, candidates: Candidates, path: Sequence[int], width: int) -> tuple[Tokens, Floats]:
+        """Tokens and their scores in logits, with the noise if it is known; the best `width` are surely there."""
+        if self._processor.greedy:
+            return candidates.numbers, candidates.logits
+        if self.sampling.seed is None:
+            return candidates.numbers, candidates.logits * self.sampling.temperature
 
-    def _renumbered(self, found: Candidates, noise: Noise, path: Sequence[int]) -> tuple[Tokens, Floats]:
-        """The same with the target's noise for tokens that it has too, and the noise's mean for others."""
-        near = np.flatnonzero(found.logits >= found.logits.max() - _FAR_NATS)
-        tokens = near if found.tokens is None else found.tokens[near]
-        scores = found.logits[near] + np.euler_gamma
-        position = noise.position(path)
-        if position is not None and self.sampling.seed is not None:
-            numbers = noise.numbers[tokens]
-            same = numbers >= 0
-            scores[same] += gumbel(self.sampling.seed, position, numbers[same]) - np.euler_gamma
+        if self.noise is None:
+            tokens, scores = self._noisy_scores(candidates, self.sampling.seed, self._length + len(path), width)
+        else:
+            tokens, scores = _renumbered(candidates, self.sampling.seed, self.noise, path)
         return tokens, scores * self.sampling.temperature
+
+    def _noisy_scores(
+        self,
+        candidates: Candidates,
+        seed: int,
+        position: int,
+        width: int,
+    ) -> tuple[Tokens, Floats]:
+        """Tokens and their scores in nats with the noise; all if those within reach are fewer than `width`."""
+        reach = min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
+        tokens, scores = shortlist(candidates.logits, seed, position, candidates.tokens, reach)
+        if np.count_nonzero(scores >= scores.max() - reach) < width:
+            return shortlist(candidates.logits, seed, position, candidates.tokens, _EVERYTHING_NATS)
+        return tokens, scores
+
+
+def _renumbered(
+    candidates: Candidates,
+    seed: int,
+    noise: Noise,
+    path: Sequence[int],
+) -> tuple[Tokens, Floats]:
+    """The same with the target's noise for tokens that it has too, and the noise's mean for others."""
+    near = np.flatnonzero(candidates.logits >= candidates.logits.max() - _FAR_NATS)
+    tokens = candidates.numbers[near]
+    scores = candidates.logits[near] + np.euler_gamma
+    position = noise.position(path)
+    if position is not None:
+        numbers = noise.numbers[tokens]
+        same = numbers >= 0
+        scores[same] += gumbel(seed, position, numbers[same]) - np.euler_gamma
+
+    return tokens, scores
 
 
 def _softmax(scores: NDArray[np.floating], top: float, scale: float) -> tuple[float, float]:
@@ -258,12 +299,17 @@ def _softmax(scores: NDArray[np.floating], top: float, scale: float) -> tuple[fl
     In float32 over a whole vocabulary: a step ranks every leaf, and in float64 the ranking of 16 leaves over 128,256
     tokens took longer than a small draft model does.
     """
-    kind = np.float32 if len(scores) > _SMALL else np.float64
+    kind: type[np.floating] = np.float64
+    if len(scores) > _SMALL:
+        kind = np.float32
+
     with np.errstate(over="ignore"):  # logits further apart than float32 reaches: -inf, and then _FAINT
         shifted = (scores - scores.dtype.type(top)).astype(kind, copy=False)
         np.multiply(shifted, kind(1 / scale), out=shifted)
     np.maximum(shifted, kind(-_FAINT), out=shifted)  # 0 times -inf is not a number
+
     weights = np.exp(shifted)
     total = float(weights.sum())
+    log_total = math.log(total)
     np.multiply(weights, shifted, out=weights)  # no dot product: see processing.entropy
-    return math.log(total), max(math.log(total) - float(weights.sum()) / total, 0.0)
+    return log_total, max(log_total - float(weights.sum()) / total, 0.0)

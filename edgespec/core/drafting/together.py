@@ -29,26 +29,39 @@ Part = tuple[Drafting, Sequence[Node]]
 
 
 def shared(
-    parts: Iterable[Part], most: int, step_s: Callable[[int], float] | None = None, now: float = 0.0, rtt_s: float = 0.0
+    parts: Iterable[Part],
+    max_leaves: int,
+    step_s: Callable[[int], float] | None = None,
+    now: float = 0.0,
+    rtt_s: float = 0.0,
 ) -> list[Part]:
-    """At most `most` leaves of these. With `step_s`, the seconds of a pass by its leaves, as many as maximise the
+    """At most `max_leaves` of these. With `step_s`, the seconds of a pass by its leaves, as many as maximise the
     progress that is expected in a second; without it all that there are."""
-    end = now + (step_s(1) if step_s else 0.0)
-    offers = (_offers(drafting, leaves, end, rtt_s) for drafting, leaves in parts)
-    ranked = list(islice(heapq.merge(*offers, key=itemgetter(0), reverse=True), most))
+    end = now
     if step_s:
-        count = paced((worth for worth, *_ in ranked), step_s)
-    else:
-        count = len(ranked)
-    taken = dict[Drafting, list[Node]]()
-    for _, drafting, leaf in ranked[:count]:
+        end += step_s(1)
+    offers = (_offers(drafting, leaves, end, rtt_s) for drafting, leaves in parts)
+    ranked = list(islice(heapq.merge(*offers, key=itemgetter(0), reverse=True), max_leaves))
+    if step_s:
+        ranked = ranked[: paced(map(itemgetter(0), ranked), step_s)]
+
+    taken: dict[Drafting, list[Node]] = {}
+    for _, drafting, leaf in ranked:
         taken.setdefault(drafting, []).append(leaf)
 
     return list(taken.items())
 
 
-def _offers(drafting: Drafting, leaves: Sequence[Node], end: float, rtt_s: float) -> list[tuple[float, Drafting, Node]]:
-    weight = 1.0 if drafting.rhythm.in_time(end, rtt_s) else LATE
+def _offers(
+    drafting: Drafting,
+    leaves: Sequence[Node],
+    end: float,
+    rtt_s: float,
+) -> list[tuple[float, Drafting, Node]]:
+    """The worth of each leaf, with the leaf."""
+    weight = LATE
+    if drafting.rhythm.in_time(end, rtt_s):
+        weight = 1.0
     return [(weight * drafting.chance(leaf), drafting, leaf) for leaf in leaves]
 
 
@@ -115,7 +128,8 @@ class DraftCurve:
             raise ValueError(f"a curve has a time for 1 leaf and at most {MAX_POINTS} points up to {MAX_LEAVES} leaves")
         self._measured = dict(sorted(measured.items()))
         self._factors: deque[float] = deque(maxlen=REMEMBERED)
-        self._factor = self._reported = 1.0
+        self._factor = 1.0
+        self._reported = 1.0
         self._reported_at = float("-inf")
 
     def __call__(self, leaves: int) -> float:
@@ -124,19 +138,25 @@ class DraftCurve:
 
     def sample(self, leaves: int, seconds: float) -> None:
         """One step over this many leaves has ended."""
-        self._factors.append(min(max(seconds / interpolate(self._measured, leaves), 1 / MAX_FACTOR), MAX_FACTOR))
+        factor = seconds / interpolate(self._measured, leaves)
+        self._factors.append(min(max(factor, 1 / MAX_FACTOR), MAX_FACTOR))
         self._factor = sum(self._factors) / len(self._factors)
 
     def report(self) -> StepTimes:
         """The times as they are now."""
-        micros = (round(self(leaves) * 1e6) for leaves in self._measured)
-        return StepTimes(list(self._measured), [min(max(one, 1), MAX_MICROS) for one in micros])
+        times: list[int] = []
+        for leaves in self._measured:
+            micros = round(self(leaves) * 1e6)
+            times.append(min(max(micros, 1), MAX_MICROS))
+
+        return StepTimes(list(self._measured), times)
 
     def changed(self, now: float) -> StepTimes | None:
-        """A report where the times have changed since the latest one, else None."""
+        """A report if the times have changed since the latest one, else None."""
         ratio = self._factor / self._reported
         if 1 / (1 + CHANGE) <= ratio <= 1 + CHANGE or now < self._reported_at + REPORT_EVERY_S:
             return None
+
         self._reported = self._factor
         self._reported_at = now
         return self.report()

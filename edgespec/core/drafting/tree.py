@@ -32,7 +32,7 @@ class Node(Struct, eq=False):
     entropy: float = 0.0
     """Nats."""
     owner: str = ""
-    """Who proposed it at the gateway: a draft where one did, else a source without a draft model."""
+    """Who proposed it at the gateway: a draft if one did, else a source without a draft model."""
     expanded: bool = False
     """Whether the draft model has been evaluated here, so that its best children are known."""
     children: dict[int, Node] = {}
@@ -67,7 +67,7 @@ class SpeculationTree:
     """A tree of candidate tokens that is appended to, pruned and re-rooted."""
 
     def __init__(self, position: int, token: int = -1) -> None:
-        """`position`: index of the last committed token; `token`: its id, where known."""
+        """`position`: index of the last committed token; `token`: its id, if known."""
         self.root = Node(0, token, None, position)
         self.nodes: dict[int, Node] = {}
         self.next_id = 1
@@ -88,7 +88,8 @@ class SpeculationTree:
         number = self.next_id
         self.next_id = number + 1
         node = Node(number, token, parent, parent.position + 1, parent.cost + cost, entropy, owner)
-        parent.children[token] = self.nodes[number] = node
+        parent.children[token] = node
+        self.nodes[number] = node
         return node
 
     def advance(self, tokens: Sequence[int]) -> int:
@@ -124,7 +125,8 @@ class SpeculationTree:
 
     def depth(self) -> int:
         """Levels below the root."""
-        return max((node.position for node in self.nodes.values()), default=self.root.position) - self.root.position
+        deepest = max((node.position for node in self.nodes.values()), default=self.root.position)
+        return deepest - self.root.position
 
     def drop(self, leaf: Node) -> None:
         """Removes one node without children."""
@@ -144,11 +146,11 @@ class SpeculationTree:
         stack = [top]
         while stack:
             children = stack.pop().children
-            for gone in children.values():
-                del self.nodes[gone.id]
-                gone.position = PRUNED
-                if gone.children:
-                    stack.append(gone)
+            for child in children.values():
+                del self.nodes[child.id]
+                child.position = PRUNED
+                if child.children:
+                    stack.append(child)
             children.clear()
 
 
@@ -178,7 +180,13 @@ class Part:
 
     def best(self, leaves: Iterable[Node], root: Node, count: int) -> list[Node]:
         """The `count` leaves to draft next, best first."""
-        return sorted(leaves, key=lambda leaf: leaf.cost + (0 if self.takes(leaf, root) else FOREIGN))[:count]
+
+        def cost(leaf: Node) -> float:
+            if self.takes(leaf, root):
+                return leaf.cost
+            return leaf.cost + FOREIGN
+
+        return sorted(leaves, key=cost)[:count]
 
 
 WHOLE = Part()
@@ -186,12 +194,12 @@ WHOLE = Part()
 
 def owner(node: Node, root: Node, count: int) -> int | None:
     """Which of `count` workers drafts the branch in which a node below `root` lies; None on the trunk."""
-    found = None
+    index = None
     while node is not root:
         assert node.parent is not None
         rank = list(node.parent.children).index(node.token)
         if rank:
-            found = (node.position + rank) % count
+            index = (node.position + rank) % count
         node = node.parent
 
-    return found
+    return index

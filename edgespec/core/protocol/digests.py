@@ -6,7 +6,7 @@ Draft and target must share a tokenizer, or token ids mean different text. Its d
 integer being four bytes, little-endian:
 
 1. the number of vocabulary entries, then each entry in id order as its length in bytes and its UTF-8 bytes;
-2. the id of the token that begins every prompt; `NO_TOKEN` where prompts begin with none.
+2. the id of the token that begins every prompt; `NO_TOKEN` if prompts begin with none.
 
 Merges, scores and the tokens that end a completion are not part of it: they matter to the gateway alone, which cuts
 text into tokens and ends completions, and a Hugging Face folder and a GGUF file of one model write them differently.
@@ -68,7 +68,10 @@ def tokenizer_digest(vocabulary: Sequence[bytes], bos: int | None) -> bytes:
     for text in vocabulary:
         sha.update(_u32(len(text)))
         sha.update(text)
-    sha.update(_u32(NO_TOKEN if bos is None else bos))
+
+    if bos is None:
+        bos = NO_TOKEN
+    sha.update(_u32(bos))
     return sha.digest()
 
 
@@ -80,7 +83,11 @@ def canonical(vocabulary: Sequence[bytes]) -> list[bytes]:
 def fill_gaps(entries: Iterable[tuple[int, bytes]]) -> list[bytes]:
     """The vocabulary in id order; an id without an entry reads `[PAD<id>]`, as GGUF files write it."""
     by_id = dict(entries)
-    return [by_id[i] if i in by_id else b"[PAD%d]" % i for i in range(max(by_id, default=-1) + 1)]
+    vocabulary = [b"[PAD%d]" % id_ for id_ in range(max(by_id, default=-1) + 1)]
+    for id_, entry in by_id.items():
+        vocabulary[id_] = entry
+
+    return vocabulary
 
 
 def drop_padding(vocabulary: Sequence[bytes]) -> Sequence[bytes]:
@@ -88,6 +95,7 @@ def drop_padding(vocabulary: Sequence[bytes]) -> Sequence[bytes]:
     end = len(vocabulary)
     while end and vocabulary[end - 1] in (b"[PAD%d]" % (end - 1), _IMAGE):
         end -= 1
+
     return vocabulary[:end]
 
 

@@ -69,7 +69,8 @@ class Inflow:
     """Counts what one connection sends, from its first byte; raises RemoteProtocolError (`flood`) beyond the limits."""
 
     def __init__(self, limits: InflowLimits) -> None:
-        self.frames = self.bytes = 0
+        self.frames = 0
+        self.bytes = 0
         """Passed on so far."""
         self.proven = False
         """Set once the peer has proven its key; from then on rates are limited instead of totals."""
@@ -87,56 +88,69 @@ class Inflow:
     def take(self, data: bytearray, now: float) -> int:
         """How many of the first bytes of `data` may be processed now; `data` is all that was not passed on yet."""
         self.wake_at = None
-        start = self._head(data) if self._in_head else 0
-        free_at = max(self._frame_rate.free_at, self._byte_rate.free_at)
+        start = 0
         if self._in_head:
-            return 0
+            start = self._head(data)
+            if self._in_head:
+                return 0
+
+        free_at = max(self._frame_rate.free_at, self._byte_rate.free_at)
         if self.proven and free_at > now:
             self.wake_at = free_at
             return 0
         if not self._is_websocket:
             return self._passed(len(data), 0, now)
 
-        most = FRAMES_AT_ONCE if self.proven else 1  # what follows the frame that proves the peer is held to the rates
-        end, frames = self._walk(data, start, most, now)
-        if frames == most:
+        max_frames = 1  # what follows the frame that proves the peer is held to the rates
+        if self.proven:
+            max_frames = FRAMES_AT_ONCE
+        end, frames = self._walk(data, start, max_frames, now)
+        if frames == max_frames:
             self.wake_at = now
         return self._passed(end, frames, now)
 
     def _head(self, data: bytearray) -> int:
         """Returns the position after the HTTP head, if it is complete."""
-        found = data.find(_HEAD_END, max(0, self._scanned - len(_HEAD_END)))
+        end = data.find(_HEAD_END, max(0, self._scanned - len(_HEAD_END)))
         self._scanned = len(data)
-        if (len(data) if found < 0 else found) > MAX_HEAD_BYTES:
+        self._in_head = end < 0
+        if self._in_head:
+            end = len(data)
+        if end > MAX_HEAD_BYTES:
             raise flood(f"an HTTP head of more than {MAX_HEAD_BYTES} bytes")
 
-        self._in_head = found < 0
         self._is_websocket = not data.startswith(b"HTTP/") or data.startswith(b"HTTP/1.1 101")
-        return found + len(_HEAD_END)
+        return end + len(_HEAD_END)
 
-    def _walk(self, data: bytearray, start: int, most: int, now: float) -> tuple[int, int]:
-        """The end of what may be processed, and the number of frames that begin before it, at most `most`."""
-        at = start
+    def _walk(self, data: bytearray, start: int, max_frames: int, now: float) -> tuple[int, int]:
+        """The end of what may be processed, and the number of frames that begin before it, at most `max_frames`."""
+        position = start
         frames = 0
         while True:
-            step = min(self._payload, len(data) - at)
-            at = at + step
-            self._payload = self._payload - step
-            header = _header(data, at) if frames < most else None
+            step = min(self._payload, len(data) - position)
+            position += step
+            self._payload -= step
+            if frames >= max_frames:
+                return position, frames
+
+            header = _header(data, position)
             if header is None:
-                return at, frames
+                return position, frames
+
             size, self._payload = header
-            if data[at] & 0x0F not in _BINARY_AND_TEXT or not self._payload:
+            if data[position] & 0x0F not in _BINARY_AND_TEXT or not self._payload:
                 self._idle(now)
-            at += size
+            position += size
             frames += 1
 
     def _idle(self, now: float) -> None:
+        """Counts a frame without a message."""
         self._idle_rate.take(1, now)
         if self.proven and self._idle_rate.free_at > now:
             raise flood(f"more than {self._limits.idle_per_s:g} frames without a message a second")
 
     def _passed(self, count: int, frames: int, now: float) -> int:
+        """Counts what is passed on; returns `count`."""
         self.bytes += count
         self.frames += frames
         if self.proven:
@@ -144,6 +158,7 @@ class Inflow:
             self._byte_rate.take(count, now)
         elif self.frames > self._limits.unproven_frames or self.bytes > self._limits.unproven_bytes:
             raise flood(f"{self.frames} frames and {self.bytes} bytes before it has proven a key")
+
         return count
 
 
@@ -155,12 +170,14 @@ def _header(data: bytearray, at: int) -> tuple[int, int] | None:
     length = data[at + 1] & 0x7F
     size = 2
     if length > 125:
-        size += 2 if length == 126 else 8
+        size = 4 if length == 126 else 10
         length = int.from_bytes(data[at + 2 : at + size], "big")
-    size += 4 if data[at + 1] & 0x80 else 0
-    if len(data) >= at + size:
-        return (size, length)
-    return None
+    if data[at + 1] & 0x80:  # masked
+        size += 4
+    if len(data) < at + size:
+        return None
+
+    return size, length
 
 
 def flood(text: str) -> RemoteProtocolError:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """All numbers from `low` to `high`, both included; `low` itself not, where `above` is set."""
+    """All numbers from `low` to `high`, both included; `low` itself not, if `above` is set."""
 
     low: float
     high: float
@@ -28,7 +28,9 @@ class Range:
         return Meta(ge=self.low, le=self.high)
 
     def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
+        if self.above and value == self.low:
+            return False
+        return self.low <= value <= self.high
 
     def __str__(self) -> str:
         if self.above:

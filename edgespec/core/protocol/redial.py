@@ -32,7 +32,7 @@ _BACK = re.compile(r"stopping, back in (\d{1,6}) s")
 
 
 def restart_reason(back_s: float) -> str:
-    """The close reason of a gateway that stops and, where it is started again, needs this long for that."""
+    """The close reason of a gateway that stops and, if it is started again, needs this long for that."""
     return f"stopping, back in {min(back_s, 999_999):.0f} s"
 
 
@@ -40,8 +40,11 @@ def restart_s(code: int, reason: str) -> float | None:
     """For how long to wait for a restart after a close frame; None: it announces none."""
     if code not in (CloseCode.GOING_AWAY, CloseCode.RESTART):
         return None
+
     stated = _BACK.fullmatch(reason)
-    return min(max(2 * float(stated[1]) if stated else 0.0, RESTART_S[0]), RESTART_S[1])
+    if stated is None:
+        return RESTART_S[0]
+    return min(max(2 * float(stated[1]), RESTART_S[0]), RESTART_S[1])
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class Redial:
         """How long to wait before the next attempt."""
         if now < self._restarts_until:
             return self.uniform(*SPREAD_S)
+
         wait_s = self.uniform(0, self._ceiling_s)
         self._ceiling_s = min(2 * self._ceiling_s, LONGEST_S)
         return wait_s

@@ -107,7 +107,11 @@ def gumbel_all(seed: int | Bits, position: int, vocab_size: int) -> Floats:
 
 
 def shortlist(
-    logits: Floats, seed: int, position: int, tokens: Tokens | None = None, reach: float = MARGIN_NATS
+    logits: Floats,
+    seed: int,
+    position: int,
+    tokens: Tokens | None = None,
+    reach: float = MARGIN_NATS,
 ) -> tuple[Tokens, Floats]:
     """Ascending tokens with their noisy scores logits(v) + g(v): at least all that lie within `reach` nats of the best.
 
@@ -116,11 +120,12 @@ def shortlist(
     the few whose noise alone could lift them there.
     """
     if tokens is None:
+        tokens = every_token(len(logits))
         bits = hash_bits_all(seed, position, len(logits))
     else:
         bits = hash_bits(seed, position, tokens)
     if len(logits) <= 1024:
-        return every_token(len(logits)) if tokens is None else tokens, logits + _gumbel(bits)
+        return tokens, logits + _gumbel(bits)
 
     best = int(np.argmax(logits))
     near = max(_NEAR_NATS, reach + 5)
@@ -131,13 +136,18 @@ def shortlist(
     if np.count_nonzero(matter) > len(logits) // 4:  # picking them out would cost more than it saves
         scores = _gumbel(bits)
         scores += logits
-        return every_token(len(logits)) if tokens is None else tokens, scores
+        return tokens, scores
 
     kept = np.flatnonzero(matter)
-    return kept if tokens is None else tokens[kept], logits[kept] + _gumbel(bits[kept])
+    return tokens[kept], logits[kept] + _gumbel(bits[kept])
 
 
-def noisy_argmax(logits: Floats, seed: int, position: int, tokens: Tokens | None = None) -> tuple[int, float]:
+def noisy_argmax(
+    logits: Floats,
+    seed: int,
+    position: int,
+    tokens: Tokens | None = None,
+) -> tuple[int, float]:
     """argmax_v(logits(v) + g(v)) and the margin to the runner-up in nats (exact up to MARGIN_NATS, cut there).
 
     Arguments as for `shortlist`. On equal scores the lowest token wins.
@@ -187,5 +197,7 @@ def _gumbel(bits: Bits) -> Floats:
 
 def _min_bits(noise: float) -> np.uint64:
     """A hash below this has less noise than `noise`; the bound is loose by more than any rounding of the logarithms."""
-    u = math.exp(-math.exp(-noise + 1e-6)) if noise > -4 else 0.0
+    u = 0.0
+    if noise > -4:
+        u = math.exp(-math.exp(-noise + 1e-6))
     return np.uint64(max(int(u * 2.0**52) - 2, 0) << 12)

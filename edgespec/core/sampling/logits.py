@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.protocol.messages import Sampling
-from edgespec.core.sampling.gumbel import BLOCK
+from edgespec.core.sampling.gumbel import BLOCK, every_token
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -67,16 +67,24 @@ class History:
 class Candidates:
     """A processed distribution: its tokens, ascending, and their logits in nats, which need not be normalised.
 
-    `tokens` is None where no filter ran: then `logits` has the whole vocabulary, with -inf for removed tokens.
+    `tokens` is None if no filter ran: then `logits` has the whole vocabulary, with -inf for removed tokens.
     """
 
     tokens: Tokens | None
     logits: Floats
 
+    @property
+    def numbers(self) -> Tokens:
+        """The tokens, also if no filter ran."""
+        if self.tokens is None:
+            return every_token(len(self.logits))
+        return self.tokens
+
     def dense(self, vocab_size: int) -> Floats:
         """The logits of the whole vocabulary, -inf for removed tokens; shape [vocab_size]."""
         if self.tokens is None:
             return self.logits
+
         result = np.full(vocab_size, -np.inf)
         result[self.tokens] = self.logits
         return result
@@ -119,7 +127,7 @@ class Processor:
         a mask over the vocabulary (a grammar's). Greedy leaves one token: the lowest of the largest.
 
         Infinite logits count as the largest and smallest float32 number, what is not a number as the smallest: a
-        model with a few such logits still works. Raises ValueError where all tokens are removed, or no logit is a
+        model with a few such logits still works. Raises ValueError if all tokens are removed, or no logit is a
         number.
         """
         x = self.adjusted(logits, history, path, allowed)
@@ -129,6 +137,7 @@ class Processor:
             best = int(np.argmax(x))
             if not math.isfinite(x[best]):
                 raise ValueError("no token can be chosen: all are removed")
+
         if self.greedy:
             return Candidates(np.array([best]), x[best : best + 1])
 
@@ -171,9 +180,9 @@ class Processor:
 
 
 def finite(logits: NDArray[np.floating]) -> NDArray[np.floating]:
-    """`logits` as they are where the largest is finite; else a copy of finite numbers (see `Processor.candidates`).
+    """`logits` as they are if the largest is finite; else a copy of finite numbers (see `Processor.candidates`).
 
-    Raises ValueError where none of them is a number.
+    Raises ValueError if none of them is a number.
     """
     if math.isfinite(logits.max()):
         return logits
@@ -210,13 +219,21 @@ def _filtered(x: Floats, rule: Sampling) -> Candidates:
         x = x[tokens]
     if rule.top_p < 1:
         kept = _nucleus(x, rule.top_p)
-        tokens = kept if tokens is None else tokens[kept]
+        tokens = _picked(tokens, kept)
         x = x[kept]
     if rule.min_p > 0:
         kept = np.flatnonzero(x >= x.max() + math.log(min(rule.min_p, 1.0)))
-        tokens = kept if tokens is None else tokens[kept]
+        tokens = _picked(tokens, kept)
         x = x[kept]
+
     return Candidates(tokens, x)
+
+
+def _picked(tokens: Tokens | None, kept: Tokens) -> Tokens:
+    """The tokens at these places; `tokens`: None for the whole vocabulary."""
+    if tokens is None:
+        return kept
+    return tokens[kept]
 
 
 def kth_largest(x: Floats, k: int) -> float:
