@@ -22,7 +22,7 @@ from cloud_gateway.api.schema import (
     as_completion,
     chat_messages,
     converted,
-    decode_beside,
+    decode,
 )
 from cloud_gateway.core.requests.request import Extension
 from edgespec.core.errors import ClientError, refusal
@@ -104,7 +104,7 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     """The body of a request for completions. Raises ClientError 400 and 404."""
     check_structure(data, served.model.context)
     parameters = served.limits.parameters
-    received, values = decode_beside(data, kind, fields_of(parameters, kind), served.limits.choices)
+    received, values = decode(data, kind, fields_of(parameters, kind), served.limits.choices)
 
     _check_items(received, served.model)
     body = received.as_served()

@@ -18,7 +18,7 @@ from msgspec import Meta, Raw, Struct
 
 from cloud_gateway.api.parameters import Field
 from cloud_gateway.core.policies.settings import PHI, K, Prefer
-from cloud_gateway.core.requests.choices import CORE, Choices
+from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.core.requests.request import Extension
 from edgespec.core.errors import UNDECODABLE, ClientError, refusal
 from edgespec.core.protocol import ranges
@@ -188,17 +188,16 @@ _TYPE = re.compile(r"\b(?:str|int|float|bool)\b")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 
 
-def decode(data: bytes, kind: type[Body]) -> Body:
-    """Decodes and validates a body. Raises ClientError 400 naming the parameter at fault."""
-    return decode_beside(data, kind, {}, CORE)[0]
-
-
-def decode_beside(
-    data: bytes, kind: type[Body], fields: Mapping[str, Field], choices: Choices
+def decode(
+    data: bytes,
+    kind: type[Body],
+    fields: Mapping[str, Field],
+    choices: Choices,
 ) -> tuple[Body, dict[str, Any]]:
-    """`decode`, and those values of `fields`, the parameters of parts, that it has. Null is left out.
+    """Decodes and validates a body; returns it with those values of `fields`, the parameters of parts, that it has.
 
-    `choices`: the names that it may choose from.
+    Null is left out. `choices`: the names that it may choose from. Raises ClientError 400 naming the parameter at
+    fault.
     """
     raw: dict[str, Raw] = _decoded(data, dict[str, Raw])
     core = _names(kind)

@@ -188,6 +188,10 @@ class _Number(msgspec.Struct):
         return max(self.version, self.format)
 
 
+FORMAT = 1
+"""Of the files of records; it is raised whenever a field is added, removed or changed."""
+
+
 class RecordFile(Generic[Key, Record]):
     """The records of one JSON file that several processes read and change, by key. It is replaced under the lock, and
     read again when another process has replaced it.
@@ -207,17 +211,13 @@ class RecordFile(Generic[Key, Record]):
         encode: Callable[[list[Record]], bytes],
         key: Callable[[Record], Key],
         remedy: str,
-        number: int = 1,
     ) -> None:
-        """`decode` and `encode`: the whole file, as JSON; `remedy`: what follows if it is begun again, as a clause;
-        `number`: of the file's format, which is raised whenever a field is added, removed or changed.
-        """
+        """`decode` and `encode`: the whole file, as JSON; `remedy`: what follows if it is begun again, as a clause."""
         self.path = path
         self._decode = decode
         self._encode = encode
         self._key = key
         self._remedy = remedy
-        self._number = number
         self._records: dict[Key, Record] = {}
         self._stamp: tuple[int, ...] | None = ()
         self._was_there = False
@@ -274,8 +274,8 @@ class RecordFile(Generic[Key, Record]):
         except UNDECODABLE:
             return ""
 
-        if number > self._number:
-            return f"its format is {number}, this version reads up to {self._number}"
+        if number > FORMAT:
+            return f"its format is {number}, this version reads up to {FORMAT}"
         if UNKNOWN_FIELD in str(error):
             return str(error)
         return ""

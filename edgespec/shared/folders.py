@@ -37,12 +37,12 @@ def cache_dir() -> Path:
     return (cache if cache.is_absolute() else expand("~/.cache")) / "edgespec"
 
 
-def socket_file(role: Role, configured: str = "") -> Path:
+def socket_file(role: Role, configured: str) -> Path:
     """The control socket of a daemon of this role. `configured` is `daemon.state_dir`."""
     return _socket_folder(role, configured) / f"{role}.sock"
 
 
-def find_socket(role: Role, configured: str = "") -> Path:
+def find_socket(role: Role, configured: str) -> Path:
     """The control socket that a command connects to: the daemon's own, else that of the systemd unit."""
     usual = socket_file(role, configured)
     system = SYSTEM_RUNTIME / role / f"{role}.sock"

@@ -46,7 +46,7 @@ def another(module: str, what: str) -> Any:
         raise ConfigError(f"{what} needs the package edgespec-vllm; install it here too.") from None
 
 
-def missing_package(module: str | None, program: str = "") -> MissingPackageError | None:
+def missing_package(module: str | None, program: str) -> MissingPackageError | None:
     """The error for a module that cannot be imported; None if no extra of edgespec brings it.
 
     `program`: of several extras, `cloud-gateway` recommends its own.

@@ -32,8 +32,6 @@ from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared import folders
 from edgespec.shared.files import locked, private_folder, read_private, write_private
 
-NAMES = ("identity.key", "tls.pem")
-
 
 class KeyStore:
     """The keys below one state folder. Every method raises KeyStoreError if a file cannot be read or written."""

@@ -53,14 +53,9 @@ def task_stat(folder: Path) -> TaskStat:
     return TaskStat(fields[0], int(fields[11]) * tick_s, int(fields[12]) * tick_s, int(fields[16]))
 
 
-def ran_s(pid: int) -> float:
-    """Seconds that a process's threads have run so far (Linux schedstat, first figure); 0.0 if it has ended."""
-    return _schedstat(pid, 0)
-
-
 def waited_s(pid: int) -> float:
-    """Seconds that they could run and waited for a core (second figure)."""
-    return _schedstat(pid, 1)
+    """Seconds that a process's threads could run and waited for a core (Linux schedstat, second figure)."""
+    return schedstat_s(pid, 1)
 
 
 MAX_PRESSURE = 20.0
@@ -91,7 +86,8 @@ def busy_because(root: Path = Path("/")) -> str:
     return f"{says}, and threads waited for one in {pressure:.0f} % of the last ten seconds"
 
 
-def _schedstat(pid: int, figure: int) -> float:
+def schedstat_s(pid: int, figure: int) -> float:
+    """A figure of Linux's schedstat, counted from 0, over a process's threads so far; 0.0 if it has ended."""
     total = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with suppress(OSError):  # a thread may have ended since

@@ -192,19 +192,6 @@ def _replaced(table: Table, names: Sequence[str], above: tuple[str, ...], value:
     return msgspec.structs.replace(table, **{name: inner})
 
 
-def keys(schema: type[msgspec.Struct], prefix: str = "") -> dict[str, tuple[object, str]]:
-    """Every key of a schema, dotted, with its default and a description of its values; arrays without numbers."""
-    found: dict[str, tuple[object, str]] = {}
-    for name, kind in _field_types(schema).items():
-        if inner := _table(kind) or _array(kind):
-            found |= keys(inner, f"{prefix}{name}.")
-        else:
-            default = next(f.default for f in msgspec.structs.fields(schema) if f.encode_name == name)
-            found[prefix + name] = default, allowed(kind)
-
-    return found
-
-
 def allowed(kind: Any) -> str:
     """The allowed values of a type, as text after "must be"."""
     return _words(inspect.type_info(kind))

@@ -130,7 +130,7 @@ class Pairing(Generic[Record]):
 
         return self._paired
 
-    async def nearby(self, browser: Browser, listen_s: float = LISTEN_S) -> Record | None:
+    async def nearby(self, browser: Browser) -> Record | None:
         """Listens until the gateway that shows the code answers; announcements of other keys are not dialled.
 
         Raises NoGatewayError if none announces itself, PairingError if only others do, and KeyStoreError.
@@ -146,7 +146,7 @@ class Pairing(Generic[Record]):
             return [one for one in addresses if one not in self._tried and len(self._tried) < MAX_ADDRESSES]
 
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + listen_s
+        ends_at = loop.time() + LISTEN_S
         await browser.start()
         try:
             while not self._answered:
@@ -161,7 +161,7 @@ class Pairing(Generic[Record]):
             await browser.close()
         if not announced:
             raise NoGatewayError(
-                f"No gateway announced itself by mDNS within {listen_s:g} s; give its address: "
+                f"No gateway announced itself by mDNS within {LISTEN_S:g} s; give its address: "
                 "`edgespec pair ADDRESS CODE`."
             )
         if not self._tried:

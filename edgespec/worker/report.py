@@ -14,7 +14,7 @@ NAME = 13
 """Width of the first column."""
 
 
-def text(status: Mapping[str, Any], parts: Sequence[WorkerPart] = ()) -> str:
+def text(status: Mapping[str, Any], parts: Sequence[WorkerPart]) -> str:
     """The state of a running worker, or of one that starts: a name and a sentence a line.
 
     `parts` add what they have to say of a running worker.
@@ -28,7 +28,7 @@ def pause(answer: Mapping[str, Any]) -> str:
     return "not paused: it drafts when requests come"
 
 
-def show_live(states: Iterable[Mapping[str, Any]], parts: Sequence[WorkerPart] = ()) -> None:
+def show_live(states: Iterable[Mapping[str, Any]], parts: Sequence[WorkerPart]) -> None:
     """The latest state, in place, until there are no more."""
     from rich.live import Live
     from rich.text import Text

@@ -99,7 +99,7 @@ async def watching(handlers: Mapping[str, control.Handler]) -> AsyncIterator[Any
         await asyncio.sleep(WATCH_S)
 
 
-def while_starting(starting: Starting, handlers_of_parts: Sequence[str] = ()) -> dict[str, control.Handler]:
+def while_starting(starting: Starting, handlers_of_parts: Sequence[str]) -> dict[str, control.Handler]:
     async def status() -> object:
         return {"version": __version__, **starting.status()}
 

@@ -20,7 +20,7 @@ from cloud_gateway.api.bodies import Asked, check_ends, grammar_of
 from cloud_gateway.api.generation import ServedModel, generations
 from cloud_gateway.api.grammars import Constraints
 from cloud_gateway.api.parameters import fields_of, options_of
-from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode_beside
+from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, chat_messages, decode
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.accept import FlatTree, walk
@@ -103,7 +103,7 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
     """What the engine is asked; None for a body that is refused with 400."""
     served = ServedModel("fuzz", created=0, context=512, vocab_size=vocab_size, fingerprint="f")
     try:
-        decoded, values = decode_beside(data, kind, fields_of(PARAMETERS, kind), CHOICES)
+        decoded, values = decode(data, kind, fields_of(PARAMETERS, kind), CHOICES)
         prompts = _prompts(decoded, vocab_size)
         options = options_of(PARAMETERS, kind, values)
         grammar = grammar_of(options)

@@ -192,7 +192,7 @@ WORDS: tuple[str, ...] = tuple(
 CODE_WORDS = 3
 
 
-def new_code(entropy: Callable[[int], bytes], spki_hash: bytes, avoid: int = 0) -> Code:
+def new_code(entropy: Callable[[int], bytes], spki_hash: bytes, avoid: int) -> Code:
     """A fresh code from `entropy` (bytes wanted -> random bytes), with a nameplate other than `avoid`.
 
     `spki_hash`: SHA-256 of the public TLS key of the gateway that shows it.

@@ -172,7 +172,7 @@ def module(name: str) -> list[str]:
 
 def cpu_time_s(pids: Iterable[int]) -> float:
     """Seconds that these processes' threads have run so far (Linux schedstat, first figure)."""
-    return sum(map(procstat.ran_s, pids))
+    return sum(procstat.schedstat_s(pid, 0) for pid in pids)
 
 
 def waited_s(pids: Iterable[int]) -> float:

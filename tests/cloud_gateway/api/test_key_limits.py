@@ -102,7 +102,7 @@ async def test_a_body_that_takes_long_to_decode_is_refused_first(
 ) -> None:
     echo, text = counted
     decoded: list[int] = []
-    monkeypatch.setattr(bodies, "decode_beside", lambda data, *more: decoded.append(len(data)))
+    monkeypatch.setattr(bodies, "decode", lambda data, *more: decoded.append(len(data)))
     body = b'{"model": "echo", "prompt": [' + ",".join([piece] * 300_000).encode() + b"]}"
     status, answer, _ = await post(echo, body, TEXT)
     assert (status, answer["error"]["code"]) == (400, "request_too_complex")

@@ -13,15 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_gateway.api import schema
 from cloud_gateway.api.generation import ServedModel, generations
-from cloud_gateway.api.schema import RANGES, ChatBody, Common, CompletionBody, chat_messages, decode
+from cloud_gateway.api.schema import RANGES, ChatBody, Common, CompletionBody, chat_messages
 from cloud_gateway.core.policies.settings import DEFAULTS
+from cloud_gateway.core.requests.choices import CORE
 from cloud_gateway.core.requests.request import OPTIONS, Speculation
 from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.protocol.ranges import SAMPLING
 from tests.support.echo import CHAT, ECHOED, HELLO, Echo, echo_gateway, post
 from tools.doubles.limits import request_limits
+
+
+def decode(data: bytes, kind: type[schema.Body]) -> schema.Body:
+    """A body without parameters of parts."""
+    body, _ = schema.decode(data, kind, {}, CORE)
+    return body
 
 
 @pytest.fixture

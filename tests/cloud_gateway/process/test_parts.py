@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from cloud_gateway.api.schema import ChatBody, decode_beside
+from cloud_gateway.api.schema import ChatBody, decode
 from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.policies.registry import PolicyMaker
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
@@ -157,9 +157,9 @@ def test_configuration_and_requests_take_the_names_of_parts() -> None:
 
     chat = b'{"model": "m", "messages": [{"role": "user"}], "edgespec": %s}'
     body = chat % b'{"policy": "counting", "sources": ["repeating"]}'
-    received, _ = decode_beside(body, ChatBody, {}, choices_of([PART]))
+    received, _ = decode(body, ChatBody, {}, choices_of([PART]))
     assert received.edgespec is not None and received.edgespec.policy == "counting"
     with pytest.raises(ClientError, match="expected a list of lookup, repeating"):
-        decode_beside(body.replace(b'"repeating"', b"5"), ChatBody, {}, choices_of([PART]))
+        decode(body.replace(b'"repeating"', b"5"), ChatBody, {}, choices_of([PART]))
     with pytest.raises(ClientError, match="expected one of plain, "):
-        decode_beside(body, ChatBody, {}, choices_of([]))
+        decode(body, ChatBody, {}, choices_of([]))

@@ -18,9 +18,10 @@ from cloud_gateway.process import config as gateway
 from edgespec import parts as worker_parts
 from edgespec.core.errors import ConfigError
 from edgespec.shared.part import Part
-from edgespec.shared.settings import Section, find_line, keys, overridden, parse
+from edgespec.shared.settings import Section, find_line, overridden, parse
 from edgespec.shared.shipped import example
 from edgespec.worker import config as worker
+from tests.support.setting_keys import keys
 
 WORKER_SETTINGS = worker.schema(worker_parts.all_parts())
 GATEWAY_SETTINGS = gateway.schema(gateway_parts.all_parts())

@@ -22,7 +22,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_without_any_variable_everything_lies_below_the_home_folder() -> None:
     assert folders.config_file("worker") == Path("/home/x/.config/edgespec/worker.toml")
     assert folders.state_dir("worker") == Path("/home/x/.local/state/edgespec/worker")
-    assert folders.socket_file("gateway") == Path("/home/x/.local/state/edgespec/gateway/gateway.sock")
+    assert folders.socket_file("gateway", "") == Path("/home/x/.local/state/edgespec/gateway/gateway.sock")
 
 
 def test_the_xdg_variables_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_the_xdg_variables_are_followed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/r")
     assert folders.config_file("gateway") == Path("/c/edgespec/gateway.toml")
     assert folders.state_dir("gateway") == Path("/s/edgespec/gateway")
-    assert folders.socket_file("gateway") == Path("/r/edgespec/gateway.sock")
+    assert folders.socket_file("gateway", "") == Path("/r/edgespec/gateway.sock")
 
 
 def test_systemds_folders_win_over_xdg_and_a_configured_one_over_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_systemds_folders_win_over_xdg_and_a_configured_one_over_both(monkeypatc
     monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/edgespec:/var/lib/other")
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/edgespec/worker")
     assert folders.state_dir("worker") == Path("/var/lib/edgespec")
-    assert folders.socket_file("worker") == Path("/run/edgespec/worker/worker.sock")
+    assert folders.socket_file("worker", "") == Path("/run/edgespec/worker/worker.sock")
     assert folders.state_dir("worker", "~/state") == Path("/home/x/state")
     assert folders.socket_file("worker", "/state") == Path("/state/worker.sock")
 

@@ -50,7 +50,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
 
 @pytest.mark.parametrize("module", ["edgespec.nothing", "no_such_thing", "", None])
 def test_another_module_that_is_missing_is_no_missing_extra(module: str | None) -> None:
-    assert missing_package(module) is None
+    assert missing_package(module, "") is None
 
 
 def test_every_package_of_an_extra_is_found_by_its_module() -> None:
@@ -59,7 +59,7 @@ def test_every_package_of_an_extra_is_found_by_its_module() -> None:
     for extra in ("worker", "gateway", "torch", "gpu"):
         for requirement in extras[extra]:
             package = requirement.split(">")[0]
-            assert missing_package(modules.get(package, package.replace("-", "_"))) is not None, package
+            assert missing_package(modules.get(package, package.replace("-", "_")), "") is not None, package
 
 
 def test_a_command_without_its_extra_says_which_to_install(

@@ -12,7 +12,8 @@ import pytest
 from msgspec import Meta
 
 from edgespec.core.errors import ConfigError
-from edgespec.shared.settings import MAX_FILE_BYTES, Removed, Section, assigned, keys, load, overridden, parse
+from edgespec.shared.settings import MAX_FILE_BYTES, Removed, Section, assigned, load, overridden, parse
+from tests.support.setting_keys import keys
 
 
 def even(value: int) -> None:

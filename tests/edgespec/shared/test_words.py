@@ -39,7 +39,7 @@ def test_no_two_words_are_one_typing_error_apart_or_begin_alike() -> None:
 def test_a_code_read_back_is_the_code_shown() -> None:
     entropy = random.Random(1).randbytes
     for _ in range(200):
-        code = new_code(entropy, SPKI)
+        code = new_code(entropy, SPKI, 0)
         assert MIN_NAMEPLATE <= code.nameplate <= MAX_NAMEPLATE
         assert len(code.words) == CODE_WORDS
         assert parse_code(str(code)) == code
@@ -59,7 +59,7 @@ def test_every_nameplate_and_word_turns_up_and_the_avoided_nameplate_never() -> 
 
 
 def test_a_code_fits_its_gateway_and_one_other_in_ten_thousand() -> None:
-    code = new_code(_random.randbytes, SPKI)
+    code = new_code(_random.randbytes, SPKI, 0)
     assert code.fits(SPKI)
     others = sum(code.fits(_random.randbytes(32)) for _ in range(100_000))
     assert others < 40  # 10 on average
@@ -68,13 +68,13 @@ def test_a_code_fits_its_gateway_and_one_other_in_ten_thousand() -> None:
 @pytest.mark.claim("a-key-that-fits-one-code-fits-no-other")
 def test_a_key_that_fits_one_code_fits_no_other() -> None:
     """So a key that fits the codes of a gateway cannot be searched for beforehand."""
-    codes = [new_code(_random.randbytes, SPKI) for _ in range(10)]
+    codes = [new_code(_random.randbytes, SPKI, 0) for _ in range(10)]
     found = next(key for key in map(_random.randbytes, [32] * 300_000) if codes[0].fits(key))
     assert not any(code.fits(found) for code in codes[1:])
 
 
 def test_a_word_mistyped_as_another_does_not_go_with_the_digits() -> None:
-    code = new_code(random.Random(4).randbytes, SPKI)
+    code = new_code(random.Random(4).randbytes, SPKI, 0)
     wrong = 0
     for word in WORDS:
         wrong += Code(code.nameplate, (word, *code.words[1:]), code.check).fits(SPKI)

@@ -34,7 +34,7 @@ async def test_watching_goes_on_from_the_start_until_the_worker_is_ready(
     monkeypatch.setattr(start, "WATCH_S", 0.01)
     handlers: dict[str, control.Handler] = {}
     states = start.watching(handlers)
-    handlers["status"] = start.while_starting(Starting("edgespec"))["status"]
+    handlers["status"] = start.while_starting(Starting("edgespec"), ())["status"]
     assert (await anext(states))["state"] == "starting"
     async with serving_worker(tmp_path) as running:
         handlers.update(running.service.commands())

@@ -148,13 +148,13 @@ def test_a_status_reads_as_words_and_units() -> None:
     ],
 )
 def test_each_state_has_its_sentence(changed: dict[str, Any], line: str) -> None:
-    assert line in report.text(STATUS | changed).splitlines()
+    assert line in report.text(STATUS | changed, ()).splitlines()
 
 
 def test_a_worker_that_starts_says_what_it_does() -> None:
     starting = {"version": "0.1", "state": "starting", "doing": "loading libraries", "doing_s": 12.3, "busy": ""}
-    assert report.text(starting) == "state         starting: loading libraries (for 12 s)"
-    busy = report.text(starting | {"busy": "this machine is busy: its load is 9.0 on 2 processors"}).splitlines()
+    assert report.text(starting, ()) == "state         starting: loading libraries (for 12 s)"
+    busy = report.text(starting | {"busy": "this machine is busy: its load is 9.0 on 2 processors"}, ()).splitlines()
     assert busy[1].split() == "this machine is busy: its load is 9.0 on 2 processors".split()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api.parameters import Prepared
-from cloud_gateway.api.schema import ChatBody, decode_beside
+from cloud_gateway.api.schema import ChatBody, decode
 from cloud_gateway.core.requests.choices import CORE
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation, Usage
 from cloud_gateway.core.sources.interface import ROOT
@@ -116,7 +116,7 @@ def test_checking_a_long_one_takes_time_in_proportion_to_its_length() -> None:
 def read(data: bytes) -> object:
     """The prediction of a chat's body."""
     parameter = Prediction()
-    _, values = decode_beside(data, ChatBody, parameter.fields(ChatBody), CORE)
+    _, values = decode(data, ChatBody, parameter.fields(ChatBody), CORE)
     return parameter.read(values)
 
 
