@@ -45,7 +45,7 @@ class Ceiling:
 CEILINGS: Mapping[str, Ceiling] = {
     "cloud_gateway": Ceiling(8.5, 1, 9, 4.6),
     "cloud_gateway/api": Ceiling(8.8, 2, 19, 3.3),
-    "cloud_gateway/core": Ceiling(9.5, 1, 10, 4.8),
+    "cloud_gateway/core": Ceiling(9.4, 1, 8, 5.3),
     "cloud_gateway/engine": Ceiling(9.0, 1, 1, 7),
     "cloud_gateway/links": Ceiling(9.0, 1, 12, 1.8),
     "cloud_gateway/models": Ceiling(10.5, 5, 17, 3.3),
@@ -66,8 +66,8 @@ CEILINGS: Mapping[str, Ceiling] = {
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 189_300
-MAX_CORE_LINES = 25_240
+MAX_CORE_TOKENS = 189_400
+MAX_CORE_LINES = 25_250
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 43
 

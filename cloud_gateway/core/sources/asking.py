@@ -48,7 +48,8 @@ class Sources:
 
     def state(self) -> Learnt:
         """What the sources have learnt, for the next completion of this kind, by their names."""
-        return {source.name: state for source in self._sources if (state := source.state())}
+        states = {source.name: source.state() for source in self._sources}
+        return {name: state for name, state in states.items() if state}
 
     def ask(self, tree: CandidateTree) -> Iterator[Asked]:
         """Asks one source at each step, so that a driver can time it; what it suggests is in the tree then. Nothing
@@ -71,9 +72,17 @@ class Sources:
 def put(tree: CandidateTree, source: str, suggestions: Sequence[Suggestion]) -> int:
     """Puts suggestions into the tree, as far as it has room; how many."""
     nodes: list[Node | None] = []
-    for parent, token, chance in ((one.parent, one.token, one.chance) for one in suggestions):
-        above = tree.root if parent == ROOT else nodes[parent]
-        nodes.append(None if above is None else tree.suggest(above, token, chance, source))
+    """Of the suggestions so far; None for those without room."""
+    for suggestion in suggestions:
+        above: Node | None = tree.root
+        if suggestion.parent != ROOT:
+            above = nodes[suggestion.parent]
+
+        node = None
+        if above is not None:
+            node = tree.suggest(above, suggestion.token, suggestion.chance, source)
+        nodes.append(node)
+
     return len(nodes) - nodes.count(None)
 
 

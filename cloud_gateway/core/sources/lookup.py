@@ -63,34 +63,37 @@ class Rates:
 
 def likeliest(rates: Rates, match: int, ends: Sequence[int], following: Following, room: int) -> Sequence[Suggestion]:
     """At most `room` continuations of a match that ended at `ends` before, by their survival."""
-    found: list[Suggestion] = []
+    suggestions: list[Suggestion] = []
     ahead = [(-1.0, 0, ROOT, ends, 0)]
     """(-survival, serial number, index of the suggestion, where it is found, its level)."""
     serial = 0
-    while ahead and len(found) < room:
+    while ahead and len(suggestions) < room:
         negative, _, parent, ends, level = heapq.heappop(ahead)
         rate = rates(match + level)
-        for token, places in sorted(continuations(following, ends, level).items(), key=lambda item: -len(item[1])):
+        by_token = continuations(following, ends, level)
+        for token, places in sorted(by_token.items(), key=lambda item: -len(item[1])):
             chance = rate * len(places) / len(ends)
-            if -negative * chance >= MIN_SURVIVAL and len(found) < room:
-                found.append(Suggestion(parent, token, chance))
+            survival = -negative * chance
+            if survival >= MIN_SURVIVAL and len(suggestions) < room:
+                suggestions.append(Suggestion(parent, token, chance))
                 serial += 1
-                heapq.heappush(ahead, (negative * chance, serial, len(found) - 1, places, level + 1))
+                heapq.heappush(ahead, (-survival, serial, len(suggestions) - 1, places, level + 1))
 
-    return found
+    return suggestions
 
 
 def continuations(following: Following, ends: Sequence[int], distance: int) -> dict[int, list[int]]:
     """Token -> those of `ends` that it followed at this distance."""
-    found: dict[int, list[int]] = {}
+    by_token: dict[int, list[int]] = {}
     for end in ends:
         token = following(end, distance)
         if token is not None:
-            found.setdefault(token, []).append(end)
-    return found
+            by_token.setdefault(token, []).append(end)
+    return by_token
 
 
 def _class(match: int) -> int:
+    """Index in PRIORS of the rate after a match of so many tokens."""
     return min(match.bit_length(), len(PRIORS) - 1)
 
 
@@ -229,10 +232,15 @@ class Lookup(DraftSource):
         for token in tokens:
             if self._unlearnt:
                 self._unlearnt -= 1
-            elif match := self._suffixes.match:
-                right = any(token == self._suffixes.following(end, 0) for end in self._suffixes.earlier())
-                self.rate.learn(match, right=right)
+            elif self._suffixes.match:
+                self._learn(token)
             self._suffixes.append(token)
+
+    def _learn(self, token: int) -> None:
+        """Compares the token that follows with what followed the longest match before."""
+        suffixes = self._suffixes
+        right = any(token == suffixes.following(end, 0) for end in suffixes.earlier())
+        self.rate.learn(suffixes.match, right=right)
 
     def propose(self, room: int) -> Sequence[Suggestion]:
         """The most likely continuations of the longest match, by their survival."""
@@ -241,9 +249,8 @@ class Lookup(DraftSource):
         if self.why is not None:
             return ()
 
-        found = likeliest(self.rate, match, list(self._suffixes.earlier()), self._suffixes.following, room)
-        if found:
-            self.why = None
-        else:
+        ends = list(self._suffixes.earlier())
+        suggestions = likeliest(self.rate, match, ends, self._suffixes.following, room)
+        if not suggestions:
             self.why = f"no continuation of a match of {match} tokens is likely enough"
-        return found
+        return suggestions

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 
 from msgspec import Struct
 
 from edgespec.core.drafting.algorithm2 import Proposal
-from edgespec.core.drafting.tree import PRUNED, Node, SpeculationTree
+from edgespec.core.drafting.tree import Node, SpeculationTree
 from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_DEPTH, ROOT, Tree, shape_error
 
@@ -58,6 +59,45 @@ class _Source:
     limit: int = MIN_NAMED
     """Names at which those of pruned nodes are dropped."""
 
+    def forget_before(self, oldest: int) -> None:
+        """Drops the names of pruned nodes, and of tokens that were committed before this position."""
+        kept: dict[int, Node | int] = {}
+        for wire, place in self.where.items():  # without a call for each, which would take as long as the rest
+            if isinstance(place, int):
+                position = place
+            else:
+                position = place.position
+            if position >= oldest:
+                kept[wire] = place
+
+        self.where = kept
+        self.limit = max(4 * len(kept), MIN_NAMED)
+
+
+_Row = tuple[int, int, int, int, int]
+"""A node of a frame: its id and that of its parent, its token, and cost and entropy in thousandths of a nat."""
+
+
+@dataclass(slots=True)
+class _Delta:
+    """What became of the nodes of one frame so far; counts as in `Merged`."""
+
+    where: dict[int, Node | int]
+    """Places by id, as of the source; those of the frame are added."""
+    owner: str
+    fresh: int = 0
+    stale: int = 0
+    reached: int = -1
+    diverged_at: int = -1
+
+    def merged(self, nodes: int, base: int) -> Merged:
+        """The result for a frame with so many nodes. A divergence does not count if the frame reaches beyond it."""
+        diverged_at = self.diverged_at
+        if diverged_at < self.reached:
+            diverged_at = -1
+        known = nodes - self.fresh - self.stale
+        return Merged(self.fresh, known, self.stale, reached=self.reached, diverged_at=diverged_at, base=base)
+
 
 class CandidateTree:
     """Candidates after the committed tokens, merged from several sources."""
@@ -90,52 +130,64 @@ class CandidateTree:
         if self.prefix.digests.get(frame.prefix_len) != frame.prefix_hash:
             return Merged(stale=len(frame.tokens), prefix=False)
 
-        fresh = stale = 0
-        reached = diverged_at = -1
+        delta = _Delta(state.where, owner)
         base = frame.prefix_len - 1
-        parent_of = -1
-        where = state.where
-        tree = self.tree
-        nodes = self.tree.nodes
-        limit = self.max_nodes
-        columns = zip(count(frame.first), frame.parents, frame.tokens, frame.costs, frame.entropies)
-        for number, parent_id, token, cost, entropy in columns:
-            if parent_id != parent_of:  # siblings come together
-                parent_of = parent_id
-                found = self._at(base) if parent_id == ROOT else self._live(where.get(parent_id))
-                position = -1 if found is None else _position(found) + 1
-                at = None if isinstance(found, Node) else found
-                parent = found if isinstance(found, Node) else None
-                if parent is not None:
-                    children = parent.children
-                    above = parent.cost
-                    parent.expanded = True
-            place: Node | int | None
-            if parent is None:
-                place = self._committed_at(at, token)
-            elif (place := children.get(token)) is None:
-                if len(nodes) < limit:  # as `SpeculationTree.add`, without a call for each: half of a merge is this
-                    new = tree.next_id
-                    tree.next_id = tree.next_id + 1
-                    place = Node(new, token, parent, position, above + cost / 1000, entropy / 1000, owner)
-                    children[token] = nodes[new] = place
-                    fresh += 1
-            elif place.evidence is not None and not place.drafted:
-                self._adopt(place, cost / 1000, entropy / 1000, owner)
-                fresh += 1
-            if place is None:
-                stale += 1
-                diverged_at = diverged_at if at is None else max(diverged_at, at)
-                continue
-            where[number] = place
-            reached = position if position > reached else reached
-        _mark_remote(where, frame)
-        if reached - base > MAX_DEPTH:
-            raise shape_error("depth", f"a node lies {reached - base} tokens below its prefix")
+        rows = zip(count(frame.first), frame.parents, frame.tokens, frame.costs, frame.entropies)
+        for parent_id, siblings in groupby(rows, key=itemgetter(1)):
+            parent, committed = self._parent(state.where, parent_id, base)
+            if parent is not None:
+                self._merge_children(delta, parent, siblings)
+            else:
+                self._merge_committed(delta, committed, siblings)
 
-        diverged_at = diverged_at if diverged_at >= reached else -1
-        known = len(frame.tokens) - fresh - stale
-        return Merged(fresh, known, stale, reached=reached, diverged_at=diverged_at, base=base)
+        _mark_remote(state.where, frame)
+        if delta.reached - base > MAX_DEPTH:
+            raise shape_error("depth", f"a node lies {delta.reached - base} tokens below its prefix")
+
+        return delta.merged(len(frame.tokens), base)
+
+    def _merge_children(self, delta: _Delta, parent: Node, siblings: Iterable[_Row]) -> None:
+        """Takes in a frame's nodes below a candidate or the root, until the tree is full."""
+        tree = self.tree
+        nodes = tree.nodes
+        children = parent.children
+        position = parent.position + 1
+        parent.expanded = True
+
+        for number, _, token, cost, entropy in siblings:
+            child = children.get(token)
+            if child is None:
+                if len(nodes) >= self.max_nodes:
+                    delta.stale += 1
+                    continue
+
+                # As `SpeculationTree.add`, without a call for each: half of a merge is this.
+                new = tree.next_id
+                tree.next_id = new + 1
+                child = Node(new, token, parent, position, parent.cost + cost / 1000, entropy / 1000, delta.owner)
+                children[token] = child
+                nodes[new] = child
+                delta.fresh += 1
+            elif child.evidence is not None and not child.drafted:
+                self._adopt(child, cost / 1000, entropy / 1000, delta.owner)
+                delta.fresh += 1
+
+            delta.where[number] = child
+            if position > delta.reached:
+                delta.reached = position
+
+    def _merge_committed(self, delta: _Delta, parent: int | None, siblings: Iterable[_Row]) -> None:
+        """Takes in a frame's nodes behind the committed token at this position; all are stale without one."""
+        for number, _, token, _, _ in siblings:
+            position = self._committed_at(parent, token)
+            if position is not None:
+                delta.where[number] = position
+                delta.reached = max(delta.reached, position)
+                continue
+
+            delta.stale += 1
+            if parent is not None:
+                delta.diverged_at = max(delta.diverged_at, parent)
 
     def add_local(self, parent: Node, token: int, cost: float, entropy: float, owner: str = LOCAL) -> Node | None:
         """A candidate of the gateway's own: of its draft, or of another `owner`; None where the tree is full."""
@@ -178,19 +230,20 @@ class CandidateTree:
         These keep their positions, since a frame under way may name them as parents."""
         matched = self.tree.advance(tokens)
         self.prefix.extend(tokens)
+
         oldest = self._oldest
         for state in self._sources.values():
             if len(state.where) > state.limit:
-                named = state.where.items()  # without a call for each of them, which would take as long as the rest
-                state.where = {wire: at for wire, at in named if (at if isinstance(at, int) else at.position) >= oldest}
-                state.limit = max(4 * len(state.where), MIN_NAMED)
+                state.forget_before(oldest)
 
         return matched
 
     def best(self, count: int, max_depth: int | None = None) -> list[Node]:
         """The `count` most probable candidates, parents always among them, at most `max_depth` levels down."""
-        deepest = self.root.position + max_depth if max_depth is not None else 2**62
-        nodes = (node for node in self.tree.nodes.values() if node.position <= deepest)
+        nodes: Iterable[Node] = self.tree.nodes.values()
+        if max_depth is not None:
+            deepest = self.root.position + max_depth
+            nodes = (node for node in nodes if node.position <= deepest)
         return heapq.nsmallest(count, nodes, key=lambda node: (node.cost, node.position))
 
     def best_leaf(self) -> Node:
@@ -216,9 +269,23 @@ class CandidateTree:
             elif not node.children:
                 self.tree.drop(node)
 
+    def _parent(self, where: Mapping[int, Node | int], parent_id: int, base: int) -> tuple[Node | None, int | None]:
+        """The node that a frame means, or the position of the committed token; both None if it is stale. `base`: of the
+        last token that the worker had been sent."""
+        if parent_id == ROOT:
+            place: Node | int | None = self._at(base)
+        else:
+            place = self._live(where.get(parent_id))
+        if isinstance(place, Node):
+            return place, None
+        return None, place
+
     def _live(self, place: Node | int | None) -> Node | int | None:
         """The place as it is now: a committed node becomes its position (or the root), a pruned one None."""
-        position = PRUNED if place is None else _position(place)
+        if place is None:
+            return None
+
+        position = _position(place)
         if position > self.tree.root.position:
             return place
         if position >= self._oldest:
@@ -226,6 +293,7 @@ class CandidateTree:
         return None
 
     def _at(self, position: int) -> Node | int:
+        """The place of a committed token: the root, or its position."""
         root = self.tree.root
         if position == root.position:
             return root
@@ -276,6 +344,6 @@ def _reprice(node: Node, cost: float) -> None:
     change = cost - node.cost
     stack = [node]
     while stack:
-        one = stack.pop()
-        one.cost += change
-        stack.extend(one.children.values())
+        below = stack.pop()
+        below.cost += change
+        stack.extend(below.children.values())

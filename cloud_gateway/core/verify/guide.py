@@ -6,7 +6,7 @@ much (punctuation, the names of its fields), and a draft that does not know the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
@@ -40,25 +40,27 @@ class Guide:
         """
         chosen = self._allowed(tree.root, nodes)
         known = set(chosen)
-        end = tree.root
-        while below := [
-            child for child in end.children.values() if child in known
-        ]:  # in their order: costs may be equal
-            end = min(below, key=lambda node: node.cost)
+
+        end = _likeliest_end(tree.root, known)
         forced = self._force(tree, end, min(MAX_FORCED, room - len(chosen)))
         self._constraint.ahead([node.path(tree.root) for node in forced])
-        return [*chosen, *(node for node in forced if node not in known)]
+
+        added = [node for node in forced if node not in known]
+        return [*chosen, *added]
 
     def forbade(self, node: Node) -> bool:
         """Whether some candidate right after this node was left out by the last `select`."""
         return node in self._missing
 
     def _allowed(self, root: Node, nodes: Sequence[Node]) -> list[Node]:
+        """Those that the constraint allows, parents first. Notes which nodes have a child that it forbids."""
         self._missing.clear()
+        parents_first = sorted(nodes, key=lambda node: node.position)
+        paths = {node: node.path(root) for node in parents_first}
+        self._constraint.ahead(list(paths.values()))
+
         reachable = {root}
         chosen = []
-        paths = {node: node.path(root) for node in sorted(nodes, key=lambda node: node.position)}
-        self._constraint.ahead(list(paths.values()))
         for node, path in paths.items():
             if node.parent not in reachable:
                 continue
@@ -71,8 +73,10 @@ class Guide:
         return chosen
 
     def _force(self, tree: CandidateTree, node: Node, limit: int) -> list[Node]:
+        """Adds what must follow this node, at most so many tokens; the chain of their nodes."""
+        tokens = self._constraint.forced(node.path(tree.root))
         forced: list[Node] = []
-        for token in self._constraint.forced(node.path(tree.root))[: max(limit, 0)]:
+        for token in tokens[: max(limit, 0)]:
             added = tree.add_local(node, token, 0.0, 0.0, owner=GRAMMAR)
             if added is None:
                 break
@@ -80,6 +84,16 @@ class Guide:
             forced.append(node)
 
         return forced
+
+
+def _likeliest_end(root: Node, known: Collection[Node]) -> Node:
+    """The end of the path below the root that takes the most probable of the known children each time."""
+    end = root
+    while True:
+        below = [child for child in end.children.values() if child in known]  # in their order: costs may be equal
+        if not below:
+            return end
+        end = min(below, key=lambda node: node.cost)
 
 
 def ready_at(flat: FlatTree, constraint: Constraint | None) -> Callable[[int], bool]:
