@@ -16,6 +16,7 @@ from edgespec.core.errors import ConfigError
 from edgespec.models import verbs as model_verbs
 from edgespec.parts import all_parts
 from edgespec.shared import command, folders, logs
+from edgespec.shared.part import nearby_of
 from edgespec.worker import config
 from edgespec.worker.part import WorkerPart, always
 
@@ -43,8 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     run = _verb(verbs, "run", _run, "run the worker", json=False)
     run.add_argument("--end-with-input", action="store_true", help="stop when standard input ends, as a child process")
     run.add_argument("--always", action="store_true", help="draft at any time, also if a part would step aside")
+    run.add_argument("--no-search", action="store_true", help="dial known addresses alone, whatever a part finds")
     pair = _verb(verbs, "pair", _pair, "pair this machine with a gateway, by the code that its operator shows")
-    pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: found by mDNS")
+    pair.add_argument("address", nargs="?", metavar="ADDRESS", help="wss://HOST:PORT; left out: it is searched for")
     pair.set_defaults(pair_there=None)
     for part in parts:
         for option in part.pairing:
@@ -106,6 +108,8 @@ def _run(args: argparse.Namespace) -> int:
     parts: Sequence[WorkerPart] = args.parts
     if args.always:
         parts = [replace(part, presence=always) for part in parts]
+    if args.no_search:
+        parts = [replace(part, nearby=None) for part in parts]
 
     ends_with: int | None = None
     if args.end_with_input:
@@ -122,6 +126,7 @@ def _pair(args: argparse.Namespace) -> int:
     from edgespec.core.pairing.exchange import Party
     from edgespec.core.pairing.messages import parse_code
     from edgespec.shared.address import parse_address
+    from edgespec.shared.nearby import GATEWAY
     from edgespec.shared.paired import PairedGateways
     from edgespec.worker import commands
 
@@ -133,12 +138,10 @@ def _pair(args: argparse.Namespace) -> int:
     if args.pair_there is not None:
         gateway = asyncio.run(args.pair_there(keys, name, code))
     else:
-        from edgespec.worker.discovery import Browser
-
         address = parse_address(where) if where else None
-        browser = Browser(networks=settings.gateway.networks)
         me = Party(keys.identity(), name)
-        gateway = commands.pair_at(code, me, PairedGateways(keys.folder).add, address, browser)
+        nearby = nearby_of(args.parts, settings)
+        gateway = commands.pair_at(code, me, PairedGateways(keys.folder).add, address, nearby, GATEWAY)
 
     me_id = commands.shown_id(keys.identity().public)
     paired = {"gateway": gateway.name, "address": gateway.address, "key": gateway.key.hex(), "id": me_id}

@@ -95,7 +95,7 @@ def pair(args: argparse.Namespace) -> int:
 def _show_code(event: Row) -> None:
     print(f"On the workstation, within {event['expires_in_s']:.0f} s, type:\n")
     print(f"    edgespec pair {event['address']} {event['code']}\n")
-    if event["mdns"]:
+    if event["announced"]:
         print(f"or, on the gateway's own network: edgespec pair {event['code']}\n")
     print("Waiting for it; Ctrl-C closes the window.", flush=True)
 

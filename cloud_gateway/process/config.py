@@ -71,7 +71,6 @@ class LinkSection(Section, frozen=True):
     host: Host = "0.0.0.0"  # noqa: S104  workers come from other machines; each must be paired
     port: Port = DEFAULT_PORT
     name: MachineName = ""
-    mdns: bool = True
 
 
 class DaemonSection(Section, frozen=True):

@@ -66,7 +66,7 @@ class Commands:
         async with aclosing(port.pairing.pair(groups)) as events:  # type: ignore[type-var]
             async for event in events:
                 if "code" in event:
-                    event |= {"address": port.url, "mdns": port.advertiser is not None and port.advertiser.works}
+                    event |= {"address": port.url, "announced": port.is_announced}
                 yield event
 
     @property

@@ -16,9 +16,9 @@ from cloud_gateway.process.config import LinkSection
 from edgespec.core.errors import AddressError, KeyStoreError
 from edgespec.core.protocol.handshake import GatewayIdentity
 from edgespec.shared.address import Address
-from edgespec.shared.advertise import Advertiser
 from edgespec.shared.fields import machine_name
 from edgespec.shared.guards import PLAIN, Guards
+from edgespec.shared.nearby import ALONE, GATEWAY, Announced, Announcer, Nearby
 from edgespec.shared.pairing_listener import PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
 
@@ -26,9 +26,10 @@ from edgespec.shared.server_keys import ServerKeyStore
 class LinkPort:
     """Lives on the event loop; open from `open` until its stack is left."""
 
-    def __init__(self, settings: LinkSection, store: ServerKeyStore) -> None:
+    def __init__(self, settings: LinkSection, store: ServerKeyStore, nearby: Nearby = ALONE) -> None:
         """Raises KeyStoreError."""
         self._settings = settings
+        self._nearby = nearby
         self.key = store.identity()
         self.tls = store.tls_identity()
         self.name = machine_name(settings.name)
@@ -36,7 +37,7 @@ class LinkPort:
         self.pairing = PairingListener(self.key, self.name, self.tls.spki_hash, self.paired.add)
         self.links: Links | None = None
         """None until the port is open."""
-        self.advertiser: Advertiser | None = None
+        self._announcer: Announcer | None = None
         self.number = 0
         self._quarantined = 0
 
@@ -70,7 +71,7 @@ class LinkPort:
         )
 
     async def open(self, links: Links, closing: AsyncExitStack) -> None:
-        """Listens for workers, and announces that by mDNS unless it is off. Raises AddressError."""
+        """Listens for workers, and announces that if a part does. Raises AddressError."""
         settings = self._settings
         try:
             self.number = await links.start(settings.host, settings.port, self.tls.context())
@@ -78,11 +79,17 @@ class LinkPort:
             raise AddressError(f"{error} Change `link.port` in the configuration.") from error
         closing.push_async_callback(links.stop)
         self.links = links
-        if settings.mdns:
-            where = settings.host, self.number
-            self.advertiser = Advertiser(self.name, self.key.public, self.tls.spki_hash, *where)
-            self.advertiser.start()
-            closing.push_async_callback(self.advertiser.close)
+
+        machine = Announced(self.name, self.key.public, self.tls.spki_hash, settings.host, self.number)
+        self._announcer = self._nearby.announcer(GATEWAY, machine)
+        if self._announcer is not None:
+            self._announcer.start()
+            closing.push_async_callback(self._announcer.close)
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether a worker on the gateway's own network finds it without its address."""
+        return self._announcer is not None and self._announcer.works
 
     def quarantined(self) -> int:
         """How many workers are quarantined; as many as before while their list cannot be read."""

@@ -47,7 +47,7 @@ from edgespec.shared.control import ControlServer
 from edgespec.shared.fields import pin
 from edgespec.shared.files import held, write_private
 from edgespec.shared.installed import another
-from edgespec.shared.part import guards_of
+from edgespec.shared.part import guards_of, nearby_of
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, Stopped, on_stop_signals
 
@@ -83,7 +83,7 @@ class Gateway:
         self.parts = parts
         self._ready_file = ready_file
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
-        self.port = LinkPort(settings.link, store)
+        self.port = LinkPort(settings.link, store, nearby_of(parts, settings))
         self.keys = KeyRing(store.folder)
         link = LinkIdentity(self.port.name, self.port.tls.spki_hash, self.port.paired)
         foundation = Foundation(settings, self.keys, self.port.key, store.folder.parent, link)

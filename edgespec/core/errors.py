@@ -67,7 +67,7 @@ class AddressError(EdgespecError):
 
 
 class NoGatewayError(EdgespecError):
-    """No gateway was found by mDNS and none is configured, or the configured one is not reachable."""
+    """No gateway was found and none is configured, or the configured one is not reachable."""
 
     exit_code = 69
 

@@ -7,7 +7,6 @@ Public, by module:
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `MeteredSocket`, `raise_descriptor_limit`, `share_descriptors`
 - `address`: `Address`, `BOOKS`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `not_counted`, `PAIR_PATH`,
   `parse_address`, `REQUESTS`, `requests_of`, `stored_address`, `Tunnelled`
-- `advertise`: `Advertiser`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`
 - `control`: all
@@ -23,11 +22,12 @@ Public, by module:
 - `limited_port`: `LimitedConnection`, `LimitedPort`
 - `log_text`: `cause`, `clean`, `LimitedLog`, `origin`, `places`, `Throttle`
 - `logs`: all
-- `mdns`: all
 - `models`: all
+- `nearby`: `ALONE`, `Announced`, `Announcer`, `Finder`, `Found`, `GATEWAY`, `Kind`, `Nearby`
 - `paired`: `PairedGateway`, `PairedGateways`, `PairedMachines`, `shown_as`, `StoredName`, `UnixTime`
 - `pairing_listener`: `Invitation`, `PairingListener`
-- `part`: `brought`, `composed`, `guards_of`, `Lines`, `no_lines`, `Part`, `require_trials`, `Settings`, `thread_rule`
+- `part`: `brought`, `composed`, `guards_of`, `Lines`, `nearby_of`, `no_lines`, `Part`, `require_trials`, `Settings`,
+  `thread_rule`
 - `procstat`: all
 - `sdnotify`: all
 - `server_keys`: `new_identity`, `new_tls_key`, `ServerIdentity`, `ServerKeyStore`

@@ -24,6 +24,7 @@ from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule
 
 if TYPE_CHECKING:  # commands import this file, and open no port
     from edgespec.shared.guards import Guards, MakeGuards
+    from edgespec.shared.nearby import Nearby
 
 
 class Verb(Protocol):
@@ -83,6 +84,13 @@ class ModelTrial(Protocol):
         """
 
 
+class MakeNearby(Protocol):
+    """Makes what finds and announces machines. Called once by a program, or a verb, that needs it."""
+
+    def __call__(self, settings: Settings) -> Nearby:
+        """It opens nothing, and imports what is heavy only when something is searched for or announced."""
+
+
 def no_conflicts(settings: Settings) -> Iterable[tuple[str, str]]:
     """A part whose settings exclude no others."""
     return ()
@@ -114,6 +122,9 @@ class Part:
     """Guards the ports of the program; those of the first part which has some are used."""
     threads: ThreadRule | None = None
     """Chooses how many threads evaluate models; that of the first part is used (`edgespec/shared/threads.py`)."""
+    nearby: MakeNearby | None = None
+    """Finds machines on the networks of this one, and announces it there; that of the first part which has one is
+    used."""
     example: Path | None = None
     """A file with each key of its settings, its default and its reason, as in the program's shipped file."""
 
@@ -140,6 +151,16 @@ def thread_rule(parts: Sequence[Part]) -> ThreadRule:
         if part.threads is not None:
             return part.threads
     return ONE_CORE_LEFT
+
+
+def nearby_of(parts: Sequence[Part], settings: Settings) -> Nearby:
+    """What the first part that has something finds and announces machines with, or the core's nothing."""
+    from edgespec.shared.nearby import ALONE
+
+    for part in parts:
+        if part.nearby is not None:
+            return part.nearby(settings)
+    return ALONE
 
 
 P = TypeVar("P", bound=Part)

@@ -1,11 +1,10 @@
-"""The worker daemon: drafting loop, link to the gateway, discovery, pairing, configuration.
+"""The worker daemon: drafting loop, link to the gateway, pairing, configuration.
 
 Public, by module:
 
 - `commands`: all
 - `config`: all
 - `dial`: `GatewayAddresses`
-- `discovery`: `Browser`
 - `link`: `Addresses`, `Handler`, `Link`, `keep_linked`
 - `models`: `identity`, `load_drafter`, `target_tokens`
 - `pair`: `pair`

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edgespec.core.errors import NoGatewayError
 from edgespec.shared import folders
 from edgespec.worker import config
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from edgespec.core.pairing.messages import Code
     from edgespec.shared.address import Address
     from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.nearby import Kind, Nearby
     from edgespec.shared.paired import PairedMachines
-    from edgespec.worker.discovery import Browser
 
 Record = TypeVar("Record")
 
@@ -64,16 +65,22 @@ def shown_id(key: bytes) -> str:
     return key_id(key)
 
 
-def pair_at(code: Code, me: Party, store: Callable[..., Record], address: Address | None, browser: Browser) -> Record:
-    """Pairs at the address, or without one with what mDNS finds.
+def pair_at(
+    code: Code, me: Party, store: Callable[..., Record], address: Address | None, nearby: Nearby, kind: Kind
+) -> Record:
+    """Pairs at the address, or without one with a machine of this kind that is found.
 
     Raises NoGatewayError, PairingError, KeyStoreError.
     """
     from edgespec.worker.pair import pair
 
-    if address is None:
-        return asyncio.run(pair(code, me, store, browser=browser))
-    return asyncio.run(pair(code, me, store, [address]))
+    if address is not None:
+        return asyncio.run(pair(code, me, store, [address]))
+
+    finder = nearby.finder(kind)
+    if finder is None:
+        raise NoGatewayError(f"Nothing here searches networks: give the address, `{kind.command} ADDRESS CODE`.")
+    return asyncio.run(pair(code, me, store, finder=finder))
 
 
 def end_pairing(args: argparse.Namespace, paired: type[PairedMachines[Any]], name: str, what: str) -> int:

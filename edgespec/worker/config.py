@@ -17,7 +17,6 @@ from edgespec.shared.fields import (
     LogLevel,
     MachineName,
     ModelPath,
-    NetworkText,
     Threads,
     machine_name,
 )
@@ -33,8 +32,6 @@ class DraftSection(DraftSettings, frozen=True, kw_only=True):
 
 class GatewaySection(Section, frozen=True):
     address: GatewayAddress = ""
-    discover: bool = True
-    networks: tuple[NetworkText, ...] = ()
 
 
 class DaemonSection(Section, frozen=True):

@@ -24,7 +24,7 @@ from edgespec.shared.tls import client_context
 from edgespec.shared.wire import FlowLimitedClient
 
 if TYPE_CHECKING:
-    from edgespec.worker.discovery import Browser
+    from edgespec.shared.nearby import Finder
 
 STAGGER_S = 0.25
 """Between the starts of two attempts (RFC 8305, section 8, recommends 250 ms)."""
@@ -162,14 +162,14 @@ async def no_ways() -> Sequence[Tunnelled]:
 
 
 class GatewayAddresses:
-    """The addresses of one gateway, best first: last reached, configured, announced by mDNS."""
+    """The addresses of one gateway, best first: last reached, configured, announced."""
 
     def __init__(
         self,
         gateways: PairedGateways,
         key: bytes,
         configured: str,
-        browser: Browser | None,
+        finder: Finder | None,
         ways: Ways = no_ways,
     ) -> None:
         """`key`: the gateway's Ed25519 key; `configured`: as text, or "" for none."""
@@ -177,18 +177,18 @@ class GatewayAddresses:
         self.key = key
         self._gateways = gateways
         self._configured = configured
-        self._browser = browser
+        self._finder = finder
         self._stored = ""
         """The address that the list had when it was last read."""
 
     async def now(self) -> Sequence[Address]:
-        """The current addresses: those from mDNS after the known ones, since anybody on the network can announce any
+        """The current addresses: announced ones after the known ones, since anybody on the network can announce any
         address, and ways through other machines last, in places of a round that are theirs.
         """
         known = map(stored_address, [self._last_good(), self._configured])
         direct = list(filter(None, known))
-        if self._browser is not None:
-            for gateway in self._browser.found(key_id(self.key)):
+        if self._finder is not None:
+            for gateway in self._finder.found(key_id(self.key)):
                 direct += gateway.addresses
         direct = list(dict.fromkeys(direct))
 
@@ -208,8 +208,8 @@ class GatewayAddresses:
         """Records that the gateway was not reached there, or that a link through another machine has ended."""
         if isinstance(address, Tunnelled):
             address.failed()
-        elif self._browser is not None:
-            self._browser.failed(address)
+        elif self._finder is not None:
+            self._finder.failed(address)
 
     def reached(self, address: Address) -> None:
         """Records that the gateway is linked there now: from now on this address is tried first.

@@ -55,7 +55,7 @@ LOST = ("connection lost", "silent")
 """Ends of a link as of a gateway, or its machine, that was ended; through another machine, it may be that one."""
 
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
-"""The gateway's possible addresses, best first: last reached, configured, announced by mDNS."""
+"""The gateway's possible addresses, best first: last reached, configured, announced."""
 
 
 class Handler:

@@ -1,7 +1,7 @@
 """The calling end of pairing: find the gateway (or another machine) that shows the code, prove the code, store it.
 
-Addresses are only hints, and mDNS is untrusted. A gateway that does not fit the code's last digits is skipped before
-anything is sent to it; SPAKE2 (edgespec/core/pairing/exchange.py) authenticates the one that does.
+Addresses are only hints, and announcements are untrusted. A gateway that does not fit the code's last digits is skipped
+before anything is sent to it; SPAKE2 (edgespec/core/pairing/exchange.py) authenticates the one that does.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from edgespec.core.pairing.messages import (
 )
 from edgespec.core.protocol.messages import encode
 from edgespec.shared.address import PAIR_PATH, Address
+from edgespec.shared.nearby import Finder
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.worker.dial import DIAL_S, Race, TurnTaking, dialled, storable
-from edgespec.worker.discovery import Browser
 
 _quiet = logging.getLogger("edgespec.worker.pair.websockets")
 _quiet.setLevel(logging.CRITICAL)  # this module raises the same as one sentence
@@ -61,18 +61,18 @@ async def pair(
     me: Party,
     store: Store[Record],
     addresses: Sequence[Address] = (),
-    browser: Browser | None = None,
+    finder: Finder | None = None,
 ) -> Record:
-    """Pairs with the gateway (or other machine) that shows the code, at one of `addresses` or where `browser` finds it.
+    """Pairs with the gateway (or other machine) that shows the code, at one of `addresses` or where `finder` finds it.
 
     Raises NoGatewayError (nothing there, or something else), PairingError (another gateway; wrong, expired or burnt
     code, no window open, versions that do not meet) and KeyStoreError (it cannot be stored).
     """
     attempt = Pairing(code, me, store)
-    if browser is None:
+    if finder is None:
         paired = await attempt.at(addresses)
     else:
-        paired = await attempt.nearby(browser)
+        paired = await attempt.nearby(finder)
     if paired is not None:
         return paired
 
@@ -130,7 +130,7 @@ class Pairing(Generic[Record]):
 
         return self._paired
 
-    async def nearby(self, browser: Browser) -> Record | None:
+    async def nearby(self, finder: Finder) -> Record | None:
         """Listens until the gateway that shows the code answers; announcements of other keys are not dialled.
 
         Raises NoGatewayError if none announces itself, PairingError if only others do, and KeyStoreError.
@@ -138,36 +138,40 @@ class Pairing(Generic[Record]):
         fits: dict[bytes, bool] = {}
 
         def fitting() -> Sequence[Address]:
-            found = browser.found()
-            for one in found:
-                if one.tls_hash not in fits and len(fits) < MAX_KEYS:
-                    fits[one.tls_hash] = self._code.fits(one.tls_hash)
-            addresses = [address for one in found if fits.get(one.tls_hash) for address in one.addresses]
-            return [one for one in addresses if one not in self._tried and len(self._tried) < MAX_ADDRESSES]
+            addresses: list[Address] = []
+            for machine in finder.found():
+                if machine.tls_hash not in fits and len(fits) < MAX_KEYS:
+                    fits[machine.tls_hash] = self._code.fits(machine.tls_hash)
+                if fits.get(machine.tls_hash):
+                    addresses += machine.addresses
+
+            if len(self._tried) >= MAX_ADDRESSES:
+                return ()
+            return [address for address in addresses if address not in self._tried]
 
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + LISTEN_S
-        await browser.start()
+        await finder.start()
         try:
             while not self._answered:
-                await browser.until(lambda: bool(fitting()), ends_at - loop.time())
+                await finder.until(lambda: bool(fitting()), ends_at - loop.time())
                 addresses = fitting()
                 if not addresses:
                     break
                 if await self.at(addresses) is not None:
                     return self._paired
-            announced = len(browser.found())
+            announced = len(finder.found())
         finally:
-            await browser.close()
+            await finder.close()
         if not announced:
             raise NoGatewayError(
-                f"No gateway announced itself by mDNS within {LISTEN_S:g} s; give its address: "
+                f"No gateway announced itself by {finder.method} within {LISTEN_S:g} s; give its address: "
                 "`edgespec pair ADDRESS CODE`."
             )
         if not self._tried:
             raise PairingError(
-                f"mDNS shows {announced} gateway{'s' * (announced > 1)} on this network, and not the one that shows "
-                "this code, so nothing was sent; check the code, or give the gateway's address."
+                f"{finder.method} shows {announced} gateway{'s' * (announced > 1)} on this network, and not the one "
+                "that shows this code, so nothing was sent; check the code, or give the gateway's address."
             )
 
         return None

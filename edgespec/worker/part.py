@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # commands import this file, and start without WebSockets and
     from edgespec.shared.control import Handler
     from edgespec.shared.guards import MakeGuards
     from edgespec.shared.keystore import KeyStore
+    from edgespec.shared.nearby import Nearby
     from edgespec.shared.paired import PairedGateway
     from edgespec.worker.config import WorkerSettings
     from edgespec.worker.step_timer import MakeStepTimer
@@ -93,6 +94,8 @@ class WorkerProcess:
     """The address of the link; None while there is none."""
     guards: MakeGuards
     """Loads what guards a port that a part opens."""
+    nearby: Nearby
+    """Finds machines of a part's own kind, and announces this one as such."""
 
 
 class RunningPart:
@@ -137,7 +140,7 @@ class PairThere(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PairingOption:
-    """An option of `edgespec pair`, which then neither dials an address nor searches by mDNS."""
+    """An option of `edgespec pair`, which then neither dials an address nor searches for a gateway."""
 
     flag: str
     help: str

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ from edgespec.shared import control, folders, logs, sdnotify
 from edgespec.shared.address import Address, Tunnelled
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateway, PairedGateways
-from edgespec.shared.part import guards_of
+from edgespec.shared.part import guards_of, nearby_of
 from edgespec.worker import models
 from edgespec.worker.config import DraftSection, WorkerSettings
 from edgespec.worker.daemon import Daemon, Outlet, WorkerStats
@@ -40,12 +40,12 @@ from edgespec.worker.part import WorkerPart, WorkerProcess
 from edgespec.worker.presences import Presences
 from edgespec.worker.tokens import RefusedTokens
 
-if TYPE_CHECKING:
-    from edgespec.worker.discovery import Browser
-
 log = logging.getLogger("edgespec.service")
 
 LOADING = "it loads its draft model"
+NO_ADDRESS = (
+    "no address of gateway %s is known and nothing searches for it: set `gateway.address` in worker.toml to its address"
+)
 
 
 class Service(Handler):
@@ -103,10 +103,11 @@ class Service(Handler):
         self._books: Books | None = None
         """The gateway's figures of this worker; None before it has sent any."""
         self._notices = Notices()
-        self._browser: Browser | None = None
         self._addresses: GatewayAddresses
         guards = partial(guards_of, parts)
-        process = WorkerProcess(settings, state, lambda: self.gateway.key, self._linked_at, guards)
+        nearby = nearby_of(parts, settings)
+        self._finder = nearby.gateway_finder(key_id(self.gateway.key))
+        process = WorkerProcess(settings, state, lambda: self.gateway.key, self._linked_at, guards, nearby)
         self._running = [part.start(process) for part in parts]
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
@@ -135,22 +136,20 @@ class Service(Handler):
         thread = threading.Thread(target=self._draft, name="drafting", daemon=True)
         thread.start()
         try:
-            where = self.settings.gateway
-            if where.discover:
-                from edgespec.worker.discovery import Browser  # zeroconf
-
-                self._browser = Browser(wanted=key_id(self.gateway.key), networks=where.networks)
-                await self._browser.start()
+            if self._finder is not None:
+                await self._finder.start()
             for part in self._running:
                 await part.start()
 
             self._addresses = GatewayAddresses(
                 self._gateways,
                 self.gateway.key,
-                where.address,
-                self._browser,
+                self.settings.gateway.address,
+                self._finder,
                 self._ways,
             )
+            if self._finder is None and not await self._addresses.now():
+                log.warning(NO_ADDRESS, self.gateway.name)
             present = asyncio.ensure_future(self.presences.run())
             link = asyncio.ensure_future(self._keep_linked())
             stopped = asyncio.ensure_future(stop.wait())
@@ -166,8 +165,8 @@ class Service(Handler):
             self.daemon.stop()
             for part in self._running:
                 await part.close()
-            if self._browser is not None:
-                await self._browser.close()
+            if self._finder is not None:
+                await self._finder.close()
             thread.join(5)
 
         for future in done:
@@ -226,8 +225,8 @@ class Service(Handler):
         newer = key_id(pin.gateway_key)
         log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, newer)
         self._addresses.key = pin.gateway_key
-        if self._browser is not None:
-            self._browser.wanted = newer
+        if self._finder is not None:
+            self._finder.rotated(newer)
 
     # --- the link's handler ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from edgespec.llamacpp.drafter import Drafter
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker import start
-from edgespec.worker.config import DaemonSection, GatewaySection, WorkerSettings
+from edgespec.worker.config import DaemonSection, WorkerSettings
 from edgespec.worker.part import WorkerPart
 from edgespec.worker.service import Service
 from tests.support.links import GATEWAY_KEY, MODEL, TOKENIZER, VOCAB, GatewayUnderTest, serving
@@ -97,7 +97,6 @@ async def service_of(
         return drafter
 
     settings = WorkerSettings(
-        gateway=GatewaySection(discover=False),
         daemon=DaemonSection(name="w", state_dir=str(tmp_path / "state"), priority=priority),
     )
     service = Service(settings, load, parts)

@@ -40,6 +40,7 @@ OF_PARTS = {
     "audit": ("audit",),
     "conduct": ("link.quarantine_keys",),
     "draft_heads": ("sources.medusa", "sources.eagle"),
+    "mdns": ("link.mdns", "gateway.discover", "gateway.networks"),
     "owner_signs": ("owner",),
     "parallel_draft": ("local_draft.cpu", "local_draft.mode"),
     "peer_relay": ("peers", "relay"),

@@ -56,8 +56,8 @@ CEILINGS: Mapping[str, Ceiling] = {
     "edgespec/llamacpp": Ceiling(9.8, 2, 11, 3.8),
     "edgespec/models": Ceiling(8.5, 1, 13, 5.5),
     "edgespec/parts": Ceiling(8.7, 2, 19, 3.9),
-    "edgespec/shared": Ceiling(8.6, 1, 17, 3.4),
-    "edgespec/worker": Ceiling(8.8, 1, 19, 2.9),
+    "edgespec/shared": Ceiling(8.6, 1, 17, 3.8),
+    "edgespec/worker": Ceiling(8.6, 1, 18, 3.2),
     "integrations": Ceiling(9.8, 1, 14, 3.4),
     "lab/edgespec_lab": Ceiling(10.4, 1, 23, 3.4),
     "tests": Ceiling(10.9, 1, 9, 1.5),
@@ -66,8 +66,8 @@ CEILINGS: Mapping[str, Ceiling] = {
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 189_400
-MAX_CORE_LINES = 25_250
+MAX_CORE_TOKENS = 187_700
+MAX_CORE_LINES = 25_020
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 43
 

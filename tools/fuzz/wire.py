@@ -1,12 +1,10 @@
-"""Decoders of what other machines send: link, pairing, certificates, announcements."""
+"""Decoders of what other machines send: link, pairing, certificates."""
 
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import time
 import warnings
-from typing import Any
 
 import msgspec
 from cryptography import x509
@@ -14,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.utils import CryptographyDeprecationWarning
-from zeroconf import ServiceInfo
 
 from edgespec.core.errors import AddressError, PairingError, RemoteProtocolError
 from edgespec.core.pairing import messages as pairing
@@ -23,11 +20,10 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.gateway_session import foreign_version
 from edgespec.core.protocol.handshake import Pin, gateway_rotation
-from edgespec.shared import mdns, tls
+from edgespec.shared import tls
 from edgespec.shared.address import parse_address, source_of
-from edgespec.worker.discovery import read_announcement
 from tools.fuzz.decoder import MSGPACK, Decoder
-from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, HASH, PAIRING, SPKI, VOCABULARY, WORKER_KEY
+from tools.fuzz.ends import FRAMES, GATEWAY_KEY, HANDSHAKE, PAIRING, SPKI, VOCABULARY, WORKER_KEY
 
 TLS_KEY = ec.derive_private_key(7, ec.SECP256R1())
 YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -42,7 +38,6 @@ def table() -> dict[str, Decoder]:
     kind = signing.WORKER_FRAME
     sealed = [signing.seal(WORKER_KEY, kind, frame) for frame in frames]
     certificates = [_certificate(msgspec.msgpack.encode(one)) for one in ((ROTATED,), ())]
-    named: list[Any] = ["gw._edgespec._tcp.local.", 7443, _txt(), [bytes([10, 0, 0, 7]), bytes(15) + b"\1"]]
     wrong = RemoteProtocolError
     return {
         "frame": Decoder(_frame, frames, wrong, MSGPACK),
@@ -60,7 +55,6 @@ def table() -> dict[str, Decoder]:
             lambda data: tls.rotations_in(x509.load_der_x509_certificate(_certificate(data))),
             [msgspec.msgpack.encode((ROTATED,))], codec=MSGPACK, cost=20,
         ),
-        "announcement": Decoder(_announced, [msgspec.msgpack.encode(named)], codec=MSGPACK, cost=4),
     }  # fmt: skip
 
 
@@ -118,20 +112,3 @@ def _certificate(statements: bytes) -> bytes:
     builder = x509.CertificateBuilder(name, name, TLS_KEY.public_key(), 1, YEAR, YEAR)
     builder = builder.add_extension(x509.UnrecognizedExtension(tls.ROTATIONS, statements), critical=False)
     return builder.sign(TLS_KEY, SHA256()).public_bytes(Encoding.DER)
-
-
-@functools.cache
-def _txt() -> bytes:
-    """A TXT record as on the wire."""
-    texts = (f"v={mdns.TXT_VERSION}", f"path={mdns.GATEWAY.path}", f"kh={HASH.hex()[:16]}", f"th={HASH.hex()}")
-    return b"".join(bytes([len(text)]) + text.encode() for text in texts)
-
-
-def _announced(data: bytes) -> object:
-    """What a library of mDNS has read of any record: a name, a port, the TXT record's bytes and addresses."""
-    try:
-        name, port, txt, addresses = msgspec.msgpack.decode(data, type=tuple[str, int, bytes, list[bytes]])
-        info = ServiceInfo(mdns.GATEWAY.service, name, port & 0xFFFF, properties=txt, addresses=addresses[:20])
-    except Exception:  # noqa: BLE001  the library's own type holds no such record
-        return None
-    return read_announcement(info)

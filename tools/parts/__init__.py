@@ -10,6 +10,7 @@ from tools.parts import (
     audit,
     function_calling,
     log_probabilities,
+    mdns,
     peer_relay,
     predicted_outputs,
     rejection,
@@ -23,6 +24,7 @@ STORED: tuple[Mapping[str, Stored], ...] = (audit.STORED, peer_relay.STORED)
 """Files that parts read, for `python -m tools.fuzz`."""
 DECODERS: tuple[Mapping[str, Decoder], ...] = (
     function_calling.DECODERS,
+    mdns.DECODERS,
     peer_relay.DECODERS,
     request_traces.DECODERS,
     structured_output.DECODERS,

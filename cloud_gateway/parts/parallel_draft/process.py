@@ -97,7 +97,7 @@ class OwnWorker:
         """One run; returns how it ended, in words."""
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_ITS_OWN}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "edgespec", "run", "--always", "--end-with-input"),
+            *(sys.executable, "-m", "edgespec", "run", "--always", "--no-search", "--end-with-input"),
             *("--config", str(self._folder / "worker.toml")),
             stdin=PIPE,  # its end shows the process that the gateway is gone, however it ended
             stdout=DEVNULL,
@@ -116,7 +116,6 @@ def _configuration(draft: LikeLocal, folder: Path) -> str:
     """Its worker.toml: on this machine."""
     tables: dict[str, dict[str, object]] = {
         "draft": {"model": draft.model, "threads": draft.threads, "n_gpu_layers": draft.n_gpu_layers},
-        "gateway": {"discover": False},
         "daemon": {"name": NAME, "state_dir": str(folder), "cpu": draft.cpu, "priority": "normal"},
     }
     lines = ["# Written by the gateway at each start (`local_draft.mode`); changes are lost."]

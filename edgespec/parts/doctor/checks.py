@@ -1,7 +1,7 @@
 """`edgespec doctor`: finds out why no gateway is found or nothing is drafted, and what to do.
 
 `examine` runs all checks in the order in which a worker depends on them. First are those that need only what the
-running worker reports, then those that go over the network: addresses, the pinned key, the handshake, mDNS.
+running worker reports, then those that go over the network: addresses, the pinned key, the handshake, announcements.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from edgespec.shared import folders
 from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.models import resolve_model
+from edgespec.shared.nearby import Finder
 from edgespec.shared.paired import PairedGateway, PairedGateways
-from edgespec.shared.part import require_trials
+from edgespec.shared.part import nearby_of, require_trials
 from edgespec.shared.procstat import busy_because
 from edgespec.shared.tls import client_context, trusted
 from edgespec.worker.config import WorkerSettings
 from edgespec.worker.dial import GatewayAddresses
-from edgespec.worker.discovery import Browser
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, target_tokens
 from edgespec.worker.report import books_of
@@ -203,7 +203,7 @@ def clock(now: float, paired_at: float) -> Finding:
 
 CONNECT_S = 3.0
 """A TCP connection on a campus takes milliseconds; a packet that is lost twice, 3 s (RFC 6298)."""
-MDNS_S = 3.0
+SEARCH_S = 3.0
 """An announcement answers a query within 120 ms (RFC 6762, section 6), unless packets are lost."""
 NO_PROGRAM = "the machine is there, but no program listens on this port"
 LINK_S = 15.0
@@ -246,35 +246,38 @@ def pinned(check: str, pin: Pin, connection: ssl.SSLObject) -> Finding:
     return Finding(check, "the paired gateway answers; it has rotated its identity, which the next link stores")
 
 
-async def multicast(browser: Browser, needed: bool, down: bool = False, wait_s: float = MDNS_S) -> Finding:
-    """Whether mDNS shows the wanted gateway; `needed`: no other address is available.
+async def announced(finder: Finder, needed: bool, down: bool = False, wait_s: float = SEARCH_S) -> Finding:
+    """Whether the search of the network shows the wanted gateway; `needed`: no other address is available.
 
     `down`: the gateway's machine refused a connection. Its firewall passes packets then, and no advice about one would
     help: a gateway that does not run announces nothing.
     """
-    await browser.start()
+    await finder.start()
     try:
-        await browser.until(lambda: bool(browser.found()), wait_s)
-        found = browser.found()
-        problem = browser.problem
+        await finder.until(lambda: bool(finder.found()), wait_s)
+        found = finder.found()
+        problem = finder.problem
     finally:
-        await browser.close()
+        await finder.close()
+
+    method = finder.method
     if found:
-        return Finding("mDNS", f"shows the gateway at {found[0].addresses[0]}")
+        return Finding(method, f"shows the gateway at {found[0].addresses[0]}")
     if down:
         says = "nobody announces the paired gateway, and its machine says that no program listens at its address"
-        return Finding("mDNS", says, "start the gateway; it announces itself then", 69 if needed else 0)
+        return Finding(method, says, "start the gateway; it announces itself then", 69 if needed else 0)
 
     if problem:
-        says = f"mDNS does not work here ({problem})"
+        says = f"{method} does not work here ({problem})"
     else:
-        says = "mDNS works, but nobody announces the paired gateway"
+        says = f"{method} works, but nobody announces the paired gateway"
     do = (
-        f"{'' if problem else 'see whether the gateway runs; if it does, '}allow UDP port 5353 and multicast "
-        "224.0.0.251 in firewall and wireless network; routers do not pass it on, so set `gateway.address` in "
-        "worker.toml to the gateway's address"
+        f"allow {finder.needs}; routers do not pass it on, so set `gateway.address` in worker.toml to the gateway's "
+        "address"
     )
-    return Finding("mDNS", says, do if needed else "", 69 if needed else 0)
+    if not problem:
+        do = f"see whether the gateway runs; if it does, {do}"
+    return Finding(method, says, do if needed else "", 69 if needed else 0)
 
 
 @dataclass(slots=True)
@@ -371,11 +374,13 @@ async def examine(configured: Callable[[], WorkerSettings]) -> AsyncIterator[Fin
             reached.append(one)
         is_down = is_down or finding.says == NO_PROGRAM
         yield finding
-    if settings.gateway.discover:
-        browser = Browser(wanted=key_id(gateway.key), networks=settings.gateway.networks)
-        yield await multicast(browser, needed=not reached, down=is_down)
+
+    finder = nearby_of(settings.parts, settings).gateway_finder(key_id(gateway.key))
+    if finder is not None:
+        yield await announced(finder, needed=not reached, down=is_down)
     elif not where:
-        yield Finding("address", "no address is set, and mDNS is off", "set `gateway.address` in worker.toml", 78)
+        says = "no address is set, and nothing searches for the gateway"
+        yield Finding("address", says, "set `gateway.address` in worker.toml", 78)
     if status is None:
         async for finding in _not_running(settings, gateway, store, reached):
             yield finding

@@ -83,6 +83,8 @@ def peers_of(worker: WorkerProcess) -> Peers:
         name = worker_name(worker.settings)
         configured = worker.settings.gateway.address
         store = ServerKeyStore(worker.state_dir)
-        return PeerService(store, name, settings, relay, worker.gateway_key, configured, linked, worker.guards())
+        return PeerService(
+            store, name, settings, relay, worker.gateway_key, configured, linked, worker.guards(), worker.nearby
+        )
 
     return Peers(PairedPeers(keys), settings.listen, relay.use, make)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
+import ifaddr
+
 from edgespec.core.errors import EdgespecError, PairingError
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
@@ -14,14 +16,12 @@ from edgespec.parts.peer_relay.paired import PairedPeer, PairedPeers
 from edgespec.parts.peer_relay.port import PeerPort
 from edgespec.parts.peer_relay.settings import PeersSection, RelaySection
 from edgespec.parts.peer_relay.tunnel import Caller
-from edgespec.shared import mdns
 from edgespec.shared.address import Address, Tunnelled, stored_address
-from edgespec.shared.advertise import Advertiser
 from edgespec.shared.guards import PLAIN, Guards
+from edgespec.shared.nearby import ALONE, Announced, Announcer, Finder, Nearby
 from edgespec.shared.paired import PairedGateways
 from edgespec.shared.pairing_listener import Invitation, PairingListener
 from edgespec.shared.server_keys import ServerKeyStore
-from edgespec.worker.discovery import Browser
 
 MAX_RELAYS = 3
 """Tried in one round of dialling, 250 ms apart; a relay that failed comes last in the next."""
@@ -30,14 +30,12 @@ MAX_RELAYS = 3
 class Routes:
     """The addresses of peers, and of one gateway through them."""
 
-    def __init__(
-        self, peers: PairedPeers, caller: Caller, gateway: Callable[[], bytes], browser: Browser | None
-    ) -> None:
-        """`gateway`: its present Ed25519 key; `browser`: announcements of peers."""
+    def __init__(self, peers: PairedPeers, caller: Caller, gateway: Callable[[], bytes], finder: Finder | None) -> None:
+        """`gateway`: its present Ed25519 key; `finder`: of peers."""
         self.gateway = gateway
         self._peers = peers
         self._caller = caller
-        self._browser = browser
+        self._finder = finder
         self._failures: dict[bytes, int] = {}
         """Relay's key -> attempts that failed, and links that ended, through it."""
 
@@ -47,9 +45,9 @@ class Routes:
         stored = stored_address(peer.address)
         if stored is not None:
             addresses.append(stored)
-        if self._browser is not None:
-            for announcement in self._browser.found(key_id(peer.key)):
-                addresses += announcement.addresses
+        if self._finder is not None:
+            for machine in self._finder.found(key_id(peer.key)):
+                addresses += machine.addresses
 
         return list(dict.fromkeys(addresses))
 
@@ -87,6 +85,7 @@ class PeerService:
         configured: str,
         linked: Callable[[], bool],
         guards: Guards = PLAIN,
+        nearby: Nearby = ALONE,
     ) -> None:
         """`gateway`: the key that the gateway of this daemon has now, at the `configured` address or ""; `linked`:
         whether it is linked to it at present.
@@ -103,18 +102,20 @@ class PeerService:
         self._linked = linked
         self._guards = guards
         self._caller = Caller(self._key, guards)
-        searches = settings.discover and (settings.listen or self.peers.all())
-        self._browser = Browser(kind=PEER) if searches else None
-        self._advertiser: Advertiser | None = None
+        self._nearby = nearby
+        self._finder: Finder | None = None
+        if settings.discover and (settings.listen or self.peers.all()):
+            self._finder = nearby.finder(PEER)
+        self._announcer: Announcer | None = None
         self._desk: PairingListener | None = None
         self.port: PeerPort | None = None
-        self.routes = Routes(self.peers, self._caller, gateway, self._browser)
+        self.routes = Routes(self.peers, self._caller, gateway, self._finder)
 
     async def start(self) -> None:
         """Raises AddressError if the port for peers cannot be bound, KeyStoreError."""
         where = self._settings
-        if self._browser is not None:
-            await self._browser.start()
+        if self._finder is not None:
+            await self._finder.start()
         if where.listen:
             tls = self._store.tls_identity()
             self._desk = desk(self._key, self._name, tls.spki_hash, self.peers)
@@ -131,16 +132,18 @@ class PeerService:
             )
             port = await self.port.start(where)
             if where.discover:
-                self._advertiser = Advertiser(self._name, self._key.public, tls.spki_hash, where.host, port, kind=PEER)
-                self._advertiser.start()
+                machine = Announced(self._name, self._key.public, tls.spki_hash, where.host, port)
+                self._announcer = self._nearby.announcer(PEER, machine)
+            if self._announcer is not None:
+                self._announcer.start()
 
     async def close(self) -> None:
-        for part in (self._caller, self._advertiser, self._browser, self.port):
+        for part in (self._caller, self._announcer, self._finder, self.port):
             if part is not None:
                 await part.close()
 
     def addresses_of(self, gateway: bytes) -> Sequence[Address]:
-        """The address at which a paired gateway was authenticated last, and the admin's: never one of mDNS.
+        """The address at which a paired gateway was authenticated last, and the admin's: never an announced one.
 
         A caller may not have met its present key yet.
         """
@@ -188,20 +191,20 @@ class PeerService:
 
     def _strangers(self) -> list[dict[str, object]]:
         """The daemons that announce themselves and are not paired with this one."""
-        if self._browser is None:
+        if self._finder is None:
             return []
 
         known = {key_id(peer.key) for peer in self.peers.all()}
         known.add(key_id(self._key.public))
         rows: list[dict[str, object]] = []
-        for announcement in self._browser.found():
-            if announcement.key_hash not in known:
+        for machine in self._finder.found():
+            if machine.key_hash not in known:
                 rows.append(
                     {
-                        "name": announcement.name,
-                        "id": announcement.key_hash,
+                        "name": machine.name,
+                        "id": machine.key_hash,
                         "trust": "not paired",
-                        "address": str(announcement.addresses[0]),
+                        "address": str(machine.addresses[0]),
                     }
                 )
 
@@ -254,9 +257,12 @@ def desk(key: SigningKey, name: str, spki_hash: bytes, peers: PairedPeers) -> Pa
 
 def _interface(host: str) -> str:
     """The interface that has this address of this machine; "-" if none has."""
-    names = [interface.name for interface in mdns.interfaces()]
-    for interface in mdns.interfaces(names):
-        if host in interface.ipv4 or host in interface.ipv6:
-            return interface.name
+    for adapter in ifaddr.get_adapters():
+        for configured in adapter.ips:
+            address = configured.ip
+            if not isinstance(address, str):
+                address = address[0]
+            if address == host:
+                return adapter.nice_name
 
     return "-"

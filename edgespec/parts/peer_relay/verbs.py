@@ -22,7 +22,7 @@ class PeersVerb:
         actions = peers.add_subparsers(dest="action", metavar="ACTION")
         _verb(actions, "invite", _invite, "show a one-time code for another daemon, and wait for it")
         meet = _verb(actions, "pair", _pair, "pair with the daemon that shows the code")
-        meet.add_argument("address", nargs="?", metavar="ADDRESS", help="HOST:PORT; left out: found by mDNS")
+        meet.add_argument("address", nargs="?", metavar="ADDRESS", help="HOST:PORT; left out: it is searched for")
         meet.add_argument("code", metavar="CODE", help="the one-time code, as 4821-word-word-word-7305")
         forget = _verb(actions, "forget", _forget, "end the pairing with a peer")
         forget.add_argument("peer", metavar="ID", help="its id, first digits of it, or its name")
@@ -49,7 +49,7 @@ def _pair(args: Namespace) -> int:
     from edgespec.parts.peer_relay.addresses import PEER, PURPOSE
     from edgespec.parts.peer_relay.paired import PairedPeers
     from edgespec.parts.peer_relay.settings import DEFAULT_PEER_PORT
-    from edgespec.worker.discovery import Browser
+    from edgespec.shared.part import nearby_of
 
     settings = config.given(args)
     code = parse_code(args.code)
@@ -59,7 +59,8 @@ def _pair(args: Namespace) -> int:
         address = parse_address(args.address, DEFAULT_PEER_PORT)
 
     me = Party(keys.identity(), config.worker_name(settings), purpose=PURPOSE)
-    peer = commands.pair_at(code, me, PairedPeers(keys.folder).add, address, Browser(kind=PEER))
+    nearby = nearby_of(args.parts, settings)
+    peer = commands.pair_at(code, me, PairedPeers(keys.folder).add, address, nearby, PEER)
 
     paired = {"peer": peer.name, "address": peer.address, "id": commands.shown_id(peer.key)}
     return commands.say(args, paired, f"Paired with the peer {peer.name} ({paired['id']}) at {peer.address}.")

@@ -105,11 +105,14 @@ async def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     async def start(**more: Any) -> Served:
         options = {
             "target.model": str(tmp_path / "tiny"), "target.engine": f"vllm:{command}", "target.context": 1024,
-            "api.port": 0, "link.host": "127.0.0.1", "link.port": 0, "link.mdns": False,
+            "api.port": 0, "link.host": "127.0.0.1", "link.port": 0,
             "daemon.state_dir": str(tmp_path / "state"), "api.client_options": ["offload", "usage", "k", "ignore_eos"],
         }  # fmt: skip
         options |= {f"{port.table}.port": 0 for part in all_parts() for port in part.ports}
-        settings = overridden(schema(all_parts())(), options | more)
+        defaults = schema(all_parts())()
+        if hasattr(defaults.link, "mdns"):
+            options["link.mdns"] = False
+        settings = overridden(defaults, options | more)
         ready = tmp_path / "ready.json"
         gateway = gateway_class(settings.target.engine)(settings, Starting("test"), ready, all_parts())
         assert isinstance(gateway, VllmGateway)

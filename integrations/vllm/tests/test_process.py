@@ -34,7 +34,7 @@ def model(tmp_path: Path) -> Path:
 
 async def test_the_process_serves_engines_workers_and_commands(model: Path) -> None:
     state = model / "state"
-    link = LinkSection(host="127.0.0.1", port=0, mdns=False)
+    link = LinkSection(host="127.0.0.1", port=0)
     settings = GatewaySettings(link=link, daemon=DaemonSection(state_dir=str(state)))
     process = LinkProcess(settings, model, Starting("test"))
     running = asyncio.ensure_future(process.run())

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgespec.parts import all_parts as worker_parts
+from edgespec.worker import config as worker_config
 from edgespec_lab.rig.chat import ChatClient, greedy
 from edgespec_lab.rig.processes import Processes, RigError, module
 
@@ -236,6 +238,7 @@ class Rig(Processes):
 
     def _gateway_config(self) -> dict[str, Any]:
         from cloud_gateway.parts import all_parts  # a worker's machine has the rig, too, for its clocks
+        from cloud_gateway.process.config import schema
 
         ports = self._ports()
         config: dict[str, Any] = {
@@ -245,9 +248,10 @@ class Rig(Processes):
             "api.client_options": CLIENT_OPTIONS,
             "link.host": "0.0.0.0" if self.by_mdns else "127.0.0.1",
             "link.port": ports["link"],
-            "link.mdns": self.by_mdns,
             "daemon.state_dir": str(self.folder / "gateway"),
         }
+        if hasattr(schema(all_parts())().link, "mdns"):
+            config["link.mdns"] = self.by_mdns
         if self.exact:
             config["target.exact"] = "yes"
         if self.exact and self.engine == TORCH:
@@ -260,14 +264,15 @@ class Rig(Processes):
         return config | dict(self.gateway_options)
 
     def _worker_config(self, worker: str) -> Path:
-        config = {
+        config: dict[str, Any] = {
             "draft.model": self.drafts.get(worker, self.draft),
             "gateway.address": "" if self.by_mdns else self._address(worker),
-            "gateway.discover": self.by_mdns,
             "daemon.state_dir": str(self.folder / worker),
             "daemon.name": f"demo-{worker}",
             "daemon.priority": "normal",
         }
+        if hasattr(worker_config.schema(worker_parts())().gateway, "discover"):
+            config["gateway.discover"] = self.by_mdns
         return self._write(f"{worker}.toml", config | dict(self.worker_options))
 
     def _write(self, name: str, settings: Mapping[str, Any]) -> Path:

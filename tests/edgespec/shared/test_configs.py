@@ -28,7 +28,6 @@ GATEWAY_SETTINGS = gateway.schema(gateway_parts.all_parts())
 WORKER: list[tuple[str, str]] = [
     ('[draft]\nmodel = "auto:best"', '"auto:quantised", "auto:requantised", "auto:dropped" or a path (no'),
     ('[draft]\nmodel = ""', '"auto:dropped" or a path.'),
-    ('[gateway]\nnetworks = ["lab"]', 'each item a network such as "203.0.113.0/24" ('),
     ('[gateway]\naddress = "ws://host:1"', "the link to a gateway always uses TLS"),
     ('[gateway]\naddress = "host:99999"', "a port is a whole number from 1 to 65535"),
     ('[daemon]\nname = "a\\u001b[2J"', "at most 64 letters"),
@@ -42,7 +41,7 @@ GATEWAY: list[tuple[str, str]] = [
     ("[target]\nkv_tokens = 4112", "0, or at least 4113: `target.context` and the candidates of a pass"),
     ("[api]\nport = 7443", "another port than that of [link]"),
     ("[target]\nprefix_cache = false", "is no longer a setting; `api.prefix_cache` holds for the target,"),
-    ("[link]\nmodns = true", "unknown key `link.modns`; did you mean `mdns`?"),
+    ("[link]\nprot = 7443", "unknown key `link.prot`; did you mean `port`?"),
 ]
 
 

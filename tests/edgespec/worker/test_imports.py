@@ -19,12 +19,10 @@ OURS = (
     "edgespec.models.fetch",
     "edgespec_lab",
     "edgespec.shared.acceptor",
-    "edgespec.shared.advertise",
     "edgespec.shared.hf_vocabulary",
     "edgespec.shared.pairing_listener",
     "edgespec.shared.shipped",
     "edgespec.worker.commands",
-    "edgespec.worker.discovery",
     "edgespec.worker.pair",
     "edgespec.worker.report",
 )

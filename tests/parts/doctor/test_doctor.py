@@ -20,13 +20,13 @@ from edgespec.shared.address import Address
 from edgespec.shared.keystore import KeyStore
 from edgespec.shared.paired import PairedGateways
 from edgespec.worker.config import load
-from edgespec.worker.discovery import Browser
 from edgespec.worker.part import Permission, Presence, WorkerPart
 from tests.support.links import GATEWAY_KEY, serving, worker_identity
 from tests.support.services import serving_worker, until
 from tests.support.sockets import reserved
 from tests.support.tiny_gguf import make_tiny_gguf
 
+NO_SEARCH = "the part that searches networks is removed"
 NOBODY = Pin(bytes(32), bytes(32))
 WELL: dict[str, Any] = {
     "linked": True, "gateway": "gw", "paused": None, "aside": None, "requests": 3,
@@ -157,19 +157,21 @@ async def test_packets_that_are_dropped_are_taken_for_a_firewall(monkeypatch: py
 
 
 async def test_silent_mdns_is_a_fault_only_where_it_is_needed() -> None:
-    none = await doctor.multicast(Browser(["none"]), needed=True, wait_s=0.05)
+    browser = pytest.importorskip("edgespec.parts.mdns.browser", reason=NO_SEARCH)
+    none = await doctor.announced(browser.Browser(["none"]), needed=True, wait_s=0.05)
     assert none.exit_code == 69 and "no interface" in none.says and "5353" in none.do and "gateway runs" not in none.do
-    silent = await doctor.multicast(Browser(["lo"], wanted="0" * 16), needed=True, wait_s=0.05)
+    silent = await doctor.announced(browser.Browser(["lo"], wanted="0" * 16), needed=True, wait_s=0.05)
     assert silent.exit_code == 69 and "5353" in silent.do and "whether the gateway runs" in silent.do
-    assert (await doctor.multicast(Browser(["none"]), needed=False, wait_s=0.05)).exit_code == 0
+    assert (await doctor.announced(browser.Browser(["none"]), needed=False, wait_s=0.05)).exit_code == 0
 
 
 async def test_no_firewall_is_blamed_while_the_gateway_is_down(tmp_path: Path) -> None:
     """The whole examination of a worker whose gateway's machine refuses connections."""
+    search = pytest.importorskip("edgespec.parts.mdns", reason=NO_SEARCH)
     with reserved() as port:
         store = KeyStore(tmp_path / "state")
         PairedGateways(store.folder).add(GATEWAY_KEY.public, bytes(32), "gw", f"127.0.0.1:{port}", 1)
-        settings = load(config(tmp_path, "/nowhere.gguf", discover=True))
+        settings = load(config(tmp_path, "/nowhere.gguf"), [search.PART])
         found = [finding async for finding in examine(lambda: settings)]
     advice = {finding.check: finding.do for finding in found}
     assert "start the gateway" in advice[f"address 127.0.0.1:{port}"]
@@ -207,10 +209,9 @@ async def test_the_gateways_judgement_is_found(tmp_path: Path) -> None:
         assert revoked.exit_code == 77 and "edgespec pair" in revoked.do
 
 
-def config(tmp_path: Path, model: str = "auto:quantised", discover: bool = False) -> Path:
+def config(tmp_path: Path, model: str = "auto:quantised") -> Path:
     path = tmp_path / "worker.toml"
-    tables = f'[draft]\nmodel = "{model}"\nthreads = 1\n[gateway]\ndiscover = {str(discover).lower()}\n'
-    path.write_text(f'{tables}[daemon]\nstate_dir = "{tmp_path}/state"\n')
+    path.write_text(f'[draft]\nmodel = "{model}"\nthreads = 1\n[daemon]\nstate_dir = "{tmp_path}/state"\n')
     return path
 
 

@@ -12,7 +12,6 @@ NOT_WITHOUT_PEERS = (
     "edgespec.parts.peer_relay.service",
     "edgespec.parts.peer_relay.tunnel",
     "edgespec.shared.acceptor",
-    "edgespec.shared.advertise",
     "edgespec.shared.pairing_listener",
     "edgespec.worker.pair",
 )

@@ -25,6 +25,7 @@ from edgespec.parts.rotate_keys.credentials import FILE, note_credentials
 from edgespec.parts.rotate_keys.identity import rotate_identity
 from edgespec.shared.guards import Guards
 from edgespec.shared.keystore import KeyStore
+from edgespec.shared.nearby import ALONE
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.tls import rotations_in
 from edgespec.worker.config import WorkerSettings
@@ -69,7 +70,7 @@ def test_both_daemons_note_their_credentials_when_they_start(tmp_path: Path, mon
     given.identity()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     worker = tmp_path / "worker"
-    WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None, Guards))
+    WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None, Guards, ALONE))
     gateway = ServerKeyStore(tmp_path / "gateway")
     link = LinkIdentity("gateway", bytes(32), PairedWorkers(gateway.folder))
     keys = KeyRing(gateway.folder)

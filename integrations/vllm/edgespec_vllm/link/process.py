@@ -23,7 +23,7 @@ from edgespec.shared import folders, logs, sdnotify
 from edgespec.shared.control import ControlServer
 from edgespec.shared.files import held
 from edgespec.shared.hf_vocabulary import vocabulary
-from edgespec.shared.part import guards_of
+from edgespec.shared.part import guards_of, nearby_of
 from edgespec.shared.server_keys import ServerKeyStore
 from edgespec.shared.starting import Starting, on_stop_signals
 from edgespec_vllm.link.server import BoardServer
@@ -42,7 +42,7 @@ class LinkProcess:
     ) -> None:  # fmt: skip
         """`model`: the folder that vLLM serves, or a GGUF file. `board`: the socket, if not in the runtime folder;
         `group`: one whose members may connect to it; `parts`: their judges judge the workers,
-        and their guards guard the link port.
+        their guards guard the link port, and they announce it.
 
         Raises ModelError, KeyStoreError.
         """
@@ -52,7 +52,7 @@ class LinkProcess:
         self._group = group
         words = vocabulary(model)
         store = ServerKeyStore(folders.state_dir("gateway", settings.daemon.state_dir))
-        self.port = LinkPort(settings.link, store)
+        self.port = LinkPort(settings.link, store, nearby_of(parts, settings))
         judges = [part.judge(settings) for part in parts if part.judge is not None]
         shares = connection_shares()
         self.links = self.port.make_links(

@@ -52,7 +52,7 @@ def settings_of(setting: Setting, state: Path, address: str) -> WorkerSettings:
     }
     return WorkerSettings(
         draft=DraftSection(**draft),  # type: ignore[arg-type]
-        gateway=GatewaySection(address=address, discover=False),
+        gateway=GatewaySection(address=address),
         daemon=DaemonSection(name="replay-worker", state_dir=str(state), priority="normal"),
     )
 

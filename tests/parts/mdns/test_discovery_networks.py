@@ -50,7 +50,10 @@ def inside(namespace: str, script: str) -> list[str]:
 
 def test_bridges_tunnels_and_loopback_are_left_out_on_a_network(namespaces: tuple[str, str]) -> None:
     here, there = namespaces
-    script = "from edgespec.shared import mdns; print(' '.join(sorted(one.name for one in mdns.interfaces())))"
+    script = (
+        "from edgespec.parts.mdns.interfaces import interfaces; "
+        "print(' '.join(sorted(interface.name for interface in interfaces())))"
+    )
 
     def chosen() -> str:
         return subprocess.run(inside(here, script), check=True, capture_output=True, text=True).stdout.strip()
@@ -80,11 +83,12 @@ def test_bridges_tunnels_and_loopback_are_left_out_on_a_network(namespaces: tupl
 
 SERVE = """
 import asyncio, logging
-from edgespec.shared.advertise import Advertiser
-from edgespec.shared import mdns
-mdns.POLL_S = 0.2
+from edgespec.parts.mdns.advertiser import Advertiser
+from edgespec.shared.nearby import Announced
+from edgespec.parts.mdns import interfaces
+interfaces.POLL_S = 0.2
 async def main():
-    Advertiser("gw", b"k" * 32, b"t" * 32, "0.0.0.0", 4001).start()
+    Advertiser(Announced("gw", b"k" * 32, b"t" * 32, "0.0.0.0", 4001)).start()
     print("started", flush=True)
     await asyncio.sleep(60)
 logging.basicConfig(level=logging.INFO)
@@ -92,11 +96,11 @@ asyncio.run(main())
 """
 BROWSE = """
 import asyncio
-from edgespec.worker.discovery import Browser
-from tests.support.browsing import found_by
-from edgespec.shared import mdns
+from edgespec.parts.mdns.browser import Browser
+from tests.parts.mdns.browsing import found_by
+from edgespec.parts.mdns import interfaces
 from edgespec.core.protocol.names import key_id
-mdns.POLL_S = 0.2
+interfaces.POLL_S = 0.2
 async def main():
     browser = Browser()
     await browser.start()
@@ -148,17 +152,19 @@ def test_a_worker_that_joins_a_network_asks_who_is_there(namespaces: tuple[str, 
 
 TAKEN = """
 import asyncio, logging, socket, sys
-from edgespec.shared.advertise import Advertiser
-from edgespec.worker.discovery import Browser
-from tests.support.browsing import found_by
-from edgespec.shared import mdns
+from edgespec.parts.mdns.advertiser import Advertiser
+from edgespec.shared.nearby import Announced
+from edgespec.parts.mdns.browser import Browser
+from tests.parts.mdns.browsing import found_by
+from edgespec.parts.mdns import interfaces
 from edgespec.core.protocol.names import key_id
-mdns.POLL_S = 0.2
+interfaces.POLL_S = 0.2
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
 async def main():
     squatter = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     squatter.bind(("", 5353))
-    browser, advertiser = Browser(), Advertiser("gw", b"k" * 32, b"t" * 32, "127.0.0.1", 4001)
+    browser = Browser()
+    advertiser = Advertiser(Announced("gw", b"k" * 32, b"t" * 32, "127.0.0.1", 4001))
     await browser.start()
     advertiser.start()
     print(await found_by(browser, key_id(b"k" * 32), 1), browser.problem)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edgespec.worker.discovery import Browser, Found
+from edgespec.parts.mdns.browser import Browser
+from edgespec.shared.nearby import Found
 
 
 async def found_by(browser: Browser, key_hash: str, timeout_s: float) -> list[Found]:

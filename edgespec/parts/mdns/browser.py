@@ -1,4 +1,4 @@
-"""Finds gateways, or peers, on the local network by mDNS. Results are hints: keys decide which is trusted."""
+"""Finds gateways, or peers, on the local network by mDNS."""
 
 from __future__ import annotations
 
@@ -7,125 +7,34 @@ import contextlib
 import ipaddress
 import logging
 import random
-import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
 
-from zeroconf import DNSPointer, Error, ServiceInfo, ServiceStateChange, Zeroconf
+from zeroconf import DNSPointer, Error, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from edgespec.shared import mdns
+from edgespec.parts.mdns import interfaces
+from edgespec.parts.mdns.interfaces import Network
+from edgespec.parts.mdns.records import PRIVATE, read_announcement, service_type
+from edgespec.parts.mdns.table import Announcements
 from edgespec.shared.address import Address
 from edgespec.shared.log_text import cause
-from edgespec.shared.mdns import Kind, Network
+from edgespec.shared.nearby import GATEWAY, Finder, Found, Kind
 
-MAX_ENTRIES = 64
-MAX_PER_HOST = 4
-"""A machine may run a few gateways, for several models."""
-
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Entry(Generic[T]):
-    value: T
-    hosts: frozenset[str]
-    failures: int = 0
-
-
-class Announcements(Generic[T]):
-    """A bounded set of announced values, by their names, in which a flood of false ones cannot displace a true one.
-
-    Only dialling shows whether an announcement is true. So an entry is replaced only by a new one, and only after a
-    dial to it failed: false entries cannot displace one that has not failed, and are replaced as they are tried. The
-    number of entries for one host is limited, so that announcing it repeatedly has no effect.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry[T]] = {}
-
-    def values(self) -> list[T]:
-        """Fewest failures first, then oldest first."""
-        return [entry.value for entry in sorted(self._entries.values(), key=lambda entry: entry.failures)]
-
-    def put(self, name: str, hosts: Collection[str], value: T) -> bool:
-        """Adds or replaces an announcement that names these hosts; False if there is no room for it."""
-        known = self._entries.pop(name, None)
-        if known is not None and known.value == value:
-            self._entries[name] = known
-            return True
-
-        victim = self._victim_for(frozenset(hosts))
-        if victim is not None:
-            if self._entries[victim].failures == 0:
-                if known is not None:
-                    self._entries[name] = known
-                return False
-            del self._entries[victim]
-        self._entries[name] = _Entry(value, frozenset(hosts))
-        return True
-
-    def remove(self, name: str) -> None:
-        self._entries.pop(name, None)
-
-    def failed(self, tried: Callable[[T], bool]) -> list[str]:
-        """Counts a failure for each announcement for which `tried` holds, and returns their names."""
-        names = [name for name, entry in self._entries.items() if tried(entry.value)]
-        for name in names:
-            self._entries[name].failures += 1
-        return names
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._entries
-
-    def _victim_for(self, hosts: frozenset[str]) -> str | None:
-        """The entry to remove for a new one with these hosts: the one that failed most; None while there is room."""
-        for host in hosts:
-            same = [name for name, entry in self._entries.items() if host in entry.hosts]
-            if len(same) >= MAX_PER_HOST:
-                return max(same, key=lambda name: self._entries[name].failures)
-        if len(self._entries) >= MAX_ENTRIES:
-            return max(self._entries, key=lambda name: self._entries[name].failures)
-
-        return None
-
-
-log = logging.getLogger("edgespec.worker.discovery")
+log = logging.getLogger("edgespec.parts.mdns.browser")
 
 RESOLVE_S = 3.0
 MAX_RESOLVING = 32
 """Announcements resolved at a time; a correct gateway sends its records with the announcement."""
 MAX_SEEN_AGAIN = 64
 """Announcements that found no room; they are checked again each time the interfaces are."""
-MAX_ADDRESSES = 4
-"""Those of one announcement that count."""
-PRIVATE: tuple[Network, ...] = tuple(
-    ipaddress.ip_network(network)
-    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10")
-)
-"""Networks of announced addresses, besides those of this machine's interfaces (RFC 1918, 3927, 4193, 4291).
-
-Anybody on the network can announce any address, which must not make all workers there dial a host of the internet.
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An announced gateway. Nothing of it is authenticated."""
+class Browser(Finder):
+    """The current list of announced machines, while interfaces and machines come and go."""
 
-    name: str
-    addresses: tuple[Address, ...]
-    """Best first: IPv4, then IPv6, link-local ones last."""
-    port: int
-    key_hash: str
-    """Key id (core/names.py) of the gateway's Ed25519 key."""
-    tls_hash: bytes
-    """SHA-256 of the gateway's public TLS key."""
-
-
-class Browser:
-    """The current list of announced gateways, while interfaces and gateways come and go."""
+    method = "mDNS"
+    needs = "UDP port 5353 and multicast 224.0.0.251 in firewall and wireless network"
+    problem: str | None = None
 
     def __init__(
         self,
@@ -133,17 +42,16 @@ class Browser:
         *,
         wanted: str | None = None,
         networks: Sequence[str] = (),
-        kind: Kind = mdns.GATEWAY,
+        kind: Kind = GATEWAY,
     ) -> None:
-        """`only`: names of the interfaces to use, for tests; otherwise those of `mdns.interfaces`.
+        """`only`: names of the interfaces to use, for tests; otherwise those of `interfaces.interfaces`.
 
         `wanted`: key id of the one gateway to look for; `networks`: of its address, besides private ones.
         """
-        self.problem: str | None = None
-        """Why mDNS does not work at present; None while it does."""
         self._only = only
         self._kind = kind
-        self.wanted = wanted
+        self._service = service_type(kind)
+        self._wanted = wanted
         self._networks = tuple(ipaddress.ip_network(network) for network in networks)
         self._found: Announcements[Found] = Announcements()
         self._dialled: tuple[Network, ...] = ()
@@ -151,7 +59,7 @@ class Browser:
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._choice: list[str | int] = []
-        self._wakes = mdns.Wakes()
+        self._wakes = interfaces.Wakes()
         self._polling: asyncio.Task[None] | None = None
         self._resolving: dict[asyncio.Task[None], None] = {}
         """Oldest first."""
@@ -187,8 +95,10 @@ class Browser:
             for name in names:
                 self._look(self._zeroconf.zeroconf, name)
 
+    def rotated(self, key_hash: str) -> None:
+        self._wanted = key_hash
+
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Waits until the condition holds, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -197,15 +107,16 @@ class Browser:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(mdns.POLL_S)
+            await asyncio.sleep(interfaces.POLL_S)
             await self._follow()
             self._look_again()
 
     async def _follow(self) -> None:
         """Listens on the current interfaces."""
-        interfaces = mdns.interfaces(self._only)
-        choice = [one.choice for one in interfaces]
-        self._dialled = (*PRIVATE, *self._networks, *(network for one in interfaces for network in one.networks))
+        usable = interfaces.interfaces(self._only)
+        choice = [interface.choice for interface in usable]
+        here = [network for interface in usable for network in interface.networks]
+        self._dialled = (*PRIVATE, *self._networks, *here)
         if not choice:
             self._choice = []
             self._complain("no interface leads to a network")
@@ -229,7 +140,7 @@ class Browser:
         """
         if self._browser is not None:
             await self._browser.async_cancel()
-        self._browser = AsyncServiceBrowser(zeroconf, self._kind.service, handlers=[self._on_change])
+        self._browser = AsyncServiceBrowser(zeroconf, self._service, handlers=[self._on_change])
 
     def _complain(self, why: str) -> None:
         if why != self.problem:
@@ -249,7 +160,7 @@ class Browser:
             return
 
         zeroconf = self._zeroconf.zeroconf
-        records = zeroconf.cache.async_entries_with_name(self._kind.service)
+        records = zeroconf.cache.async_entries_with_name(self._service)
         names = {record.alias for record in records if isinstance(record, DNSPointer)}
         left = [name for name in names if name not in self._found]
         for name in random.sample(left, min(len(left), MAX_SEEN_AGAIN)):
@@ -258,7 +169,7 @@ class Browser:
     def _look(self, zeroconf: Zeroconf, name: str) -> None:
         """Reads an announcement whose records are present, or queries them; limited to MAX_RESOLVING at a time."""
         try:
-            info = AsyncServiceInfo(self._kind.service, name)
+            info = AsyncServiceInfo(self._service, name)
         except Error:  # an invalid name
             return
         if info.load_from_cache(zeroconf):
@@ -280,44 +191,8 @@ class Browser:
 
     def _note(self, name: str, info: AsyncServiceInfo) -> None:
         found = read_announcement(info, self._dialled, self._kind)
-        if found is None or self.wanted not in (None, found.key_hash):
+        if found is None or self._wanted not in (None, found.key_hash):
             self._found.remove(name)  # its former content is withdrawn
             return
         if self._found.put(name, [address.host for address in found.addresses], found):
             self._changed.set()
-
-
-def read_announcement(
-    info: ServiceInfo, networks: Sequence[Network] = PRIVATE, kind: Kind = mdns.GATEWAY
-) -> Found | None:
-    """Decodes an announcement; None if it is not one of this protocol. Its content is untrusted.
-
-    `networks`: those that an address must be in.
-    """
-    txt = info.decoded_properties
-    key_hash = txt.get("kh") or ""
-    tls_hash = txt.get("th") or ""
-    if txt.get("v") != mdns.TXT_VERSION or txt.get("path") != kind.path:
-        return None
-    if not re.fullmatch(r"[0-9a-f]{16}", key_hash) or not re.fullmatch(r"[0-9a-f]{64}", tls_hash):
-        return None
-
-    hosts = sorted((host for host in info.parsed_scoped_addresses() if _is_of_use(host, networks)), key=_rank)
-    if not hosts or not info.port:
-        return None
-
-    name = "".join(c for c in info.name.removesuffix(f".{kind.service}") if c.isprintable())
-    addresses = tuple(Address(host, info.port) for host in hosts[:MAX_ADDRESSES])
-    return Found(name[:64], addresses, info.port, key_hash, bytes.fromhex(tls_hash))
-
-
-def _is_of_use(host: str, networks: Sequence[Network]) -> bool:
-    """Whether the address is allowed, and can be dialled: an IPv6 link-local one without its zone cannot."""
-    address = ipaddress.ip_address(host)
-    zoneless = isinstance(address, ipaddress.IPv6Address) and address.is_link_local and address.scope_id is None
-    return not zoneless and any(address in network for network in networks)
-
-
-def _rank(host: str) -> tuple[int, bool]:
-    address = ipaddress.ip_address(host)
-    return address.version, address.is_link_local

@@ -11,20 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zeroconf.asyncio import AsyncServiceInfo
 
-from edgespec.shared import mdns
+from edgespec.parts.mdns.browser import Browser
+from edgespec.parts.mdns.records import MAX_ADDRESSES, PRIVATE, read_announcement, service_type
+from edgespec.parts.mdns.table import MAX_ENTRIES, MAX_PER_HOST, Announcements
 from edgespec.shared.address import Address
-from edgespec.worker.discovery import (
-    MAX_ADDRESSES,
-    MAX_ENTRIES,
-    MAX_PER_HOST,
-    PRIVATE,
-    Announcements,
-    Browser,
-    Found,
-    read_announcement,
-)
-from tests.support.browsing import found_by
+from edgespec.shared.nearby import GATEWAY, Found
+from tests.parts.mdns.browsing import found_by
 
+SERVICE = service_type(GATEWAY)
 KEY = "0123456789abcdef"
 SPKI = bytes(range(32))
 
@@ -32,11 +26,11 @@ SPKI = bytes(range(32))
 def announcement(name: str = "dept gateway", **changes: Any) -> AsyncServiceInfo:
     txt = {"v": "1", "kh": KEY, "th": SPKI.hex(), "path": "/link"} | changes.pop("txt", {})
     fields: dict[str, Any] = {"port": 7443, "parsed_addresses": ["10.0.0.1"], "server": "x.local."} | changes
-    return AsyncServiceInfo(mdns.GATEWAY.service, f"{name}.{mdns.GATEWAY.service}", properties=txt, **fields)
+    return AsyncServiceInfo(SERVICE, f"{name}.{SERVICE}", properties=txt, **fields)
 
 
 def test_an_announcement_gives_name_addresses_and_key() -> None:
-    assert read_announcement(announcement()) == Found("dept gateway", (Address("10.0.0.1", 7443),), 7443, KEY, SPKI)
+    assert read_announcement(announcement()) == Found("dept gateway", (Address("10.0.0.1", 7443),), KEY, SPKI)
 
 
 def test_addresses_come_best_first() -> None:

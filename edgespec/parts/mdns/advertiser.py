@@ -1,4 +1,4 @@
-"""Announces this gateway, or this daemon to its peers, on the local network by mDNS (RFC 6762, RFC 6763)."""
+"""Announces this gateway, or this daemon to its peers, on the local network by mDNS."""
 
 from __future__ import annotations
 
@@ -10,45 +10,33 @@ from collections.abc import Sequence
 from zeroconf import Error, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
-from edgespec.core.protocol.names import key_id
-from edgespec.shared import mdns
+from edgespec.parts.mdns import interfaces
+from edgespec.parts.mdns.interfaces import Interface
+from edgespec.parts.mdns.records import announcement, service_type
 from edgespec.shared.log_text import cause
-from edgespec.shared.mdns import Interface, Kind
+from edgespec.shared.nearby import GATEWAY, Announced, Announcer, Kind
 
-log = logging.getLogger("edgespec.shared.advertise")
+log = logging.getLogger("edgespec.parts.mdns.advertiser")
 
 _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 
 
-class Advertiser:
+class Advertiser(Announcer):
     """Updates the announcement when the interfaces of this machine change, until it is closed.
 
     No failure here stops the process: if mDNS does not work, a warning is logged, and the address must be typed
     when a machine is paired.
     """
 
-    def __init__(
-        self,
-        name: str,
-        key: bytes,
-        spki_hash: bytes,
-        host: str,
-        port: int,
-        only: Sequence[str] | None = None,
-        kind: Kind = mdns.GATEWAY,
-    ) -> None:
-        """`key`: Ed25519; `spki_hash`: of the TLS key; `host`, `port`: of the links; `only`: interfaces, for tests."""
-        self._key_id = key_id(key)
-        self._spki_hash = spki_hash
-        self._name = name
-        self._host = host
-        self._port = port
+    def __init__(self, machine: Announced, only: Sequence[str] | None = None, kind: Kind = GATEWAY) -> None:
+        """`only`: names of the interfaces to use, for tests."""
+        self._machine = machine
         self._only = only
         self._kind = kind
         self._zeroconf: AsyncZeroconf | None = None
         self._info: ServiceInfo | None = None
         self._announced: list[Interface] = []
-        self._wakes = mdns.Wakes()
+        self._wakes = interfaces.Wakes()
         self._warned = ""
         self._bound_to: set[str] = set()
         """The addresses that `host` means, if it is not all of them."""
@@ -73,10 +61,10 @@ class Advertiser:
             self._zeroconf = None
 
     async def _run(self) -> None:
-        if self._host not in _ALL_ADDRESSES:
+        if self._machine.host not in _ALL_ADDRESSES:
             with contextlib.suppress(OSError):  # then nothing is announced, and `_run` logs a warning
-                found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port)
-                self._bound_to = {str(one[4][0]).split("%")[0] for one in found}
+                resolved = await asyncio.get_running_loop().getaddrinfo(self._machine.host, self._machine.port)
+                self._bound_to = {str(entry[4][0]).split("%")[0] for entry in resolved}
         while True:
             now = self._interfaces()
             try:
@@ -86,18 +74,18 @@ class Advertiser:
                         await self._announce(now)
                     self._announced = now
                 if not now:
-                    if self._host in _ALL_ADDRESSES:
+                    if self._machine.host in _ALL_ADDRESSES:
                         what = "has an address"
                     else:
-                        what = f"has the address {self._host}"
+                        what = f"has the address {self._machine.host}"
                     self._warn(f"no interface to a network {what}")
             except (OSError, Error) as error:  # the port is in use, multicast is off, the name is taken
                 self._warn(cause(error))
-            await asyncio.sleep(mdns.POLL_S)
+            await asyncio.sleep(interfaces.POLL_S)
 
-    async def _announce(self, interfaces: Sequence[Interface]) -> None:
-        info = self._service(interfaces)
-        choice = [one.choice for one in interfaces]
+    async def _announce(self, usable: Sequence[Interface]) -> None:
+        info = self._service(usable)
+        choice = [interface.choice for interface in usable]
         if self._zeroconf is None:
             self._zeroconf = AsyncZeroconf(interfaces=choice)
         if self._info is None:
@@ -109,35 +97,23 @@ class Advertiser:
             await self._zeroconf.async_update_interfaces(choice)
         self._info = info
         self._warned = ""
-        names = ", ".join(one.name for one in interfaces)
-        log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{self._kind.service}"))
+        names = ", ".join(interface.name for interface in usable)
+        log.info("announced by mDNS on %s as %s", names, info.name.removesuffix(f".{service_type(self._kind)}"))
 
     def _interfaces(self) -> list[Interface]:
         """The interfaces through which a worker can reach the link port."""
-        return [one for one in mdns.interfaces(self._only) if self._addresses(one)]
+        return [usable for usable in interfaces.interfaces(self._only) if self._addresses(usable)]
 
     def _addresses(self, interface: Interface) -> list[str]:
-        if self._host == "::":
+        if self._machine.host == "::":
             return [*interface.ipv4, *interface.ipv6]
-        if self._host in _ALL_ADDRESSES:
+        if self._machine.host in _ALL_ADDRESSES:
             return list(interface.ipv4)
         return [address for address in (*interface.ipv4, *interface.ipv6) if address in self._bound_to]
 
-    def _service(self, interfaces: Sequence[Interface]) -> ServiceInfo:
-        label = f"{self._name.encode()[:40].decode(errors='ignore')} {self._key_id[:6]}"
-        return ServiceInfo(
-            self._kind.service,
-            f"{label}.{self._kind.service}",
-            parsed_addresses=[address for one in interfaces for address in self._addresses(one)],
-            port=self._port,
-            properties={
-                "v": mdns.TXT_VERSION,
-                "kh": self._key_id,
-                "th": self._spki_hash.hex(),
-                "path": self._kind.path,
-            },
-            server=f"{self._kind.host}-{self._key_id}.local.",
-        )
+    def _service(self, usable: Sequence[Interface]) -> ServiceInfo:
+        addresses = [address for interface in usable for address in self._addresses(interface)]
+        return announcement(self._kind, self._machine, addresses)
 
     def _warn(self, why: str) -> None:
         if why != self._warned:
@@ -147,5 +123,5 @@ class Advertiser:
                 "in `%s wss://HOST:%d CODE`",
                 why,
                 self._kind.command,
-                self._port,
+                self._machine.port,
             )

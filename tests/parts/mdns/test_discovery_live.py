@@ -13,11 +13,13 @@ import pytest
 from zeroconf import Zeroconf
 
 from edgespec.core.protocol.names import key_id
-from edgespec.shared import mdns
+from edgespec.parts.mdns import interfaces
+from edgespec.parts.mdns.advertiser import Advertiser
+from edgespec.parts.mdns.browser import Browser
+from edgespec.parts.mdns.interfaces import Interface
 from edgespec.shared.address import Address
-from edgespec.shared.advertise import Advertiser
-from edgespec.worker.discovery import Browser
-from tests.support.browsing import found_by
+from edgespec.shared.nearby import Announced
+from tests.parts.mdns.browsing import found_by
 from tests.support.until import until
 
 pytestmark = pytest.mark.live
@@ -27,7 +29,7 @@ SPKI = b"t" * 32
 
 @asynccontextmanager
 async def announced(key: bytes, port: int, name: str = "live test") -> AsyncIterator[Advertiser]:
-    advertiser = Advertiser(name, key, SPKI, "127.0.0.1", port, only=LO)
+    advertiser = Advertiser(Announced(name, key, SPKI, "127.0.0.1", port), only=LO)
     advertiser.start()
     try:
         yield advertiser
@@ -81,13 +83,13 @@ async def test_an_address_that_failed_is_asked_for_again() -> None:
             await asyncio.sleep(2)  # until it has been announced for the last time
             stale = Address("127.0.0.1", 9)
             (name,) = (name for name, entry in browser._found._entries.items() if entry.value is found)
-            browser._found.put(name, ["127.0.0.1"], replace(found, addresses=(stale,), port=9))
+            browser._found.put(name, ["127.0.0.1"], replace(found, addresses=(stale,)))
             assert browser._zeroconf is not None
             cache = browser._zeroconf.zeroconf.cache  # as after two minutes: the port's record is out of date
             cache.async_remove_records(list(cache.async_entries_with_name(name)))
-            assert [one.port for one in browser.found(key_id(key))] == [9]
+            assert [machine.addresses[0].port for machine in browser.found(key_id(key))] == [9]
             browser.failed(stale)
-            await until(lambda: [one.port for one in browser.found(key_id(key))] == [4001])
+            await until(lambda: [machine.addresses[0].port for machine in browser.found(key_id(key))] == [4001])
     finally:
         await browser.close()
 
@@ -96,8 +98,8 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
     suspended = 5.0
     asked = list[str]()
     spoken = list[str]()
-    monkeypatch.setattr(mdns, "suspended_s", lambda: suspended)
-    monkeypatch.setattr(mdns, "POLL_S", 0.05)
+    monkeypatch.setattr(interfaces, "suspended_s", lambda: suspended)
+    monkeypatch.setattr(interfaces, "POLL_S", 0.05)
     query = Browser._query
     announce = Advertiser._announce
 
@@ -105,9 +107,9 @@ async def test_after_a_suspend_both_sides_speak_up_again(monkeypatch: pytest.Mon
         asked.append("query")
         await query(self, zeroconf)
 
-    async def counted_announce(self: Advertiser, interfaces: Sequence[mdns.Interface]) -> None:
+    async def counted_announce(self: Advertiser, usable: Sequence[Interface]) -> None:
         spoken.append("announcement")
-        await announce(self, interfaces)
+        await announce(self, usable)
 
     monkeypatch.setattr(Browser, "_query", counted_query)
     monkeypatch.setattr(Advertiser, "_announce", counted_announce)

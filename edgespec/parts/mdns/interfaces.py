@@ -1,7 +1,6 @@
-"""Common part of both sides of mDNS: the service's name and TXT record, and the network interfaces to use.
+"""The network interfaces on which mDNS is used.
 
-Container bridges and VPNs are excluded: announcements there reach no worker, or the wrong network. A result of mDNS is
-only an address to try: the machine there must have the paired key.
+Container bridges and VPNs are excluded: announcements there reach no worker, or the wrong network.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from pathlib import Path
 
 import ifaddr
 
-from edgespec.shared.address import LINK_PATH
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-TXT_VERSION = "1"
 POLL_S = 10.0
 """Interval at which changes of the interfaces are checked."""
 MIN_SUSPEND_S = 1.0
@@ -35,19 +31,6 @@ _SKIPPED = re.compile(
 )
 
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # this module reports the same in one line
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What is announced: the service type, the path of its port, the host's label, and who pairs with it how."""
-
-    service: str
-    path: str
-    host: str
-    command: str
-
-
-GATEWAY = Kind("_edgespec._tcp.local.", LINK_PATH, "edgespec", "edgespec pair")
 
 
 @dataclass(frozen=True, slots=True)
