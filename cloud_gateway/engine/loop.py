@@ -436,6 +436,8 @@ class Engine:
         self._remember(generation)
         self._queue_work.left(active, "cancelled")
         self.stats.add(generation.usage)
+        if generation.policy.asks_workers:
+            self.pool.pace_alone.add(generation.assignments.span_alone)
 
         done = DoneEvent(finished.finish, generation.usage, finished.error, finished.refusal)
         self._outbox.add(lambda: active.stream.push(done))

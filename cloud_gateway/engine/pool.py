@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from cloud_gateway.core.requests.events import FrameTaken, Released, Send
+from cloud_gateway.core.requests.pace import PaceAlone
 from cloud_gateway.core.requests.router import LinkedWorker, Merit
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import Books, ToWorker
+from edgespec.core.protocol.messages import ToWorker
+from edgespec.core.protocol.worth import WorkerFigures
 
 
 class Workers:
@@ -35,7 +37,7 @@ class Workers:
     def audited(self, worker: str, key: str, claimed: float, accepted: int) -> None:
         """How far a worker's candidates for one request of an API key were what it claimed."""
 
-    def account(self, worker: str, books: Books) -> None:
+    def account(self, worker: str, figures: WorkerFigures) -> None:
         """Sends a worker its figures, if it takes them."""
 
     def diverged(self, worker: str) -> None:
@@ -57,6 +59,7 @@ class WorkerPool:
     def __init__(self, workers: Workers, post: Callable[[Callable[[], None]], None]) -> None:
         """`post` hands a call to the event loop, in order."""
         self.merit = Merit()
+        self.pace_alone = PaceAlone()
         self._workers = workers
         self._post = post
         self._outgoing: dict[str, list[ToWorker]] = {}
@@ -87,10 +90,18 @@ class WorkerPool:
     def released(self, key: str, released: Released) -> None:
         """Reports what a worker has brought for a request of this API key."""
         given = released.given
-        books = Books(given.tokens, given.brought, given.checked, given.received, given.late)
-        self.merit.ended(given.name, key, given.rounds, given.frames, given.brought, books)
-        books = self.merit.of(given.name).books
-        self._post(lambda: self._workers.account(given.worker, books))
+        figures = WorkerFigures(
+            tokens=given.tokens,
+            accepted=given.brought,
+            verified=given.checked,
+            frames=given.received,
+            late=given.late,
+            spent_ms=round(given.span.spent_s * 1000),
+            alone_ms=round(self.pace_alone.alone_s(given.span) * 1000),
+        )
+        self.merit.ended(given.name, key, given.rounds, given.frames, given.brought, figures)
+        total = self.merit.of(given.name).books
+        self._post(lambda: self._workers.account(given.worker, total))
         self._post(lambda: self._workers.audited(given.worker, key, given.claimed, given.accepted))
 
     def report_unknown_prefix(self, taken: FrameTaken) -> None:

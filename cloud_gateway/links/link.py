@@ -65,6 +65,8 @@ class WorkerInfo(LinkedWorker):
     """The cache scopes of its open requests, which differ between API keys."""
     takes_books: bool = False
     """Whether it takes messages `Books`."""
+    takes_times: bool = False
+    """Whether it takes messages `WorkerTimes`."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
 

@@ -26,11 +26,12 @@ from edgespec.core.errors import AddressError, KeyStoreError, PairingError, Remo
 from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
 from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
 from edgespec.core.protocol.inflow import InflowLimits
-from edgespec.core.protocol.messages import Books, Bye, Close, Hello, Open, ToWorker
+from edgespec.core.protocol.messages import Bye, Close, Hello, Open, ToWorker
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import restart_reason
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Timers
-from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, PAIR_PATH, requests_of
+from edgespec.core.protocol.worth import WorkerFigures
+from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, PAIR_PATH, TIMES, requests_of
 from edgespec.shared.guards import PLAIN, Guards, PortBounds
 from edgespec.shared.limited_port import LimitedConnection, LimitedPort
 from edgespec.shared.log_text import LimitedLog
@@ -106,8 +107,8 @@ class Links(Workers):
         self._lines = LimitedLog(log)
         self._workers: dict[str, WorkerInfo] = {}
         """By id; changed on the event loop."""
-        self._books: dict[str, Books] = {}
-        """Figures of workers that were sent last, by id; only of paired workers, which bounds it."""
+        self._figures: dict[str, WorkerFigures] = {}
+        """WorkerFigures of workers that were sent last, by id; only of paired workers, which bounds it."""
         self._probation = Probation()
         self._contest = Contest()
         self._judges = judges
@@ -218,11 +219,15 @@ class Links(Workers):
         for judge in self._judges:
             self._quarantine(worker, judge.drafted(worker, key, claimed, accepted, now))
 
-    def account(self, worker: str, books: Books) -> None:
-        self._books[worker] = books
+    def account(self, worker: str, figures: WorkerFigures) -> None:
+        self._figures[worker] = figures
         info = self._workers.get(worker)
-        if info is not None and info.takes_books and not info.wire.over:
-            info.wire.send(books)
+        if info is None or not info.takes_books or info.wire.over:
+            return
+
+        info.wire.send(figures.books)
+        if info.takes_times:
+            info.wire.send(figures.times)
 
     def note(self, worker: str, reason: str, text: str) -> None:
         self._reject(self._shown(worker), reason, text, is_worker=True)
@@ -296,8 +301,8 @@ class Links(Workers):
 
         text = f"{worker} linked from {worker.address}, round trip {worker.rtt_s * 1000:.1f} ms"
         self._lines.line(logging.INFO, ("up", worker.id), text)
-        if worker.id in self._books:
-            self.account(worker.id, self._books[worker.id])
+        if worker.id in self._figures:
+            self.account(worker.id, self._figures[worker.id])
         self.inbox.post(WorkerReady(worker.id))
         asyncio.get_running_loop().run_in_executor(None, self._note_seen, hello.worker_key)
 
@@ -317,6 +322,7 @@ class Links(Workers):
             requests=requests_of(features),
             wire=link.wire,
             takes_books=BOOKS in features,
+            takes_times=TIMES in features,
         )
         worker.sampled(link.first_rtt_s)
         return worker

@@ -6,7 +6,8 @@ Public, by module:
 
 - `acceptor`: `Acceptor`, `AdmittedConnection`, `MeteredSocket`, `raise_descriptor_limit`, `share_descriptors`
 - `address`: `Address`, `BOOKS`, `DEFAULT_PORT`, `FEATURES`, `LINK_PATH`, `not_counted`, `PAIR_PATH`,
-  `parse_address`, `REQUESTS`, `requests_of`, `stored_address`, `Tunnelled`
+  `parse_address`, `REQUESTS`, `requests_of`, `stored_address`, `TIMES`,
+  `Tunnelled`
 - `command`: all
 - `contained`: `Contained`, `describe_fault`
 - `control`: all

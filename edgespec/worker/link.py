@@ -29,11 +29,23 @@ from edgespec.core.protocol.handshake import (
     notice_of,
     shown,
 )
-from edgespec.core.protocol.messages import Books, Bye, Close, Commit, Open, Piece, Refuse, Share, ToWorker, WorkerBody
+from edgespec.core.protocol.messages import (
+    Books,
+    Bye,
+    Close,
+    Commit,
+    Open,
+    Piece,
+    Refuse,
+    Share,
+    ToWorker,
+    WorkerBody,
+    WorkerTimes,
+)
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
 from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
-from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, REQUESTS, Address, Tunnelled
+from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, REQUESTS, TIMES, Address, Tunnelled
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
 from edgespec.shared.wire import WEBSOCKET_OPTIONS, PinnedClient, Wire
@@ -71,8 +83,8 @@ class Handler:
         """A piece of the target's tokenizer; refused if none was asked for."""
         raise RemoteProtocolError("unexpected", "a piece of a tokenizer that was not asked for")
 
-    def on_books(self, books: Books) -> None:
-        """The gateway's figures of this worker."""
+    def on_figures(self, figures: Books | WorkerTimes) -> None:
+        """The gateway's figures of this worker: counts, or times, which follow the counts of the same moment."""
 
     def on_round_trip(self, rtt_s: float) -> None:
         """A ping was answered after so many seconds."""
@@ -176,7 +188,7 @@ class _Attempt:
 
     async def _try(self, timers: Timers) -> str:
         """Connects, and drives the session to its end; returns why it ended."""
-        features = [(FEATURES, f"{REQUESTS}{self._me.requests}"), (FEATURES, BOOKS)]
+        features = [(FEATURES, f"{REQUESTS}{self._me.requests}"), (FEATURES, BOOKS), (FEATURES, TIMES)]
         options: dict[str, Any] = {
             "logger": _quiet,
             "additional_headers": features,
@@ -248,8 +260,8 @@ class _Attempt:
                 self._handler.on_message(event)
             case Piece():
                 self._handler.on_piece(event)
-            case Books():
-                self._handler.on_books(event)
+            case Books() | WorkerTimes():
+                self._handler.on_figures(event)
             case Refuse():
                 self._final = final_error(event.reason, event.message)
             case Bye():

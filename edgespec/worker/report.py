@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from edgespec.core.protocol.messages import Books
-from edgespec.core.protocol.worth import verdict
+from edgespec.core.protocol.worth import WorkerFigures, verdict
 from edgespec.worker.part import WorkerPart
 
 NAME = 13
@@ -106,11 +105,11 @@ def _drafting(status: Mapping[str, Any]) -> str:
 
 def _worth(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The gateway's answer, and the worker's own count, which has the candidates that came too late, too."""
-    books = books_of(status)
-    if books is None:
+    figures = figures_in(status)
+    if figures is None:
         yield "help", "unknown: the gateway has not sent its figures, or is older than this worker"
     else:
-        yield "help", verdict(books)
+        yield "help", verdict(figures)
 
     matched = status["tokens_matched"]
     committed = status["tokens_committed"]
@@ -120,9 +119,9 @@ def _worth(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "draft", f"right for {matched} of {committed} tokens{percent}, in time or too late"
 
 
-def books_of(status: Mapping[str, Any]) -> Books | None:
+def figures_in(status: Mapping[str, Any]) -> WorkerFigures | None:
     """The gateway's figures of this worker; None before it has sent any."""
     books = status.get("books")
     if books is None:
         return None
-    return Books(**books)
+    return WorkerFigures(**books)

@@ -20,8 +20,19 @@ from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import DraftCurve
 from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
 from edgespec.core.protocol.handshake import Notice, Pin
-from edgespec.core.protocol.messages import VERSION, Books, Decline, Pause, Resume, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import (
+    VERSION,
+    Books,
+    Decline,
+    Pause,
+    Resume,
+    StepTimes,
+    ToWorker,
+    Tree,
+    WorkerTimes,
+)
 from edgespec.core.protocol.names import key_id
+from edgespec.core.protocol.worth import WorkerFigures, figures_of
 from edgespec.llamacpp.drafter import Drafter
 from edgespec.llamacpp.step_time import affordable_leaves
 from edgespec.shared import control, folders, logs, sdnotify
@@ -100,7 +111,7 @@ class Service(Handler):
         """The reason of the pause that daemon and gateway have; None: no pause."""
         self.presences = Presences([part.presence(settings, self._on_presence) for part in parts])
         self._link: Link | None = None
-        self._books: Books | None = None
+        self._figures: WorkerFigures | None = None
         """The gateway's figures of this worker; None before it has sent any."""
         self._notices = Notices()
         self._addresses: GatewayAddresses
@@ -259,8 +270,12 @@ class Service(Handler):
         """Passes a message of the gateway to the daemon."""
         self.daemon.take(message)
 
-    def on_books(self, books: Books) -> None:
-        self._books = books
+    def on_figures(self, figures: Books | WorkerTimes) -> None:
+        match figures:
+            case Books():
+                self._figures = figures_of(figures)
+            case WorkerTimes() if self._figures is not None:
+                self._figures = figures_of(self._figures.books, figures)
 
     def on_writable(self) -> None:
         self.daemon.writable()
@@ -385,7 +400,7 @@ class Service(Handler):
             "frames": stats.frames,
             "tokens_committed": stats.committed,
             "tokens_matched": stats.matched,
-            "books": self._books and msgspec.structs.asdict(self._books),
+            "books": self._figures and msgspec.structs.asdict(self._figures),
             **self.daemon.timer.status(),
             **_step_times(stats),
             "drafting_s": round(stats.drafting_s, 1),

@@ -15,8 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from edgespec.core.protocol.messages import Books
-from edgespec.core.protocol.worth import verdict
+from edgespec.core.protocol.worth import WorkerFigures, verdict
 from edgespec.shared import models
 from edgespec_lab.deep_target import deepen_gguf
 from edgespec_lab.rig import Rig
@@ -104,13 +103,13 @@ def test_remote_drafts_save_passes_and_change_nothing(stage: Rig, prompt: str) -
 def test_worker_and_gateway_print_the_same_figures_of_one_run(stage: Rig) -> None:
     stage.chat(PROMPTS[0], 48, policy="wanspec", phi=3.0)
     deadline = time.monotonic() + 20
-    while (books := stage.worker_command("status", "--json")["books"]) is None or not books["tokens"]:
+    while (books := stage.worker_command("status", "--json")["books"]) is None or not books["alone_ms"]:
         assert time.monotonic() < deadline
     (row,) = stage.gateway_command("workers", "list", "--json")["workers"]
     assert row["books"] == books and books["accepted"] > 0
     assert row["accepted"] == books["accepted"]
     status = stage.gateway_command("status", "--json")
-    assert status["helps"] == {row["name"]: verdict(Books(**books))}
+    assert status["helps"] == {row["name"]: verdict(WorkerFigures(**books))}
     assert status["accepted"]["worker"] == books["accepted"]
 
 

@@ -28,6 +28,7 @@ TO_WORKER: Sequence[m.AnyBody] = (
     m.Commit(1, 1, 3, [5, 6], HASH, 20_000, 9_000, 3),
     m.Share(1, 1, 1, 2),
     m.Books(2457, 157, 194, 1111, 791),
+    m.WorkerTimes(98_400, 121_000),
     m.Close(1, 1, "done"),
     m.Piece(HASH, 4, b"data"),
     m.Ping(7),

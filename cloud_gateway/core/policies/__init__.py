@@ -4,8 +4,10 @@ Public, by module:
 
 - `alone`: `Plain`, `LocalChain`
 - `estimators`: `UNKNOWN_STEP_S`, `Ewma`, `Latest`, `RttEstimator`, `StepClock`, `StepCurve`
+- `guard`: `Reference`
 - `policy`: all
 - `registry`: all
 - `settings`: `DEFAULTS`, `K`, `MAX_K`, `PHI`, `Phi`, `PolicySettings`, `Prefer`, `SOURCES`
+- `tuning`: `TUNING`
 - `wanspec`: `WanSpec`
 """

@@ -7,6 +7,7 @@ Public, by module:
 - `choices`: `Choices`, `CORE`
 - `events`: all
 - `generation`: `Bounds`, `Generation`, `MAX_RETRIES`
+- `pace`: `PaceAlone`
 - `request`: `added`, `DoneEvent`, `Event`, `Extension`, `GenerationRequest`, `RequestBounds`,
   `Speculation`, `TokensEvent`, `Usage`
 - `router`: `choose`, `cost_s`, `LinkedWorker`, `Merit`, `Record`

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.policy import Outcome
 from cloud_gateway.core.requests.events import Assignment, Released, Send, WorkerChange, WorkerChanged, WorkerWanted
+from cloud_gateway.core.requests.pace import NO_TIME, Span
 from cloud_gateway.core.requests.rounds import RoundTimes
 from edgespec.core.protocol.digests import Prefix
 from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
@@ -39,6 +40,8 @@ class Assignments:
     """By worker."""
     excluded: set[str] = field(default_factory=set)
     """Workers that declined, broke the protocol or brought nothing for this request."""
+    span_alone: Span = NO_TIME
+    """The rounds in which no worker drafted."""
     _epoch: int = 0
 
     @property
@@ -69,6 +72,13 @@ class Assignments:
         del self.given[assignment.worker]
         close = Close(self.request, assignment.epoch, why)
         return [Send(assignment.worker, close), Released(assignment, why), *self._shares()]
+
+    def took(self, span: Span) -> None:
+        """Adds a round to those of each worker, or to those without one."""
+        if not self.given:
+            self.span_alone = self.span_alone.plus(span)
+        for assignment in self.given.values():
+            assignment.span = assignment.span.plus(span)
 
     def commit(self, prefix: Prefix, tokens: list[int], times: RoundTimes, outcome: Outcome) -> Sequence[Send]:
         """Sends all workers what the target chose (step 5 of WANSpec's figure 6)."""

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from cloud_gateway.core.policies.policy import Action, Costs, LinkView
+from cloud_gateway.core.requests.pace import NO_TIME, Span
 from cloud_gateway.core.requests.request import Finish, TokensEvent
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.verify.accept import FlatTree, Walk
@@ -196,6 +197,8 @@ class Assignment:
     """Rounds in which its candidates were verified or could have been."""
     brought: int = 0
     """Its candidates that the target emitted."""
+    span: Span = NO_TIME
+    """The rounds in which it drafted."""
     idle: int = 0
     """Rounds in a row without one."""
     share: tuple[int, int] = (0, 1)

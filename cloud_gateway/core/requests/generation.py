@@ -350,6 +350,8 @@ class Generation:
         except ConstraintError as error:
             return self._finish("error", str(error))
 
+        self.assignments.took(self._rounds.span)
+
         # Workers are sent the tokens before anything else, since they draft on meanwhile.
         commits = self.assignments.commit(self.tree.prefix, taken.tokens, self._rounds.latest, outcome)
         finish = self._finish_of(taken.tokens)

@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cloud_gateway.core.policies.guard import Reference
 from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
+from cloud_gateway.core.policies.tuning import TUNING
+from cloud_gateway.core.requests.pace import NO_TIME, Span
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.protocol.messages import MAX_MICROS
 
@@ -81,6 +84,8 @@ class Rounds:
     def __init__(self, verify_nodes: int, time: RequestTime | None = None) -> None:
         """`verify_nodes`: most candidates of the verify pass that ends a round whose budget is used up."""
         self.latest = RoundTimes(0, 0)
+        self.span = NO_TIME
+        """The latest round, without time in which prompts were read; empty for the first one."""
         self.drafting = False
         """Whether the policy wants a draft pass that has not been made."""
         self._time = time or RequestTime()
@@ -90,6 +95,10 @@ class Rounds:
         """When the round's first decision was made that was not to verify."""
         self._pass_began: float | None = None
         self._ended: float | None = None
+        self._costs: Costs | None = None
+        """Those of the round's latest decision."""
+        self._paused_s = 0.0
+        """`Costs.paused_s` at the end of the round before."""
         self._pending_outcome: tuple[Outcome, float] | None = None
 
     def decide(self, policy: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
@@ -99,7 +108,8 @@ class Rounds:
             policy.withdrawn()
             self._passes -= 1
 
-        action = policy.decide(tree, link, self._time.costs(costs), own_time)
+        self._costs = self._time.costs(costs)
+        action = policy.decide(tree, link, self._costs, own_time)
         action = self.bound(action, tree, own_time)
 
         self.drafting = isinstance(action, Draft)
@@ -131,12 +141,27 @@ class Rounds:
     def ended(self, outcome: Outcome, now: float) -> None:
         """A round ended; its policy is given the outcome before any later event (`deliver_outcome`)."""
         self._pending_outcome = (outcome, now)
+        self.span = self._span(outcome.emitted, now)
         period_us = micros(_since(self._ended, now))
         pass_us = min(micros(_since(self._pass_began, now)), period_us or MAX_MICROS)
         self.latest = RoundTimes(period_us, pass_us)
         self._ended = now
         self._began = None
         self._passes = 0
+
+    def _span(self, tokens: int, now: float) -> Span:
+        """The round that ends now."""
+        costs = self._costs
+        if costs is None:
+            return NO_TIME
+
+        read_s = costs.paused_s - self._paused_s
+        self._paused_s = costs.paused_s
+        if self._ended is None:
+            return NO_TIME
+
+        spent_s = max(now - self._ended - read_s, 0.0)
+        return Span(tokens, spent_s, tokens * Reference.of(costs, TUNING.match).token_s)
 
     def deliver_outcome(self, policy: Policy) -> None:
         """Gives the policy the outcome of the last round, unless it has it."""

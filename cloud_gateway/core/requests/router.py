@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.policy import Points, at
 from edgespec.core.pairing.groups import DEFAULT_GROUPS
-from edgespec.core.protocol.messages import Books
+from edgespec.core.protocol.worth import NOTHING, WorkerFigures
 
-NOTHING = Books(tokens=0, accepted=0, verified=0, frames=0, late=0)
 START = 0.5
 """Worth of a worker of which nothing is known: that of one accepted candidate in each round."""
 WEIGHT = 0.4
@@ -31,7 +30,7 @@ class Record:
     requests: int = 0
     frames: int = 0
     accepted: int = 0
-    books: Books = NOTHING
+    books: WorkerFigures = NOTHING
     """The figures that the worker is sent."""
     useless: int = 0
     """Requests in a row for which nothing of it was accepted."""
@@ -55,17 +54,6 @@ class Record:
         if self.useless:
             return f"nothing accepted in its last {self.useless} request{'s' * (self.useless > 1)}"
         return f"saved {self.worth:.0%} of the passes lately"
-
-
-def summed(left: Books, right: Books) -> Books:
-    """The figures of both together."""
-    return Books(
-        tokens=left.tokens + right.tokens,
-        accepted=left.accepted + right.accepted,
-        verified=left.verified + right.verified,
-        frames=left.frames + right.frames,
-        late=left.late + right.late,
-    )
 
 
 class Merit:
@@ -96,14 +84,15 @@ class Merit:
         record.requests += 1
         record.tried = self._requests
 
-    def ended(self, worker: str, key: str, rounds: int, frames: int, accepted: int, books: Books | None = None) -> None:
+    def ended(
+        self, worker: str, key: str, rounds: int, frames: int, accepted: int, books: WorkerFigures = NOTHING
+    ) -> None:
         """It drafts no longer for a request of this API key, which had so many `rounds` meanwhile.
 
         `books`: its figures of this request alone.
         """
         record = self._records.setdefault(worker, Record())
-        if books is not None:
-            record.books = summed(record.books, books)
+        record.books = record.books + books
         record.frames = record.frames + frames
         record.accepted = record.accepted + accepted
         if not rounds:

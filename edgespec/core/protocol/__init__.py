@@ -13,7 +13,8 @@ Public, by module:
   `MAX_LEAVES`, `MAX_MICROS`, `MAX_NODES`, `MAX_PIECE_BYTES`, `MAX_POINTS`, `MAX_SHARES`, `MAX_TOKENIZER_BYTES`,
   `MAX_TOKENS_PER_FRAME`,
   `Message`, `Name`, `Open`, `Pause`, `Piece`, `PROTOCOL`, `Refuse`, `Resume`, `ROOT`, `Rotation`, `Sampling`,
-  `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`, `VERSION`, `Version`, `WorkerBody`
+  `shape_error`, `Share`, `step_curve`, `StepTimes`, `Text`, `ToWorker`, `Tree`, `VERSION`, `Version`, `WorkerBody`,
+  `WorkerTimes`
 - `names`: `free_name`, `key_id`, `MAX_NAME`
 - `ranges`: all
 - `redial`: `Redial`, `restart_reason`, `RESTART_S`, `restart_s`, `SETTLED_S`
@@ -21,5 +22,5 @@ Public, by module:
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `StoredKind`,
   `verify`
-- `worth`: `helps`, `judged`, `LATE`, `late_share`, `verdict`
+- `worth`: `figures_of`, `helps`, `judged`, `LATE`, `late_share`, `NOTHING`, `verdict`, `WorkerFigures`
 """

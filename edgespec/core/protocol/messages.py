@@ -229,6 +229,18 @@ class Books(Message, tag="books", frozen=True):
     """Those of its frames of which nothing could be used."""
 
 
+class WorkerTimes(Message, tag="times", frozen=True):
+    """Times of the tokens in the latest `Books`, in milliseconds.
+
+    It is sent only to a worker whose upgrade names the feature `times`, after `Books`.
+    """
+
+    spent: U63
+    """Duration of the rounds in which the worker drafted."""
+    alone: U63
+    """What the gateway alone is estimated to take for the same tokens."""
+
+
 class Piece(Message, tag="piece", frozen=True):
     """A piece of the target's tokenizer, as a file (docs/protocol.md), which has `size` bytes and this SHA-256."""
 
@@ -320,7 +332,7 @@ ToWorker = Open | Commit | Share | Close
 WorkerBody = Fetch | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 TOGETHER = frozenset({Open, Commit, Share, Close, Tree, Decline})
 """What may share a frame with others: messages about requests. So no frame holds a thousand pings to be answered."""
-AnyBody = Welcome | Books | Piece | ToWorker | WorkerBody
+AnyBody = Welcome | Books | WorkerTimes | Piece | ToWorker | WorkerBody
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")

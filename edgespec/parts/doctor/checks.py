@@ -37,7 +37,7 @@ from edgespec.worker.config import WorkerSettings
 from edgespec.worker.dial import GatewayAddresses
 from edgespec.worker.link import Handler, Link, keep_linked
 from edgespec.worker.models import identity, load_drafter, target_tokens
-from edgespec.worker.report import books_of
+from edgespec.worker.report import figures_in
 from edgespec.worker.service import paired_gateway
 
 ASIDE = 75
@@ -124,19 +124,19 @@ def assigned(status: Mapping[str, Any]) -> Finding:
 
 def matched(status: Mapping[str, Any], busy: str = "") -> Finding:
     """Whether the worker helps, by the gateway's figures if it has sent any. `busy`: why this machine is, if it is."""
-    books = books_of(status)
-    if books is None or not books.tokens:
+    figures = figures_in(status)
+    if figures is None or not figures.tokens:
         return draft_matched(status, busy)
 
-    if helps(books) or not judged(books):
-        return Finding("match", f"this worker {verdict(books)}")
-    if late_share(books) >= LATE and busy:
-        return Finding("match", f"this worker {verdict(books)}; {busy}", AGAIN, ASIDE)
-    if late_share(books) >= LATE:
+    if helps(figures) or not judged(figures):
+        return Finding("match", f"this worker {verdict(figures)}")
+    if late_share(figures) >= LATE and busy:
+        return Finding("match", f"this worker {verdict(figures)}; {busy}", AGAIN, ASIDE)
+    if late_share(figures) >= LATE:
         do = "draft on a less busy or faster machine, use a smaller draft model, or one nearer to the gateway"
-        return Finding("match", f"this worker {verdict(books)}", do, ASIDE)
+        return Finding("match", f"this worker {verdict(figures)}", do, ASIDE)
     do = "use a larger or less reduced draft model of the target's family (`draft.model`)"
-    return Finding("match", f"this worker {verdict(books)}", do, 66)
+    return Finding("match", f"this worker {verdict(figures)}", do, 66)
 
 
 def draft_matched(status: Mapping[str, Any], busy: str = "") -> Finding:

@@ -15,7 +15,8 @@ from edgespec_vllm.messages import Chain, FromLink
 
 from cloud_gateway.core.requests.router import LinkedWorker
 from edgespec.core.protocol.digests import prefix_hash
-from edgespec.core.protocol.messages import Books, Tree
+from edgespec.core.protocol.messages import Tree
+from edgespec.core.protocol.worth import WorkerFigures
 from integrations.vllm.tests.boards import DRAFTS, VOCAB
 
 
@@ -39,7 +40,7 @@ class Workers:
     def punish(self, worker: str, error: Exception, request: int) -> None:
         self.punished.append(worker)
 
-    def account(self, worker: str, books: Books) -> None:
+    def account(self, worker: str, figures: WorkerFigures) -> None:
         """Its figures are sent to nobody."""
 
     def diverged(self, worker: str) -> None:

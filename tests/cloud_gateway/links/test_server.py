@@ -22,7 +22,8 @@ from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.handshake import NONCE_BYTES
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.session import Linked, Timers
-from edgespec.shared.address import BOOKS, FEATURES, REQUESTS
+from edgespec.core.protocol.worth import WorkerFigures
+from edgespec.shared.address import BOOKS, FEATURES, REQUESTS, TIMES
 from edgespec.shared.tls import client_context
 from tests.support.links import (
     HASH,
@@ -355,27 +356,38 @@ async def test_a_gateway_stops_at_once_though_handshakes_stall(tmp_path: Path) -
         assert asyncio.get_running_loop().time() - began < 5  # each of the handshakes may take 10 s
 
 
-async def first_message(linked: Client) -> m.Books | m.Close:
-    """The next message that is neither a ping nor its answer."""
+async def messages(linked: Client, count: int) -> list[m.AnyBody]:
+    """The next messages that are neither pings nor their answers."""
+    received: list[m.AnyBody] = []
     async with asyncio.timeout(10):
-        while True:
+        while len(received) < count:
             for event in await linked.receive():
-                if isinstance(event, m.Books | m.Close):
-                    return event
+                if isinstance(event, m.Books | m.WorkerTimes | m.Close):
+                    received.append(event)
+    return received
 
 
 async def test_a_worker_that_takes_its_figures_gets_them_again_when_it_links(tmp_path: Path) -> None:
-    books = m.Books(tokens=100, accepted=40, verified=50, frames=9, late=1)
-    takes = {"additional_headers": {FEATURES: BOOKS}}
+    figures = WorkerFigures(tokens=100, accepted=40, verified=50, frames=9, late=1, spent_ms=900, alone_ms=1000)
+    takes = {"additional_headers": [(FEATURES, BOOKS), (FEATURES, TIMES)]}
     async with serving(tmp_path) as gateway:
         async with client(gateway, **takes) as linked:
             await until(gateway.links.workers)
-            gateway.links.account(ID, books)
-            assert await first_message(linked) == books
+            gateway.links.account(ID, figures)
+            assert await messages(linked, 2) == [figures.books, figures.times]
         async with client(gateway, **takes) as linked:
-            assert await first_message(linked) == books
-        async with client(gateway) as older:
-            await until(gateway.links.workers)
-            gateway.links.account(ID, books)
-            gateway.links.send(ID, [m.Close(1, 1, "over")])
-            assert await first_message(older) == m.Close(1, 1, "over"), "one of this version that does not name them"
+            assert await messages(linked, 2) == [figures.books, figures.times]
+
+
+@pytest.mark.parametrize("features", [{}, {FEATURES: BOOKS}], ids=["none", "counts"])
+async def test_an_older_worker_is_sent_no_figures_that_it_does_not_name(
+    tmp_path: Path, features: dict[str, str]
+) -> None:
+    figures = WorkerFigures(tokens=100, accepted=40, verified=50, frames=9, late=1, spent_ms=900, alone_ms=1000)
+    over = m.Close(1, 1, "over")
+    async with serving(tmp_path) as gateway, client(gateway, additional_headers=features) as older:
+        await until(gateway.links.workers)
+        gateway.links.account(ID, figures)
+        gateway.links.send(ID, [over])
+        expected = [figures.books, over] if features else [over]
+        assert await messages(older, len(expected)) == expected

@@ -22,7 +22,8 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Declined, LinkEvent, WorkerGone
 from cloud_gateway.links.server import Links
 from edgespec.core.errors import RemoteProtocolError
-from edgespec.core.protocol.messages import MAX_DEPTH, Books, Close, Commit, Tree
+from edgespec.core.protocol.messages import MAX_DEPTH, Close, Commit, Tree
+from edgespec.core.protocol.worth import WorkerFigures
 from edgespec_vllm.link.stream import Assignment, Engine, Stream
 from edgespec_vllm.messages import PASS_NODES, Closed, Leave, Opened, Tokens, Want
 
@@ -361,7 +362,7 @@ class Streams:
         stream.assignment = None
         if stream.tree is not None:
             stream.tree.forget((given.worker, given.epoch))
-        books = Books(given.tokens, given.accepted, given.verified_tokens, given.frames, given.late)
+        books = WorkerFigures(given.tokens, given.accepted, given.verified_tokens, given.frames, given.late)
         self.merit.ended(given.name, stream.key, given.rounds, given.frames, given.accepted, books)
         self._links.account(given.worker, self.merit.of(given.name).books)
         self._links.send(given.worker, [Close(stream.id, given.epoch, why)])

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
-from cloud_gateway.core.policies.policy import CatchUp, Draft, Outcome, Verify, Wait
+from cloud_gateway.core.policies.alone import Plain
+from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, Outcome, Verify, Wait
+from cloud_gateway.core.requests.pace import NO_TIME, Span
 from cloud_gateway.core.requests.rounds import MAX_LOCAL_PASSES, MAX_ROUND_S, Rounds
 from cloud_gateway.core.verify.candidates import CandidateTree
 from tests.cloud_gateway.core.requests.test_generation import PROMPT
@@ -47,3 +50,15 @@ def test_the_budget_starts_again_each_round() -> None:
             assert isinstance(rounds.bound(Draft(()), tree, 1.0), Draft)
         assert isinstance(rounds.bound(Draft(()), tree, 1.0), Verify)
         rounds.ended(Outcome(0, 1, True, 0.0), 1.0)
+
+
+def test_a_rounds_time_leaves_out_prompts_that_were_read_meanwhile() -> None:
+    rounds = Rounds(4)
+    tree = CandidateTree(PROMPT)
+    costs = Costs(lambda rows: 0.1)
+    rounds.decide(Plain(), tree, None, costs, 0.9)
+    rounds.ended(Outcome(0, 1, True, None), 1.0)
+    assert rounds.span == NO_TIME, "nobody knows when the first round began"
+    rounds.decide(Plain(), tree, None, replace(costs, paused_s=0.3), 1.4)
+    rounds.ended(Outcome(1, 2, True, None), 1.5)
+    assert rounds.span == pytest.approx(Span(2, 0.2, 0.2))

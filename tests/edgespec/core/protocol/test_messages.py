@@ -39,6 +39,7 @@ EXAMPLES = [
     m.Commit(1, 1, 3, [4], HASH, 130_000, 105_000, 64),
     m.Share(1, 1, 1, 2),
     m.Books(2457, 157, 194, 1111, 791),
+    m.WorkerTimes(98_400, 121_000),
     m.Close(1, 1, "done"),
     m.Piece(HASH, 2**25, b"x" * m.MAX_PIECE_BYTES),
     m.Fetch(65_300),
