@@ -2,6 +2,6 @@
 
 Public, by module:
 
-- `gumbel`: `every_token`, `gumbel`, `noisy_argmax`, `shortlist`
+- `gumbel`: `gumbel`, `noisy_argmax`, `shortlist`
 - `logits`: `Candidates`, `entropy`, `finite`, `GREEDY_BELOW`, `History`, `Processor`
 """
