@@ -25,7 +25,7 @@ from cloud_gateway.parts.http_engine.target import HttpTarget, ServerLoop
 from cloud_gateway.parts.http_engine.tokens import check_same, tokens_of
 from edgespec.core.errors import ModelError
 from edgespec_lab.rig import Processes, module
-from tests.support import part_ports, programs
+from tests.support import part_ports
 from tests.support.tiny_gguf import make_tiny_gguf
 from tools import peers
 
@@ -48,7 +48,9 @@ class LlamaServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, model: Path) -> None:
-        program = programs.require_model(peers.program(), "make peers")
+        program = peers.program()
+        if not program.exists():
+            pytest.skip(f"{program.name} is not built: make peers")  # minutes, so CI does not build it
         command = [str(program), "--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)]
         self.processes.start("server", [*command, "--ctx-size", str(CONTEXT), "--parallel", "1", "--threads", "1"])
         self.processes.wait_for("server", self.healthy, LOAD_S)
