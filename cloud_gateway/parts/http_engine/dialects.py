@@ -127,6 +127,14 @@ def event_data(line: bytes) -> bytes | None:
     return data
 
 
+def decode_completion(data: bytes, kind: Any) -> Any:
+    """A completion of this type. Raises GarbledError."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UNDECODABLE:
+        raise GarbledError("a completion that cannot be read") from None
+
+
 def in_order(drawn: Mapping[int, Drawn], count: int) -> Sequence[Drawn]:
     """The rows of a response by the numbers of their prompts. Raises GarbledError."""
     if sorted(drawn) != list(range(count)):
@@ -173,7 +181,7 @@ class OpenAi:
         if data is None:
             return None
 
-        chunk = self._decode(data)
+        chunk = decode_completion(data, Chunk)
         if chunk.error is not None:
             return in_stream(chunk.error)
         if not chunk.choices:
@@ -181,7 +189,7 @@ class OpenAi:
         return chunk.choices[0].drawn()
 
     def decode_rows(self, body: bytes, count: int) -> Sequence[Drawn]:
-        choices = self._decode(body).choices
+        choices = decode_completion(body, Chunk).choices
         return in_order({choice.index: choice.drawn() for choice in choices}, count)
 
     def scores(self, question: Question, prompt: Sequence[int]) -> Body | None:
@@ -210,12 +218,6 @@ class OpenAi:
         if question.salt:
             body["cache_salt"] = question.salt
         return body
-
-    def _decode(self, data: bytes) -> Chunk:
-        try:
-            return msgspec.json.decode(data, type=Chunk)
-        except UNDECODABLE:
-            raise GarbledError("a completion that cannot be read") from None
 
 
 class Completion(Struct):
@@ -248,10 +250,10 @@ class LlamaServer:
         return {**self._body(question), "prompt": prompts, "n_predict": 1}
 
     def decode_event(self, line: bytes) -> Drawn | ServerRefusal | None:
-        return self._decode(line, Completion).drawn()
+        return decode_completion(line, Completion).drawn()
 
     def decode_rows(self, body: bytes, count: int) -> Sequence[Drawn]:
-        completions = self._decode(body, Completion | list[Completion])
+        completions = decode_completion(body, Completion | list[Completion])
         if isinstance(completions, Completion):
             completions = [completions]
         return in_order({completion.index: completion.drawn() for completion in completions}, count)
@@ -278,9 +280,3 @@ class LlamaServer:
             "cache_prompt": True,
             "return_tokens": True,
         }
-
-    def _decode(self, data: bytes, kind: Any) -> Any:
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except UNDECODABLE:
-            raise GarbledError("a completion that cannot be read") from None

@@ -154,10 +154,10 @@ class TokenStream:
         """One connection; whether it ended with the text. Raises as `Server.events`."""
         # A completion that has begun goes on at the same server only. For the first token of another one, whether it is
         # the same is found out beside the stream, before that token counts.
-        if self._begun:
-            await self._server.same()
         same = asyncio.ensure_future(self._server.same())
         try:
+            if self._begun:
+                await same
             return await self._events(same)
         finally:
             await cancelled(same)

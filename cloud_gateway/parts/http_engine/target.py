@@ -219,8 +219,11 @@ class HttpTarget:
             verifies = bool(children[row]) and place.calls and not self._at_hand(place, committed)
             if place.request is None:  # a trial, of which only the time counts
                 verifies = True
-            if verifies and await self._call(place, tree, row, committed, draws):
-                return draws
+            if verifies:
+                drawn = await self._call(place, paths_below(tree, row), committed)
+                if drawn is not None:
+                    follow(children, row, drawn, draws)
+                    return draws
 
             draws[row] = await self._next(place, committed)
             committed.append(draws[row])
@@ -268,14 +271,14 @@ class HttpTarget:
         return max(len(self._slots) - 1, 0)
 
     async def _call(
-        self, place: Slot, tree: FlatTree, top: int, committed: Sequence[int], draws: dict[int, int]
-    ) -> bool:
-        """Verifies the candidates below row `top`, whose path ends `committed`, and adds to `draws`; whether the call
-        did not fail. Raises ClientError if nothing else can be tried.
+        self, place: Slot, paths: Mapping[int, Sequence[int]], committed: Sequence[int]
+    ) -> Mapping[int, int] | None:
+        """The token that the server draws after each of these paths behind `committed`, by the paths' rows.
+
+        None if the call failed, after which the completion has the stream. Raises ClientError if it has none.
         """
         streamed = place.stream is not None
         await self._close_stream(place)
-        paths = paths_below(tree, top)
         began = time.monotonic()
         try:
             await self._server.same(FRESH_S)
@@ -295,14 +298,13 @@ class HttpTarget:
             if streamed:
                 seconds += self._reopening_s
             place.passes.append(Pass(self._others() + len(paths), seconds))
-            follow(tree, top, dict(zip(paths, tokens)), draws)
-            return True
+            return dict(zip(paths, tokens))
 
         log.warning("candidates are verified no more for a completion, since a call failed: %s", why)
         place.calls = False
         if place.request is None:
             raise failed()
-        return False
+        return None
 
 
 def unserved(request: GenerationRequest) -> ClientError | None:
@@ -328,9 +330,8 @@ def paths_below(tree: FlatTree, top: int) -> dict[int, list[int]]:
     return paths
 
 
-def follow(tree: FlatTree, top: int, drawn: Mapping[int, int], draws: dict[int, int]) -> None:
+def follow(children: Sequence[Mapping[int, int]], top: int, drawn: Mapping[int, int], draws: dict[int, int]) -> None:
     """Adds to `draws` those of `drawn` that lie on the path of the draws from row `top` on."""
-    children = tree.children()
     row: int | None = top
     while row is not None:
         draws[row] = drawn[row]
