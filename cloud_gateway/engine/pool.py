@@ -100,7 +100,7 @@ class WorkerPool:
             alone_ms=round(self.pace_alone.alone_s(given.span) * 1000),
         )
         self.merit.ended(given.name, key, given.rounds, given.frames, given.brought, figures)
-        total = self.merit.of(given.name).books
+        total = self.merit.of(given.name).figures
         self._post(lambda: self._workers.account(given.worker, total))
         self._post(lambda: self._workers.audited(given.worker, key, given.claimed, given.accepted))
 

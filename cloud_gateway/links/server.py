@@ -108,7 +108,7 @@ class Links(Workers):
         self._workers: dict[str, WorkerInfo] = {}
         """By id; changed on the event loop."""
         self._figures: dict[str, WorkerFigures] = {}
-        """WorkerFigures of workers that were sent last, by id; only of paired workers, which bounds it."""
+        """Those that each worker was sent last, by its id; only of paired workers, which bounds it."""
         self._probation = Probation()
         self._contest = Contest()
         self._judges = judges

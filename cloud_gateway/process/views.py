@@ -69,8 +69,8 @@ def worker_row(worker: PairedWorker, link: WorkerInfo | None, record: Record | N
         "accepted": record.accepted if record else None,
         "rank": None,
         "why": record.why if record else None,
-        "books": asdict(record.books) if record else None,
-        "helps": verdict(record.books) if record else None,
+        "books": asdict(record.figures) if record else None,
+        "helps": verdict(record.figures) if record else None,
     }
 
 

@@ -30,7 +30,7 @@ class Record:
     requests: int = 0
     frames: int = 0
     accepted: int = 0
-    books: WorkerFigures = NOTHING
+    figures: WorkerFigures = NOTHING
     """The figures that the worker is sent."""
     useless: int = 0
     """Requests in a row for which nothing of it was accepted."""
@@ -85,14 +85,14 @@ class Merit:
         record.tried = self._requests
 
     def ended(
-        self, worker: str, key: str, rounds: int, frames: int, accepted: int, books: WorkerFigures = NOTHING
+        self, worker: str, key: str, rounds: int, frames: int, accepted: int, figures: WorkerFigures = NOTHING
     ) -> None:
         """It drafts no longer for a request of this API key, which had so many `rounds` meanwhile.
 
-        `books`: its figures of this request alone.
+        `figures`: those of this request alone.
         """
         record = self._records.setdefault(worker, Record())
-        record.books = record.books + books
+        record.figures = record.figures + figures
         record.frames = record.frames + frames
         record.accepted = record.accepted + accepted
         if not rounds:

@@ -362,8 +362,8 @@ class Streams:
         stream.assignment = None
         if stream.tree is not None:
             stream.tree.forget((given.worker, given.epoch))
-        books = WorkerFigures(given.tokens, given.accepted, given.verified_tokens, given.frames, given.late)
-        self.merit.ended(given.name, stream.key, given.rounds, given.frames, given.accepted, books)
-        self._links.account(given.worker, self.merit.of(given.name).books)
+        figures = WorkerFigures(given.tokens, given.accepted, given.verified_tokens, given.frames, given.late)
+        self.merit.ended(given.name, stream.key, given.rounds, given.frames, given.accepted, figures)
+        self._links.account(given.worker, self.merit.of(given.name).figures)
         self._links.send(given.worker, [Close(stream.id, given.epoch, why)])
         self._ledger.released(stream.tag, given.worker, given.name, why, given.frames)
