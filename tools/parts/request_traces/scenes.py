@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 
 from edgespec.shared import models
 from edgespec_lab import options as checked
@@ -42,6 +43,8 @@ class Scene:
     draft: str = "quantised"
     rtt_ms: float = 20.0
     tokens: int = 64
+    endless: bool = False
+    """Go on behind a token that ends the answer."""
     worker_ends_after: int | None = None
     """Chunks of the answer after which the worker is killed."""
     folder: str = "tests/parts/request_traces/traces"
@@ -82,8 +85,11 @@ def _rig(folder: Path, draft: str, rtt_ms: float, traces: Path) -> Rig:
 
 def _run(stage: Rig, scene: Scene, prompt: str, folder: Path) -> bytes:
     before = set(folder.glob("*.trace"))
-    phi = {} if scene.policy == "adaptive" else {"phi": PHI}
-    chunks = stage.stream(prompt, scene.tokens, policy=scene.policy, k=scene.k, **phi)
+    extension: dict[str, Any] = {"policy": scene.policy, "k": scene.k, "ignore_eos": scene.endless}
+    if scene.policy != "adaptive":
+        extension["phi"] = PHI
+
+    chunks = stage.stream(prompt, scene.tokens, **extension)
     for number, _ in enumerate(chunks):
         if number == scene.worker_ends_after:
             stage.stop("worker", SIGKILL)
