@@ -29,30 +29,52 @@ def hf_vocabulary(path: Path) -> Vocabulary:
 
     Raises ModelError: missing, not JSON, or not a tokenizer with a vocabulary.
     """
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        file = path / "tokenizer.json"
     description = json_object(file)
     try:
-        vocab = description["model"]["vocab"]
-        added = description.get("added_tokens", [])
-        # A Unigram model lists [text, score] pairs in id order, a BPE or WordPiece model maps text to id.
-        pairs = vocab.items() if isinstance(vocab, dict) else ((text, i) for i, (text, _) in enumerate(vocab))
-        entries = {int(i): str(text).encode() for text, i in pairs}
-        entries |= {int(token["id"]): str(token["content"]).encode() for token in added}
+        entries = _entries(description)
         begin = _begins_prompts(description)
-        if not all(0 <= number < MAX_ENTRIES for number in entries):
-            raise ValueError("a token has no usable number")
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{file} is not a tokenizer description: its vocabulary cannot be read") from error
-    ids = {text: i for i, text in entries.items()}
-    special, config = (_optional_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json"))
+
+    special = _optional_json(file.with_name("tokenizer_config.json"))
     configured = special.get("add_bos_token")
-    if configured is not None:
-        begin = _content(special.get("bos_token")) if configured else None
-    text_config = config.get("text_config")
-    size = (text_config if isinstance(text_config, dict) else config).get("vocab_size")
+    if configured:
+        begin = _content(special.get("bos_token"))
+    elif configured is not None:
+        begin = None
+    bos = None
+    if begin:
+        bos = {text: number for number, text in entries.items()}.get(begin)
+
+    config = _optional_json(file.with_name("config.json"))
+    if isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    size = config.get("vocab_size")
     if isinstance(size, int):  # the model has no output for tokens beyond it
-        entries = {i: text for i, text in entries.items() if i < size}
-    return Vocabulary(canonical(fill_gaps(entries.items())), ids.get(begin) if begin else None)
+        entries = {number: text for number, text in entries.items() if number < size}
+    return Vocabulary(canonical(fill_gaps(entries.items())), bos)
+
+
+def _entries(description: dict[str, Any]) -> dict[int, bytes]:
+    """The tokens by their numbers. Raises ValueError and others if it is no description of a tokenizer."""
+    vocab = description["model"]["vocab"]
+    entries: dict[int, bytes] = {}
+    if isinstance(vocab, dict):  # a BPE or WordPiece model maps text to number
+        for text, number in vocab.items():
+            entries[int(number)] = str(text).encode()
+    else:  # a Unigram model lists text and score in the order of the numbers
+        for number, (text, _) in enumerate(vocab):
+            entries[number] = str(text).encode()
+
+    for token in description.get("added_tokens", []):
+        entries[int(token["id"])] = str(token["content"]).encode()
+    if not all(0 <= number < MAX_ENTRIES for number in entries):
+        raise ValueError("a token has no usable number")
+
+    return entries
 
 
 def json_object(path: Path, hint: str = "check its path") -> dict[str, Any]:
@@ -86,7 +108,8 @@ def _begins_prompts(description: dict[str, Any]) -> bytes | None:
 
 def _content(token: Any) -> bytes | None:
     """A special token's text; Hugging Face writes either the text or an object that holds it."""
-    text = token.get("content") if isinstance(token, dict) else token
-    if isinstance(text, str):
-        return text.encode()
+    if isinstance(token, dict):
+        token = token.get("content")
+    if isinstance(token, str):
+        return token.encode()
     return None

@@ -58,7 +58,7 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
     `level` is in lower case. Inside another such block it only sets the level, and reverses `serving`.
     """
     root = logging.getLogger()
-    outer = next((one for one in root.handlers if isinstance(one, PolicyHandler)), None)
+    outer = next(_handlers(), None)
     if outer is not None:
         root.setLevel(level.upper())
         try:
@@ -89,15 +89,24 @@ def serving() -> None:
 
     Does nothing outside a `policy`.
     """
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, PolicyHandler):
-            handler.withhold()
+    for handler in _handlers():
+        handler.withhold()
 
 
 def latest_warnings() -> list[dict[str, object]]:
     """The latest warnings and errors as they were printed, oldest first; JSON types. None outside a `policy`."""
-    handlers = [one for one in logging.getLogger().handlers if isinstance(one, PolicyHandler)]
-    return [{"at": at, "text": text} for handler in handlers for at, text in handler.warnings]
+    latest: list[dict[str, object]] = []
+    for handler in _handlers():
+        latest += [{"at": at, "text": text} for at, text in handler.warnings]
+
+    return latest
+
+
+def _handlers() -> Iterator[PolicyHandler]:
+    """The one of a `policy`, if the program is within one."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PolicyHandler):
+            yield handler
 
 
 def failure(error: BaseException) -> str:
@@ -109,8 +118,12 @@ def loop_failed(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """The event loop's exception handler: a type and places, each at most once a minute."""
     error = context.get("exception")
     message = context.get("message")
-    what = f"asyncio: {message if message in _KNOWN else 'a callback failed'}"
-    _emit(logging.ERROR, what if error is None else f"{what} ({described(error)}; {places(error)})")
+    if message not in _KNOWN:
+        message = "a callback failed"
+    text = f"asyncio: {message}"
+    if error is not None:
+        text += f" ({described(error)}; {places(error)})"
+    _emit(logging.ERROR, text)
 
 
 def is_ours(record: logging.LogRecord) -> bool:
@@ -129,9 +142,13 @@ class JsonLines(logging.Formatter):
     """Time, level, logger and text, and the figures of lines that have some (`extra={"figures": ...}`)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        found = {"time": at, "level": record.levelname.lower(), "logger": record.name, "text": record.getMessage()}
-        return msgspec.json.encode(found | getattr(record, "figures", {})).decode()
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "text": record.getMessage(),
+        }
+        return msgspec.json.encode(line | getattr(record, "figures", {})).decode()
 
 
 class PolicyHandler(logging.StreamHandler[TextIO]):
@@ -147,15 +164,22 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one record, unless its place was printed within the last minute."""
+        text: str | None
+        figures: dict[str, object] = {}
         try:
-            text = self._ours(record) if is_ours(record) else self._foreign(record)
+            if is_ours(record):
+                text = self._ours(record)
+                figures = getattr(record, "figures", figures)
+            else:
+                text = self._foreign(record)
             if text is None:
                 return
+
             name = identifier(record.name)
             shown = logging.LogRecord(name, record.levelno, "", 0, clean(text), None, None)  # no arguments, no exc_info
             shown.created = record.created
             shown.msecs = record.msecs
-            shown.__dict__["figures"] = getattr(record, "figures", {}) if is_ours(record) else {}
+            shown.__dict__["figures"] = figures
             if record.levelno >= logging.WARNING:
                 self.warnings.append((record.created, f"{name}: {shown.getMessage()}"))
             super().emit(shown)
@@ -201,13 +225,17 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
             return None
 
         error = _error_of(record)
-        more = self._throttle.admit((record.name, record.pathname, record.lineno, type(error)), time.monotonic())
+        kind = (record.name, record.pathname, record.lineno, type(error))
+        more = self._throttle.admit(kind, time.monotonic())
         if more is None:
             return None
 
-        again = f" (and {more} more like it)" if more else ""
-        what = f"{kind_of(error)}{origin(error)}, " if error is not None else ""
-        return f"{what}reported by {place(record.pathname, record.lineno)}; text withheld{again}"
+        text = f"reported by {place(record.pathname, record.lineno)}; text withheld"
+        if error is not None:
+            text = f"{kind_of(error)}{origin(error)}, {text}"
+        if more:
+            text += f" (and {more} more like it)"
+        return text
 
 
 def _text(record: logging.LogRecord) -> str:

@@ -140,10 +140,11 @@ def dropped_name(file: str, layers: Sequence[int]) -> str:
 
 def draft_name(file: str, layers: Sequence[int], fmt: str | None) -> str:
     """The file name of a model without `layers`, in another format, or both."""
-    name = dropped_name(file, layers) if layers else file
+    if layers:
+        file = dropped_name(file, layers)
     if fmt:
-        return requantised_name(name, fmt)
-    return name
+        file = requantised_name(file, fmt)
+    return file
 
 
 AUTO: Mapping[str, Callable[[], Path]] = dict(zip(AUTO_MODELS, (quantised, requantised, dropped, gemma), strict=True))
@@ -190,7 +191,9 @@ def check_fetched(name: str, place: Path) -> None:
 
     Hashes of large files are remembered (`edgespec/shared/models.py`).
     """
-    folder = place.parent if place.suffix == ".gguf" else place
+    folder = place
+    if place.suffix == ".gguf":
+        folder = place.parent
     record = recorded(folder)
     files = fetched_files(place)
     fetched = {file for file in record if file == place.name or (place == folder and not file.endswith(".gguf"))}

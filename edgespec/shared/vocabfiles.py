@@ -54,10 +54,15 @@ class Vocabulary:
             if ours != theirs:
                 return f"has another token {number}"
         if self.bos != other.bos:
-            mine, its = ("no token" if bos is None else f"token {bos}" for bos in (self.bos, other.bos))
-            return f"begins a prompt with {its} instead of {mine}"
+            return f"begins a prompt with {_named(other.bos)} instead of {_named(self.bos)}"
 
         return None
+
+
+def _named(token: int | None) -> str:
+    if token is None:
+        return "no token"
+    return f"token {token}"
 
 
 def is_gguf(path: Path) -> bool:
@@ -82,9 +87,10 @@ def vocabulary_in(metadata: Mapping[str, Any], path: Path) -> Vocabulary:
 
     usual = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in PREPENDS
     bos = metadata.get("tokenizer.ggml.bos_token_id")
-    prepends = metadata.get("tokenizer.ggml.add_bos_token", usual) and isinstance(bos, int)
+    if not metadata.get("tokenizer.ggml.add_bos_token", usual) or not isinstance(bos, int):
+        bos = None
     try:
-        return Vocabulary(canonical(tokens), bos if prepends else None)
+        return Vocabulary(canonical(tokens), bos)
     except (TypeError, AttributeError) as error:
         raise ModelError(f"the tokenizer in {path} cannot be read ({error}): fetch the file again") from error
 
@@ -137,12 +143,13 @@ class _Reader:
 
         self.tensors = self._number("<Q")
         count = self._number("<Q")
-        found: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         for _ in range(count):
             key = self._string().decode()
-            found[key] = self._value(self._number("<I"))
+            kind = self._number("<I")
+            metadata[key] = self._value(kind)
 
-        return found
+        return metadata
 
     def tensor(self) -> tuple[str, int, int]:
         """Name, number of weights, and place (bytes from the first tensor) of the next tensor, behind the metadata."""
