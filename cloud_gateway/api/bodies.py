@@ -181,6 +181,7 @@ def check_name(model: str, names: Collection[str]) -> None:
     if aliases:
         listed = ", ".join(f"'{alias}'" for alias in aliases)
         serves = f"{serves}, also by {listed}"
+
     sentence = f"The model '{model[:100]}' does not exist here; this gateway serves {serves}."
     raise ClientError(sentence, status=404, param="model", code="model_not_found")
 

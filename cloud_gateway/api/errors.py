@@ -35,7 +35,10 @@ TYPES: Mapping[int, ErrorType] = {
 
 HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
     405: ("method_not_allowed", "{path} does not take {method}."),
-    413: ("request_too_large", "The request body is larger than the 4 MiB that this gateway takes; send less at once."),
+    413: (
+        "request_too_large",
+        "The request body is larger than the 4 MiB that this gateway takes; send less at once.",
+    ),
     417: ("expectation_failed", "The header 'Expect' asks for something else than '100-continue'."),
 }
 """Code and sentence for requests that the HTTP library itself refuses."""

@@ -118,6 +118,7 @@ def check_size(body: Common, model: ServedModel, limits: Limits, functions: Sequ
         if functions:
             size += len(msgspec.json.encode(functions))
         _check_bytes(size, model, "messages")
+
     for prompt in prompts:
         if isinstance(prompt, str):
             _check_bytes(_bytes(prompt), model, "prompt")
@@ -177,6 +178,7 @@ def generations(
     n = body.n or 1
     for prompt in prompts:
         check_tokens(len(prompt), model, "messages" if isinstance(body, ChatBody) else "prompt")
+
     outside = max(body.logit_bias or [0])
     if outside >= model.vocab_size:
         raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")
@@ -194,6 +196,7 @@ def generations(
         speculation = extension
     else:
         speculation = replace(extension, offload="never")
+
     return [
         GenerationRequest(
             tokens=prompt,
@@ -232,11 +235,13 @@ def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Li
             raise refusal("max_tokens", "it differs from 'max_completion_tokens', which means the same")
         name = "max_completion_tokens"
         asked = body.max_completion_tokens
+
     found = min(model.context - prompt_tokens, limits.api.max_tokens, limits.api.max_tokens_limit)
     if asked is not None:
         if asked > limits.api.max_tokens_limit:
             raise refusal(name, f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one completion")
         found = asked
+
     if (body.min_tokens or 0) > found:
         raise refusal("min_tokens", f"the completion has at most {found} tokens, by '{name}'")
 

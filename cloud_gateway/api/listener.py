@@ -230,6 +230,7 @@ class Connection(RequestHandler):
         with suppress(TimeoutError):
             async with asyncio.timeout(MAX_DROP_S):
                 await self._dropped.wait()
+
         self._drop_timer.cancel()
         self.force_close()
 
@@ -245,7 +246,11 @@ class Connection(RequestHandler):
             self._drop_timer = self._loop.call_later(DROP_S, self._dropped.set)
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
     ) -> web.StreamResponse:
         """The response to invalid HTTP, or to a request that failed outside the application; the connection ends."""
         if request.writer.output_size > 0:
@@ -256,6 +261,7 @@ class Connection(RequestHandler):
             error = ClientError("The request is not valid HTTP/1.1.", status=status, code="malformed_http")
         else:
             error = internal(exc or "a request outlived its time")
+
         response = error_response(error)
         response.headers[HEADER], response.headers[hdrs.SERVER] = new_id(), SERVER
         response.force_close()

@@ -19,11 +19,28 @@ from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from cloud_gateway.api.completions import End, Finish, Form, Piece
-from cloud_gateway.api.errors import COMPLETED, ID, internal, lines, named, requests_log, shutting_down, unavailable
+from cloud_gateway.api.errors import (
+    COMPLETED,
+    ID,
+    internal,
+    lines,
+    named,
+    requests_log,
+    shutting_down,
+    unavailable,
+)
 from cloud_gateway.api.generation import Limits
 from cloud_gateway.api.parameters import Annotator, Call, Counter, Reader
 from cloud_gateway.api.sse import FRAME_BYTES, EvenStream, EventStream, event, merged
-from cloud_gateway.api.usage import Counts, Timings, combined, timings, unnamed, usage_extension, usage_object
+from cloud_gateway.api.usage import (
+    Counts,
+    Timings,
+    combined,
+    timings,
+    unnamed,
+    usage_extension,
+    usage_object,
+)
 from cloud_gateway.auth import Key
 from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
 from edgespec.core.errors import ClientError
@@ -200,6 +217,7 @@ class Answer:
             async for found in self._events:
                 if isinstance(found, DoneEvent):
                     self._take_usage(found.usage)
+
         if self.usage is None:
             raise internal("the engine ended a completion without a final event")
 
@@ -257,6 +275,7 @@ class Answer:
             if done.refusal is not None:
                 raise done.refusal
             raise internal(done.error or "the engine failed without a reason")
+
         if done.finish == "cancelled" and done.error:
             raise unavailable(done.error, code="engine_stopped")
         if done.finish == "cancelled":
@@ -328,6 +347,7 @@ async def whole(job: Job) -> web.Response:
         async for item in items:
             if item is not None and item[1] is not None:
                 found[item[0]].append(item[1])
+
     outputs = [
         (_joined(pieces, answer.annotator), answer.end) for pieces, answer in zip(found, job.answers, strict=True)
     ]
@@ -351,6 +371,7 @@ async def streamed(job: Job, request: web.Request, limits: Limits) -> web.Stream
         size = sum(answer.event_bytes for answer in job.answers)
         events = EvenStream(request, limits.write_timeout_s, size)
         await events.open()
+
     try:
         async with aclosing(_chunks(job, events.idle_s)) as chunks:
             async for chunk in chunks:
@@ -384,6 +405,7 @@ async def _chunks(job: Job, idle_s: Callable[[], float]) -> AsyncGenerator[Struc
                 rest = form.piece(index, piece)
             for chunk in (*opening, *rest):
                 yield chunk
+
     if job.include_usage:
         async with aclosing(merged([job.usages()], idle_s)) as usages:
             async for found in usages:
@@ -450,7 +472,11 @@ def _pace(answers: Sequence[Answer], tokens: int, began: float) -> dict[str, Any
     }
     rate = tokens / max(began + spent_s - first, 0.001)
     drafted = ", ".join(sorted(workers) + sorted(others)) or "nobody"
-    return found | {"first_token_s": round(first - began, 4), "tokens_per_s": round(rate, 2), "drafted_by": drafted}
+    return found | {
+        "first_token_s": round(first - began, 4),
+        "tokens_per_s": round(rate, 2),
+        "drafted_by": drafted,
+    }
 
 
 def outcome(answer: Answer) -> str:

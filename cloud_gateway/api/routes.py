@@ -214,6 +214,7 @@ def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_by
         if isinstance(request.protocol, Connection) and not request.protocol.proven():
             raise unavailable("The gateway has as many connections as it may; try again shortly.", code="busy")
         request[KEY] = key
+
     if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
         sentence = "Bodies are read as they are: send this one without the header 'Content-Encoding'."
         raise ClientError(sentence, status=415, code="unsupported_encoding")
@@ -226,6 +227,7 @@ def _unknown(request: web.Request) -> Exception:
     refused = request.match_info.http_exception
     if isinstance(refused, web.HTTPMethodNotAllowed):
         return refused
+
     why = NOT_SERVED.get(request.path.rstrip("/"))
     if why is not None:
         return ClientError(f"{request.path} is not served: {why}.", code="unsupported_endpoint")
@@ -247,6 +249,7 @@ async def _ended(request: web.Request, response: web.StreamResponse) -> web.Stre
             await request.protocol.drop_body()
     elif KEY in request and response.keep_alive is not False and isinstance(request.protocol, Connection):
         request.protocol.wait_for_next(request[KEY].id)
+
     return response
 
 
@@ -298,12 +301,16 @@ def document(
         names = re.findall(r"{(\w+)}", one.shown)
         found["parameters"] = [{"name": name, "in": "path", "required": True, "schema": named} for name in names]
         paths.setdefault(one.shown, {})[one.method.lower()] = found
+
     whole = {
         "openapi": "3.1.0",
         "info": {"title": "edgespec chat API", "version": "1"},
         "security": [{"key": []}],
         "paths": paths,
-        "components": {"schemas": schemas.components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
     return msgspec.json.encode(whole)
 
@@ -348,6 +355,7 @@ def _annotated(routes: Sequence[Route], parameters: Sequence[Parameter]) -> dict
                 for kind in (route.response, route.event):
                     (choice,) = get_args(get_type_hints(kind)["choices"])
                     types[choice.__name__] = field.annotations | None
+
     return types
 
 

@@ -211,6 +211,7 @@ def decode(
         if error.param is not None and error.param.startswith(SOURCES):
             raise _no_source(choices) from None
         raise
+
     values = _values({name: value for name, value in raw.items() if name not in core}, fields)
 
     if body.edgespec is not None:
@@ -404,7 +405,10 @@ def chat_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
             raise refusal(f"{at}.role", f"expected one of {', '.join(ROLES)}")
         role = "system" if message.role == "developer" else message.role
         silent = message.content is None and bool(message.tool_calls)
-        one: dict[str, Any] = {"role": role, "content": "" if silent else _text(message.content, f"{at}.content")}
+        one: dict[str, Any] = {
+            "role": role,
+            "content": "" if silent else _text(message.content, f"{at}.content"),
+        }
         if message.tool_calls:
             one["tool_calls"] = former_calls(message.tool_calls, f"{at}.tool_calls")
         if role == "tool":

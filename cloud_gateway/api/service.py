@@ -21,7 +21,17 @@ from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
 from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.api.observer import Observer
-from cloud_gateway.api.respond import Answer, Detokeniser, Engine, Job, StopStrings, completed, outcome, streamed, whole
+from cloud_gateway.api.respond import (
+    Answer,
+    Detokeniser,
+    Engine,
+    Job,
+    StopStrings,
+    completed,
+    outcome,
+    streamed,
+    whole,
+)
 from cloud_gateway.api.schema import ChatBody, Common, CompletionBody, StreamOptions
 from cloud_gateway.auth import CacheScopes, Key
 from cloud_gateway.core.limits.visits import Visit, Visits
@@ -111,6 +121,7 @@ class Api:
                 await self._idle.wait()
         for answer in self._running:
             answer.cancel()
+
         self._encoding.close()
         self._schemas.close()
         if self._backend is not None and self._backend.grammars is not None:
@@ -337,6 +348,7 @@ class Api:
                 raise web.HTTPExpectationFailed
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # so that aiohttp does not count it as the beginning of the response
+
         data = bytearray()
         most = self.limits.max_body_bytes
         try:

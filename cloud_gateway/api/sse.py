@@ -194,6 +194,7 @@ class Frames:
             last = b""
         else:
             self.ended = True
+
         data = bytes(self._waiting[: self.size])
         del self._waiting[: self.size]
         return data + padding(self.size - len(data) - len(last)) + last

@@ -22,9 +22,19 @@ from cloud_gateway.engine.pool import Workers
 from cloud_gateway.links.judge import Judge
 from cloud_gateway.links.link import Link, TokenizerOffer, WorkerInfo
 from cloud_gateway.links.paired import PairedWorkers
-from edgespec.core.errors import AddressError, KeyStoreError, PairingError, RemoteProtocolError
+from edgespec.core.errors import (
+    AddressError,
+    KeyStoreError,
+    PairingError,
+    RemoteProtocolError,
+)
 from edgespec.core.protocol.gateway_session import GatewaySession, standing_error
-from edgespec.core.protocol.handshake import NO_TOKENIZER, NONCE_BYTES, CloseCode, GatewayIdentity
+from edgespec.core.protocol.handshake import (
+    NO_TOKENIZER,
+    NONCE_BYTES,
+    CloseCode,
+    GatewayIdentity,
+)
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import Bye, Close, Hello, Open, ToWorker
 from edgespec.core.protocol.names import key_id
@@ -270,7 +280,12 @@ class Links(Workers):
             log.error("worker (%s) cannot be quarantined (%s): %s", worker, why, error)
             return
 
-        log.warning("worker %s (%s) is quarantined: %s; `cloud-gateway workers release` ends it", name, worker, why)
+        log.warning(
+            "worker %s (%s) is quarantined: %s; `cloud-gateway workers release` ends it",
+            name,
+            worker,
+            why,
+        )
         self._quarantined(worker, name, why)
         if info is not None:
             ended = RemoteProtocolError("quarantined", why, close_code=CloseCode.QUARANTINED)
@@ -369,7 +384,12 @@ class Links(Workers):
         newer = key_id(new)
         for judge in self._judges:
             judge.renamed(former, newer)
-        log.info("worker %s has rotated its key: (%s) is now (%s)", self.paired.name_of(new), former, newer)
+        log.info(
+            "worker %s has rotated its key: (%s) is now (%s)",
+            self.paired.name_of(new),
+            former,
+            newer,
+        )
 
         info = self._workers.get(former)
         if info is not None:

@@ -276,7 +276,10 @@ class _Marking(NodeTransformer):
 
     def _helper(self, name: str, argument: nodes.Expr) -> nodes.Expr:
         """A call of a function that `ChatTemplate.render` gives the template."""
-        place: dict[str, Any] = {"lineno": argument.lineno, "environment": self._environment}
+        place: dict[str, Any] = {
+            "lineno": argument.lineno,
+            "environment": self._environment,
+        }
         function = nodes.Name(name, "load", **place)
         return nodes.Call(function, [argument], [], None, None, **place)
 

@@ -37,11 +37,27 @@ Tools = Sequence[Mapping[str, Any]] | None
 _REFUSALS = (jinja2.TemplateError, TypeError, KeyError, ValueError, RecursionError)
 """What a template raises for messages that it refuses. The last: tools nested too deeply for `tojson`."""
 _ASK: Messages = [{"role": "user", "content": "a b"}]
-_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": {"at": "sky"}}}
-_TOOL = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+_CALL = {
+    "id": "abcdefghi",
+    "type": "function",
+    "function": {"name": "look", "arguments": {"at": "sky"}},
+}
+_TOOL = {
+    "name": "look",
+    "description": "Looks.",
+    "parameters": {"type": "object", "properties": {}},
+}
 PROBES: Sequence[tuple[Messages, Tools]] = (
     (_ASK, None),
-    ([{"role": "system", "content": "Be kind."}, *_ASK, {"role": "assistant", "content": "c"}, *_ASK], None),
+    (
+        [
+            {"role": "system", "content": "Be kind."},
+            *_ASK,
+            {"role": "assistant", "content": "c"},
+            *_ASK,
+        ],
+        None,
+    ),
     ([*_ASK, {"role": "assistant", "content": "c"}, *_ASK], None),
     (_ASK, [{"type": "function", "function": _TOOL}]),
     (
@@ -99,7 +115,10 @@ class ChatEncoder:
             else:
                 lines = str(error).splitlines() or [""]
                 why = lines[0][:200]
-            raise ClientError(f"The model's chat template refuses these messages: {why}", param="messages") from error
+            raise ClientError(
+                f"The model's chat template refuses these messages: {why}",
+                param="messages",
+            ) from error
 
         tokens = self._control.encode(text, self._template.written(marked))
         expected = self._control.of(self._template.written(marked_neutral))
@@ -295,7 +314,10 @@ class Text:
         Raises ClientError 400 if the model has no chat template, or its template refuses these messages.
         """
         if not self._template:
-            raise ClientError("This model has no chat template; use /v1/completions.", code="unsupported_model")
+            raise ClientError(
+                "This model has no chat template; use /v1/completions.",
+                code="unsupported_model",
+            )
         if isinstance(self._chats, ModelError):
             raise ClientError(f"{self._chats} Use /v1/completions.", code="unsupported_model")
 
@@ -410,7 +432,12 @@ def _pieces(tokenizer: Any) -> list[bytes] | None:
     steps = [step.get("type") for step in _decoder_steps(tokenizer)]
     if steps == ["ByteLevel"]:
         piece_of = _byte_level_piece
-    elif "ByteFallback" in steps and set(steps) <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
+    elif "ByteFallback" in steps and set(steps) <= {
+        "Replace",
+        "ByteFallback",
+        "Fuse",
+        "Strip",
+    }:
         piece_of = _sentencepiece_piece
     else:
         return None

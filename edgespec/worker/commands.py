@@ -66,7 +66,12 @@ def shown_id(key: bytes) -> str:
 
 
 def pair_at(
-    code: Code, me: Party, store: Callable[..., Record], address: Address | None, nearby: Nearby, kind: Kind
+    code: Code,
+    me: Party,
+    store: Callable[..., Record],
+    address: Address | None,
+    nearby: Nearby,
+    kind: Kind,
 ) -> Record:
     """Pairs at the address, or without one with a machine of this kind that is found.
 

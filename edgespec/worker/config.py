@@ -47,7 +47,8 @@ REMOVED: Mapping[str, Removed] = {
     "draft.theta": Removed("Algorithm 2 uses 0.5 nats.", (0.5, 2.0)),
     "draft.sequences": Removed("the worker measures how many leaves a step is best with.", (0, 4)),
     "draft.prefill_batch": Removed(
-        f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.", (256,)
+        f"a batch of a prompt has at most {PREFILL_BATCH} tokens, and takes a tenth of a second.",
+        (256,),
     ),
     "draft.prefix_cache": Removed("the gateway decides it with `api.prefix_cache`.", (True,)),
 }

@@ -29,7 +29,17 @@ from edgespec.core.drafting.together import MAX_BATCH_S, DraftCurve, Reading, sh
 from edgespec.core.drafting.tree import Node, Part
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
-from edgespec.core.protocol.messages import FRAME_NODES, Close, Commit, Decline, Open, Share, StepTimes, ToWorker, Tree
+from edgespec.core.protocol.messages import (
+    FRAME_NODES,
+    Close,
+    Commit,
+    Decline,
+    Open,
+    Share,
+    StepTimes,
+    ToWorker,
+    Tree,
+)
 from edgespec.llamacpp.drafter import Drafter, DraftMemoryError, DraftTokenError
 from edgespec.shared.log_text import LimitedLog, origin, places
 from edgespec.worker.step_timer import StepTimer

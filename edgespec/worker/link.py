@@ -44,7 +44,14 @@ from edgespec.core.protocol.messages import (
 )
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.redial import RESTART_S, SETTLED_S, Redial, restart_s
-from edgespec.core.protocol.session import DEFAULT_TIMERS, Event, Linked, RttSample, Timers, WorkerSession
+from edgespec.core.protocol.session import (
+    DEFAULT_TIMERS,
+    Event,
+    Linked,
+    RttSample,
+    Timers,
+    WorkerSession,
+)
 from edgespec.shared.address import BOOKS, FEATURES, LINK_PATH, REQUESTS, TIMES, Address, Tunnelled
 from edgespec.shared.log_text import cause
 from edgespec.shared.tls import peer_spki_hash
@@ -215,7 +222,11 @@ class _Attempt:
             return str(error)
         except TimeoutError:
             return "no answer"
-        except (OSError, WebSocketException, ImportError) as error:  # ImportError: for a SOCKS proxy
+        except (
+            OSError,
+            WebSocketException,
+            ImportError,
+        ) as error:  # ImportError: for a SOCKS proxy
             return f"cannot connect ({cause(error)})"
 
     async def _drive(self, wire: Wire) -> str:

@@ -16,9 +16,20 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidStatus,
+    WebSocketException,
+)
 
-from edgespec.core.errors import AddressError, EdgespecError, NoGatewayError, PairingError, RemoteProtocolError
+from edgespec.core.errors import (
+    AddressError,
+    EdgespecError,
+    NoGatewayError,
+    PairingError,
+    RemoteProtocolError,
+)
 from edgespec.core.pairing.exchange import LINK, Party, Peer, State, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
@@ -186,7 +197,10 @@ class Pairing(Generic[Record]):
         others = [str(address) for address, error in self._tried.items() if error is None]
         refused = [error for error in self._tried.values() if isinstance(error, PairingError)]
         if refused:
-            raise min(refused, key=lambda error: isinstance(error, PairingFailed) and error.reason is Reason.ABANDONED)
+            raise min(
+                refused,
+                key=lambda error: isinstance(error, PairingFailed) and error.reason is Reason.ABANDONED,
+            )
 
         silent = [str(error) for error in self._tried.values() if error is not None]
         if others:
@@ -218,7 +232,11 @@ class Pairing(Generic[Record]):
             race.settle(asyncio.current_task())
 
     async def _pair_at(self, race: Race, address: Address) -> tuple[Peer, bytes]:
-        options: dict[str, Any] = {"compression": None, "max_size": MAX_PAIRING_BYTES, "logger": _quiet}
+        options: dict[str, Any] = {
+            "compression": None,
+            "max_size": MAX_PAIRING_BYTES,
+            "logger": _quiet,
+        }
         options |= {"close_timeout": 2.0, "ping_interval": None}
         try:
             async with dialled(race, partial(_Client, self), address, PAIR_PATH, **options) as ws:
@@ -245,7 +263,10 @@ class Pairing(Generic[Record]):
             exchange = WorkerExchange(self._code, self._me, spki, os.urandom)
             await _run(ws, exchange)
             return exchange.peer
-        except (ConnectionClosed, TimeoutError):  # perhaps only this path fails, so its other addresses are tried
+        except (
+            ConnectionClosed,
+            TimeoutError,
+        ):  # perhaps only this path fails, so its other addresses are tried
             ws.transport.abort()
             raise PairingFailed(Reason.ABANDONED) from None
         except RemoteProtocolError as error:

@@ -107,7 +107,10 @@ def _worth(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The gateway's answer, and the worker's own count, which has the candidates that came too late, too."""
     figures = figures_in(status)
     if figures is None:
-        yield "help", "unknown: the gateway has not sent its figures, or is older than this worker"
+        yield (
+            "help",
+            "unknown: the gateway has not sent its figures, or is older than this worker",
+        )
     else:
         yield "help", verdict(figures)
 

@@ -18,7 +18,13 @@ from edgespec import __version__
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import DraftCurve
-from edgespec.core.errors import KeyStoreError, ModelError, PairingError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.errors import (
+    KeyStoreError,
+    ModelError,
+    PairingError,
+    RemoteProtocolError,
+    TokenizerMismatch,
+)
 from edgespec.core.protocol.handshake import Notice, Pin
 from edgespec.core.protocol.messages import (
     VERSION,
@@ -234,7 +240,12 @@ class Service(Handler):
             self.gateway = msgspec.structs.replace(self.gateway, key=pin.gateway_key, spki=pin.spki_hash)
 
         newer = key_id(pin.gateway_key)
-        log.info("gateway %s has rotated its identity: (%s) is now (%s)", self.gateway.name, former, newer)
+        log.info(
+            "gateway %s has rotated its identity: (%s) is now (%s)",
+            self.gateway.name,
+            former,
+            newer,
+        )
         self._addresses.key = pin.gateway_key
         if self._finder is not None:
             self._finder.rotated(newer)
@@ -249,7 +260,11 @@ class Service(Handler):
         self.daemon.writable()
 
         gateway = f"{self.gateway.name} ({key_id(self.gateway.key)})"
-        log.info("linked to gateway %s; this worker's id is %s", gateway, key_id(self.identity.key.public))
+        log.info(
+            "linked to gateway %s; this worker's id is %s",
+            gateway,
+            key_id(self.identity.key.public),
+        )
         sdnotify.notify(f"STATUS=linked to {self.gateway.name}")
 
         # The gateway knows neither the times of steps nor a pause that began before the link.

@@ -27,7 +27,12 @@ from cloud_gateway.models.settings import DEFAULTS, PREFILL_CHUNK
 from cloud_gateway.models.target_model import Pass, Work
 from cloud_gateway.models.target_model.cell_order import CellOrder
 from cloud_gateway.models.target_model.llamacpp_rows import LlamaCppVerified
-from cloud_gateway.models.target_model.slots import HostEntropy, SlotTable, check_self_test, groups
+from cloud_gateway.models.target_model.slots import (
+    HostEntropy,
+    SlotTable,
+    check_self_test,
+    groups,
+)
 from edgespec.core.errors import ModelError
 from edgespec.llamacpp.context import Context, Row
 from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule, begun, fixed_if

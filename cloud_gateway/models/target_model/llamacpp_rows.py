@@ -13,7 +13,12 @@ from cloud_gateway.models.target_model.slots import HostEntropy, argmax_on_host
 class LlamaCppVerified:
     """One tree's result: a view of llama.cpp's logits, which can be read until the target's next pass."""
 
-    def __init__(self, logits: NDArray[np.float32], valid: Callable[[], bool], entropy: HostEntropy) -> None:
+    def __init__(
+        self,
+        logits: NDArray[np.float32],
+        valid: Callable[[], bool],
+        entropy: HostEntropy,
+    ) -> None:
         """`logits`: [n, vocab_size]; `entropy`: the target's."""
         self._logits = logits
         self._valid = valid

@@ -28,7 +28,15 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm, of which transformers draws 
 CONVERSION = 1
 """Increased when the conversion changes, so that older folders are made again."""
 NOTE = "edgespec.json"
-DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+DIGITS_APART = {
+    "smollm",
+    "starcoder",
+    "refact",
+    "command-r",
+    "codeshell",
+    "exaone",
+    "minerva-7b",
+}
 """`tokenizer.ggml.pre` of tokenizers that split numbers into digits before GPT-2's pattern, as in llama.cpp."""
 
 
@@ -180,7 +188,11 @@ def first_line(error: Exception) -> str:
 
 def quiet_transformers() -> Any:
     """The library, without output and network; it reads these variables when it is first imported."""
-    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+    for variable in (
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_HUB_DISABLE_TELEMETRY",
+    ):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
