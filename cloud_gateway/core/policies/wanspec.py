@@ -115,9 +115,11 @@ class WanSpec(Policy):
         return max(self._t_update + link.rtt_s + link.step_s, self._last_useful + link.step_s)
 
     def _patience(self, link: LinkView) -> float:
+        """Seconds beyond the expected time after which the worker counts as late."""
         return max(link.rtt_high_s - link.rtt_s, 0.0) + 2 * link.step_s
 
     def _fall_back(self) -> None:
+        """Counts the first local draft of a wait."""
         self.fallbacks += not self._drafting
         self._drafting = True
 
@@ -136,7 +138,8 @@ class WanSpec(Policy):
         elif merged.useful:
             self._last_useful = now
             self._waits_since = None
-            self._late = self._drafting = False
+            self._late = False
+            self._drafting = False
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A result shorter than the path, or a high-entropy last token, marks the worker out of date."""

@@ -54,7 +54,6 @@ def flatten(root: Node, nodes: Sequence[Node]) -> FlatTree:
     `nodes` is closed under parents; their order is free. Raises ValueError where a node's parent was not chosen.
     """
     ordered = sorted(nodes, key=attrgetter("position"))
-    base = root.position
     rows: list[Node | None] = [root, *ordered]
     row_of = dict(zip(rows, count()))
     parents = [-1, *[row_of.get(node.parent, len(rows)) for node in ordered]]
@@ -62,7 +61,8 @@ def flatten(root: Node, nodes: Sequence[Node]) -> FlatTree:
         raise ValueError("a node was chosen without its parent")
 
     tokens = [root.token, *[node.token for node in ordered]]
-    return FlatTree(tokens, parents, [0, *[node.position - base for node in ordered]], ordered)
+    depths = [0, *[node.position - root.position for node in ordered]]
+    return FlatTree(tokens, parents, depths, ordered)
 
 
 class Walk(Struct, frozen=True):
@@ -100,6 +100,7 @@ def walk(
         following = children[row].get(token)
         if following is None or stop(token) or len(tokens) >= limit or not ready(following):
             return Walk(tokens, rows, at_leaf=not children[row])
+
         row = following
         rows.append(row)
 

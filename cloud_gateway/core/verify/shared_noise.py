@@ -44,17 +44,22 @@ class Chooser:
         self.seed = sampling.seed or 0
         self.length = len(prompt)
         """Tokens of prompt and committed answer, so also the position of the next token."""
-        self.history = History(prompt) if self.processor.has_penalties else None
+        self.history: History | None = None
+        """What penalties count; None if there are none."""
+        if self.processor.has_penalties:
+            self.history = History(prompt)
         self._by_argmax = self.processor.greedy and self.processor.keeps_argmax and constraint is None
 
     def choose(self, rows: Rows, row: int, path: Sequence[int]) -> int:
         """The token after `row`, `path` being the row's tokens below the committed ones (empty for row 0)."""
         if self._by_argmax:
             return int(rows.argmax[row])
-        found = self.candidates(rows, row, path)
-        if self.processor.greedy and found.tokens is not None:
-            return int(found.tokens[0])
-        return noisy_argmax(found.logits, self.seed, self.position(path), found.tokens)[0]
+
+        candidates = self.candidates(rows, row, path)
+        if self.processor.greedy and candidates.tokens is not None:
+            return int(candidates.tokens[0])
+
+        return noisy_argmax(candidates.logits, self.seed, self.position(path), candidates.tokens)[0]
 
     def at(self, flat: FlatTree, rows: Rows) -> Callable[[int], int]:
         """`choose` as `accept.walk` wants it, for the rows of one verified tree."""
@@ -70,7 +75,9 @@ class Chooser:
 
     def candidates(self, rows: Rows, row: int, path: Sequence[int]) -> Candidates:
         """The processed distribution after `row`; its `entropy()` is what branching and reports want."""
-        allowed = None if self.constraint is None else self.constraint(path)
+        allowed = None
+        if self.constraint is not None:
+            allowed = self.constraint(path)
         return self.processor.candidates(rows.logits(row), self.history, path, allowed)
 
     def position(self, path: Sequence[int]) -> int:
