@@ -49,7 +49,7 @@ class Wide(Local):
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         k = self.settings.k
-        leaves = tree.tree.most_probable(min(16, costs.cheap_leaves), tree.root.position + k)
+        leaves = tree.tree.most_probable(min(16, costs.local_leaves), tree.root.position + k)
         if costs.local_step_s is None or tree.depth() >= k or self.passes >= k or not leaves:
             return Verify(tree.best(self.settings.verify_nodes))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.protocol.messages import Sampling
-from edgespec.core.sampling.logits import Floats, History, Mask, Processor
+from edgespec.core.sampling.logits import Candidates, Floats, History, Mask, Processor
 
 
 def process(
@@ -20,3 +20,10 @@ def process(
 ) -> Floats:
     """`Processor.candidates` in one call, as logits of the whole vocabulary with -inf for removed tokens."""
     return Processor(sampling).candidates(logits, history, path, allowed).dense(len(logits))
+
+
+def probabilities(candidates: Candidates, vocab_size: int) -> Floats:
+    """The distribution over the whole vocabulary; shape [vocab_size], sums to 1."""
+    weights: Floats = np.exp(candidates.dense(vocab_size) - candidates.logits.max())
+    weights /= weights.sum()
+    return weights

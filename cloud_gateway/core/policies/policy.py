@@ -52,8 +52,6 @@ Action = Verify | Draft | CatchUp | Wait
 
 Points = tuple[tuple[int, float], ...]
 """A curve of step times: (leaves, seconds), in rising order of leaves."""
-CHEAP = 1.3
-"""Longest step over several leaves that counts as one over a single leaf, relative to that."""
 MAX_REMAINING = 1 << 30
 """Stands for an answer whose length nobody limits; an integer, so that any format can hold it."""
 
@@ -99,12 +97,6 @@ class Costs(Struct, frozen=True):
     """A number of rows to try, and the least seconds that a pass over them can take (`StepCurve.probe`)."""
     remaining: int = MAX_REMAINING
     """Tokens that may still be emitted for this request."""
-
-    @property
-    def cheap_leaves(self) -> int:
-        """Leaves up to which a local step takes hardly longer than over one."""
-        cheap = [leaves for leaves, seconds in self.local_points if seconds <= CHEAP * self.draft_s(1)]
-        return min(max(cheap, default=self.local_leaves), self.local_leaves)
 
     def draft_s(self, leaves: int) -> float:
         """Seconds of a local step over this many leaves, without catch-up; infinite without a local draft."""

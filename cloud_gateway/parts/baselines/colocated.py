@@ -9,6 +9,9 @@ from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, O
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree
 
+CHEAP = 1.3
+"""Longest step over several leaves that counts as one over a single leaf, relative to that."""
+
 
 @dataclass(slots=True)
 class Colocated(Policy):
@@ -56,7 +59,7 @@ class ColocatedTree(Policy):
         """
         k = self.settings.k
         deepest = tree.root.position + k
-        leaves = tree.tree.most_probable(min(self.sequences, costs.cheap_leaves), deepest)
+        leaves = tree.tree.most_probable(min(self.sequences, _cheap_leaves(costs)), deepest)
         if costs.local_step_s is None or tree.depth() >= k or self._passes >= k or not leaves:
             return Verify(tree.best(self.settings.verify_nodes))
 
@@ -70,3 +73,9 @@ class ColocatedTree(Policy):
     def verified(self, outcome: Outcome, now: float) -> None:
         """Starts counting passes from zero."""
         self._passes = 0
+
+
+def _cheap_leaves(costs: Costs) -> int:
+    """Leaves up to which a local step takes hardly longer than over one."""
+    cheap = [leaves for leaves, seconds in costs.local_points if seconds <= CHEAP * costs.draft_s(1)]
+    return min(max(cheap, default=costs.local_leaves), costs.local_leaves)

@@ -34,7 +34,7 @@ from cloud_gateway.core.verify.shared_noise import Rows, path_to
 from cloud_gateway.core.verify.verification import CompletionStart, Method, Verification
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.protocol.messages import Sampling
-from edgespec.core.sampling.logits import History, Processor
+from edgespec.core.sampling.logits import Candidates, History, Processor
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -215,7 +215,14 @@ class RejectionChooser:
         self, logits: NDArray[np.float32], path: Sequence[int], allowed: NDArray[np.bool_] | None = None
     ) -> Floats:
         candidates = self.processor.candidates(logits, self.history, path, allowed)
-        return candidates.probabilities(len(logits))[None, :]
+        return probabilities(candidates, len(logits))[None, :]
+
+
+def probabilities(candidates: Candidates, vocab_size: int) -> Floats:
+    """The distribution over the whole vocabulary; shape [vocab_size], sums to 1."""
+    weights: Floats = np.exp(candidates.dense(vocab_size) - candidates.logits.max())
+    weights /= weights.sum()
+    return weights
 
 
 def _entropy(q: Floats) -> float:

@@ -89,12 +89,6 @@ class Candidates:
         result[self.tokens] = self.logits
         return result
 
-    def probabilities(self, vocab_size: int) -> Floats:
-        """The distribution over the whole vocabulary; shape [vocab_size], sums to 1."""
-        weights: Floats = np.exp(self.dense(vocab_size) - self.logits.max())
-        weights /= weights.sum()
-        return weights
-
     def entropy(self) -> float:
         """Nats."""
         return entropy(self.logits)

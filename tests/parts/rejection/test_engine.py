@@ -15,6 +15,7 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.core.verify.verification import BUILT_IN, Method
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.parts.rejection import PART
+from cloud_gateway.parts.rejection.sampling import probabilities
 from edgespec.core.protocol.messages import Open, Sampling
 from edgespec.core.sampling.logits import Processor
 from tests.support.engines import Make, complete, engines
@@ -156,7 +157,7 @@ def chances(tokens: Sequence[int], sampling: Sampling) -> dict[int, float]:
     """Probabilities of the tokens that may follow, without the end."""
     logits = Brief().row(tokens).astype(np.float64)
     logits[EOS] = -np.inf
-    found = Processor(sampling).candidates(logits).probabilities(len(logits))
+    found = probabilities(Processor(sampling).candidates(logits), len(logits))
     return {token: float(found[token]) for token in np.flatnonzero(found).tolist()}
 
 

@@ -11,7 +11,7 @@ from cloud_gateway.core.sources.interface import ROOT as NO_PARENT
 from cloud_gateway.core.sources.interface import Suggestion
 from cloud_gateway.core.sources.lookup import Lookup
 from cloud_gateway.core.verify.accept import FlatTree, walk
-from cloud_gateway.parts.rejection.sampling import Rejection, RejectionChooser
+from cloud_gateway.parts.rejection.sampling import Rejection, RejectionChooser, probabilities
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History, Processor
 from tools.lossless.scene import Path, PathRows, Scene
@@ -160,4 +160,4 @@ def _together(drawn: FlatTree, suggestions: Sequence[Suggestion]) -> FlatTree:
 
 def _distribution(scene: Scene, logits: NDArray[np.float32], rule: Sampling, path: Path) -> Floats:
     found = Processor(rule).candidates(logits, History(scene.prompt), path)
-    return found.probabilities(len(logits))[scene.tokens]
+    return probabilities(found, len(logits))[scene.tokens]

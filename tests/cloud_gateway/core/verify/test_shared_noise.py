@@ -15,7 +15,7 @@ from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.core.verify.shared_noise import Chooser, path_to
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.gumbel import gumbel_all
-from tests.support.processed import process
+from tests.support.processed import probabilities, process
 
 VOCAB = 16
 PROMPT = [3, 1, 4]
@@ -141,7 +141,7 @@ def test_frequencies_over_seeds_are_those_of_the_distribution() -> None:
     flat = alone(PROMPT)
     rows = model.verify(PROMPT, flat)
     counts = Counter(Chooser(replace(rule, seed=seed), PROMPT).choose(rows, 0, []) for seed in range(n))
-    p = Chooser(replace(rule, seed=0), PROMPT).candidates(rows, 0, []).probabilities(VOCAB)
+    p = probabilities(Chooser(replace(rule, seed=0), PROMPT).candidates(rows, 0, []), VOCAB)
     expected = n * p
     observed = np.array([counts[v] for v in range(VOCAB)])
     big = expected > 5

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgespec.core.protocol.messages import Sampling
 from edgespec.core.sampling.logits import History, Processor, entropy, kth_largest
-from tests.support.processed import process
+from tests.support.processed import probabilities, process
 
 INF = math.inf
 
@@ -116,7 +116,7 @@ def test_candidates_and_dense_logits_are_one_distribution(seed: int, rule: Sampl
     kept = np.flatnonzero(dense > -INF)
     if found.tokens is not None:
         assert (found.tokens == kept).all() and (np.diff(found.tokens) > 0).all()
-    p = found.probabilities(VOCAB)
+    p = probabilities(found, VOCAB)
     assert p.sum() == pytest.approx(1) and (p[dense == -INF] == 0).all()
     slow = -sum(x * math.log(x) for x in p if x > 0)
     assert found.entropy() == pytest.approx(slow, abs=1e-9)
@@ -162,7 +162,7 @@ def test_infinite_and_huge_logits_leave_a_distribution(temperature: float, penal
     big = float(np.finfo(np.float32).max)
     for row in ([INF, 1, 2], [INF, INF, -INF], [-INF, -INF, -INF], [big, -big, 0], [np.nan, 1, 2], [0, 0, 0]):
         found = Processor(rule).candidates(np.array(row, np.float32), History([0, 1]), [1])
-        p = found.probabilities(3)
+        p = probabilities(found, 3)
         assert np.isfinite(p).all() and p.sum() == pytest.approx(1)
         assert 0 <= found.entropy() <= math.log(3) + 1e-9
         assert (
