@@ -1,8 +1,9 @@
 """Locks every package that set-up installs, by version and SHA-256: `python -m tools.lock [--upgrade [NAME ...]]`.
 
 Writes requirements/*.txt with uv (`pip install uv`), which keeps the versions that are there unless it is to upgrade.
-It uses the index, mirrors and folders of pip's settings. A version has the hashes of all its files that the index
-shows, so that one file serves every Python and processor. torch.txt has what the extra `torch` takes besides
+It uses the index, mirrors and folders of pip's settings. A version has the hashes of all its files that they and the
+index alone show, so that one file serves every Python and processor: of a version that a mirror or a folder has, uv
+lists the files there and no others. torch.txt has what the extra `torch` takes besides
 gateway.txt; cuda.txt has torch as the public index has it, and torch-cpu.txt the CPU wheels of the same version: those
 in pip's `find-links`, and those locked before.
 """
@@ -17,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ConfigError
@@ -62,7 +63,11 @@ def lock(options: argparse.Namespace) -> int:
         before |= entries(file.read_text()) if file.stem != CPU else {}
     upgrade = [f"--upgrade-package={name}" for name in options.upgrade or ()] or ["--upgrade"]
     dev = _compiled(ALL, before, upgrade if options.upgrade is not None else [])
-    files = {"dev": dev, "build": _compiled([], before | dev)}
+    build = _compiled([], before | dev)
+    public = _public_hashes([pinned(entry) for entry in (dev | build).values()])
+    dev = {name: with_hashes(entry, public[name]) for name, entry in dev.items()}
+    build = {name: with_hashes(entry, public[name]) for name, entry in build.items()}
+    files = {"dev": dev, "build": build}
     files |= {extra: _compiled([extra], dev) for extra in ("worker", "gateway")}
     both = _compiled(["gateway", "torch"], dev)
     files["torch"] = {name: text for name, text in both.items() if name not in files["gateway"]}
@@ -82,13 +87,24 @@ def entries(text: str) -> dict[str, str]:
     Of the markers only those of processors stay: the others are Linux, CPython, and a few bytes on some versions of it.
     """
     found = re.findall(r"^[a-zA-Z0-9].*(?:\n +.*)*", text, re.MULTILINE)
-    found = [re.sub(r" ;(?!.*platform_machine)[^\n\\]*", " ", entry).replace("  ", " ", 1) for entry in found]
+    found = [re.sub(r" ;(?!.*platform_machine)[^\n\\]*", " ", entry).replace("  \\", " \\", 1) for entry in found]
     return {re.split(r"[^\w.-]", entry)[0]: entry for entry in found}
 
 
 def pinned(entry: str) -> str:
     """`NAME==VERSION` of an entry."""
     return re.split(r"[ ;\\]", entry)[0]
+
+
+def with_hashes(entry: str, hashes: Collection[str]) -> str:
+    """The entry with these hashes, too, in order."""
+    head = re.split(r" *\\\n", entry)[0]
+    all_hashes = sorted({*hashes, *hashes_of(entry)})
+    return " \\\n".join([head, *(f"    --hash={one}" for one in all_hashes)])
+
+
+def hashes_of(entry: str) -> list[str]:
+    return re.findall(r"sha256:\w+", entry)
 
 
 def cpu_entry(torch: str, before: str) -> str:
@@ -98,8 +114,8 @@ def cpu_entry(torch: str, before: str) -> str:
     wheels = [file for folder in folders for file in folder.glob(f"torch-{version}+cpu-*.whl")]
     hashes = {f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in wheels}
     if f"{torch}+cpu " in before:
-        hashes |= set(re.findall(r"sha256:\w+", before))
-    return " \\\n".join([f"{torch}+cpu", *(f"    --hash={one}" for one in sorted(hashes))])
+        hashes.update(hashes_of(before))
+    return with_hashes(f"{torch}+cpu", hashes)
 
 
 def _compiled(extras: Sequence[str], keep: Mapping[str, str], options: Sequence[str] = ()) -> dict[str, str]:
@@ -107,24 +123,36 @@ def _compiled(extras: Sequence[str], keep: Mapping[str, str], options: Sequence[
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.txt"
         out.write_text("".join(f"{entry}\n" for entry in keep.values()))
-        command = [
-            "uv",
-            "pip",
-            "compile",
-            "--quiet",
-            "--universal",
-            "--generate-hashes",
-            "--no-annotate",
-            "--no-header",
-        ]
-        command += ["--output-file", str(out), *options, *(f"--extra={extra}" for extra in extras)]
+        options = ["--output-file", str(out), *options, *(f"--extra={extra}" for extra in extras)]
         source = "pyproject.toml" if extras else "-"
-        done = subprocess.run(
-            [*command, source], cwd=ROOT, input=BUILD, env=pip_for_uv(), text=True, capture_output=True, check=False
-        )
-        if done.returncode:
-            raise ConfigError(f"uv found no versions that fit together: {done.stderr.strip()}")
+        _uv([*options, source], BUILD, pip_for_uv())
         return entries(out.read_text())
+
+
+def _public_hashes(pins: Sequence[str]) -> dict[str, list[str]]:
+    """The hashes of all files that the index has of these NAME==VERSION, without mirrors and folders, by package."""
+    index = pip_setting("index-url")
+    environment = os.environ | ({"UV_DEFAULT_INDEX": index} if index else {})
+    printed = _uv(["--no-deps", "-"], "\n".join(pins), environment)
+    return {name: hashes_of(entry) for name, entry in entries(printed).items()}
+
+
+def _uv(options: Sequence[str], requirements: str, environment: Mapping[str, str]) -> str:
+    """What `uv pip compile` prints of requirements on its standard input. Raises ConfigError."""
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-annotate", "--no-header"]
+    done = subprocess.run(
+        [*command, *options],
+        cwd=ROOT,
+        input=requirements,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ConfigError(f"uv found no versions that fit together: {done.stderr.strip()}")
+
+    return done.stdout
 
 
 def pip_for_uv() -> dict[str, str]:

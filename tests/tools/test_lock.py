@@ -31,6 +31,13 @@ def test_a_package_has_one_version_and_the_same_hashes_in_all_files() -> None:
         assert {package: FILES["dev"].get(package, entry) for package, entry in FILES[name].items()} == FILES[name]
 
 
+def test_a_version_is_locked_with_more_than_the_file_for_one_processor() -> None:
+    """Else set-up on another processor or Python refuses a file that the index has."""
+    single_files = {"argparse-manpage", "cuda-pathfinder", "cuda-toolkit", "llama-cpp-python"}
+    of_one_file = {name for found in FILES.values() for name, entry in found.items() if entry.count("--hash=") == 1}
+    assert of_one_file - {"torch"} == single_files, "these have one file in the index, for all processors"
+
+
 def test_every_extra_is_locked_with_what_edgespec_itself_needs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
