@@ -1,0 +1,1 @@
+"""Measures the engine `http` before a server that nobody has changed."""
