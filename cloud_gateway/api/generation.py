@@ -131,10 +131,11 @@ def check_size(body: Common, model: ServedModel, limits: Limits, functions: Sequ
 def check_served(body: Common, refuses: Mapping[str, str], *, drafted: bool) -> None:
     """Raises ClientError 400 for a parameter that the engine cannot serve; a seed only if drafts could change its text.
 
-    `refuses`: these parameters, each with the reason.
+    `refuses`: these parameters, each with the reason. Those of parts are no fields of the body: the engine refuses what
+    they ask for.
     """
     for name, why in refuses.items():
-        value = getattr(body, name)
+        value = getattr(body, name, None)
         if name == "seed":
             asked = drafted and body.temperature != 0 and value is not None
         else:

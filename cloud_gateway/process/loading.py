@@ -10,7 +10,7 @@ import gc
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,6 +70,8 @@ class Models:
     """The target's tokenizer, for workers with another one."""
     makers: SourceMakers = field(default_factory=dict)
     """Of the sources that compute with the target's states."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the API that the target cannot serve, each with the reason."""
 
     def idle(self) -> None:
         """To be called on the engine's thread when no request waits: may try other numbers of threads."""
@@ -110,7 +112,8 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
     offer = offer_of(settings.parts, path)
-    return Models(target, text, local, vocabulary.tokenizer_digest, served, grammars, offer, makers)
+    digest = vocabulary.tokenizer_digest
+    return Models(target, text, local, digest, served, grammars, offer, makers, loaded.refuses)
 
 
 def offer_of(parts: Sequence[GatewayPart], target: Path) -> TokenizerOffer | None:

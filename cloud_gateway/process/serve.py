@@ -67,9 +67,6 @@ class EngineFailedError(EdgespecError):
 class Gateway:
     """One gateway process, on the event loop; `run` starts it, serves and stops it."""
 
-    refuses: Mapping[str, str] = {}
-    """Parameters that its engine cannot serve, each with the reason."""
-
     def __init__(
         self,
         settings: GatewaySettings,
@@ -246,7 +243,7 @@ class Gateway:
         for running in self.running:
             running.operates(operating)
         groups = frozenset[str]().union(*(running.link_opened(self.port.local) for running in self.running))
-        self.api.serve(Backend(engine, models.text, models.served, models.grammars, groups, self.refuses))
+        self.api.serve(Backend(engine, models.text, models.served, models.grammars, groups, models.refuses))
 
     def _figures(self) -> list[Figure]:
         return [figure for running in self.running for figure in running.figures()]

@@ -11,9 +11,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class LoadedModel:
     vocabulary: Vocabulary
     made_by: str
     """Engine, device, type of number and version of the library, as far as the text of a seed depends on them."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the API that the target cannot serve, each with the reason."""
 
 
 def load_tokenizer(folder: Path) -> Any:

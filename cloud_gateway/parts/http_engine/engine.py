@@ -78,7 +78,7 @@ class HttpEngine:
         """Connects to the server, and compares its tokenizer with that of the file."""
         from cloud_gateway.models.target_model.load import LoadedModel
         from cloud_gateway.parts.http_engine.server import Server
-        from cloud_gateway.parts.http_engine.target import HttpTarget, ServerLoop
+        from cloud_gateway.parts.http_engine.target import REFUSES, HttpTarget, ServerLoop
         from cloud_gateway.parts.http_engine.tokens import check_same, tokens_of
 
         options = settings.of(TargetSection)
@@ -94,7 +94,7 @@ class HttpEngine:
 
         log.info("target %s computed at %s, a %s", server.model.id, server.url, server.dialect.name)
         target = HttpTarget(server, loop, tokens, slots=options.slots, context=options.context, kv_tokens=kv_tokens)
-        return LoadedModel(target, vocabulary, f"http {server.dialect.name} {server.model.id}")
+        return LoadedModel(target, vocabulary, f"http {server.dialect.name} {server.model.id}", REFUSES)
 
 
 def key_of(settings: Settings) -> str:

@@ -7,6 +7,7 @@ keep their status. All others are 502 or 503: this gateway's key and address are
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +38,8 @@ MAX_LINE_BYTES = 1 << 22
 MAX_ERROR_BYTES = 1 << 16
 PIECE = 4
 """Tokens of a response of a server that does not stream: the client gets them at once."""
+FRESH_S = 1.0
+"""For a completion that has begun the server is asked at most so often whether it is the same."""
 RETRY_S = 5.0
 """After which a client may try again, if the server names no time."""
 SHOWN = 300
@@ -56,6 +59,13 @@ class RefusedError(Exception):
         super().__init__(f"status {status}")
         self.status = status
         self.error = error
+
+
+class NoTokenIdsError(Exception):
+    """The server has no `/tokenize`."""
+
+    def __init__(self) -> None:
+        super().__init__("has no `/tokenize` and so no token ids: it cannot compute a target here.")
 
 
 class Meta(Struct, frozen=True):
@@ -108,7 +118,7 @@ class Server:
         self.slots = 0
         """Requests that it computes at once; 0 if it does not say."""
         self._sample: Sequence[int] = ()
-        self._asked_at = 0.0
+        self._asked_at = -math.inf
 
     async def open(self) -> None:
         """Finds out what answers there. Raises ModelError."""
@@ -125,6 +135,8 @@ class Server:
         )
         try:
             await self._identify()
+        except NoTokenIdsError as error:
+            raise ModelError(f"{self.url} {error}") from error
         except PARTIAL as error:
             raise ModelError(f"{self.url} does not answer ({type(error).__name__}): start the server first.") from error
         except RefusedError as error:
@@ -144,7 +156,12 @@ class Server:
             self.dialect = LlamaServer()
             self.context = properties.default_generation_settings.n_ctx
             self.slots = properties.total_slots
-        self._sample = await self.tokenize(SAMPLE)
+        try:
+            self._sample = await self.tokenize(SAMPLE)
+        except RefusedError as error:
+            if error.status == 404:
+                raise NoTokenIdsError from error
+            raise
         self._asked_at = time.monotonic()
 
     async def same(self, fresh_s: float = 0.0) -> None:
@@ -163,7 +180,7 @@ class Server:
 
     def doubt(self) -> None:
         """A connection was cut: another server may answer from now on."""
-        self._asked_at = 0.0
+        self._asked_at = -math.inf
 
     async def events(self, question: Question, prompt: Sequence[int], tokens: int) -> AsyncIterator[Drawn]:
         """The server's own stream. Raises RefusedError, GarbledError, and what a connection raises."""

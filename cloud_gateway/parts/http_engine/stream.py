@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cloud_gateway.parts.http_engine.dialects import Drawn, GarbledError, Question
-from cloud_gateway.parts.http_engine.server import BUSY, PARTIAL, RefusedError, Server, away, cancelled, failed
+from cloud_gateway.parts.http_engine.server import BUSY, FRESH_S, PARTIAL, RefusedError, Server, away, cancelled, failed
 from edgespec.core.errors import ClientError
 from edgespec.shared.contained import Contained, describe_fault
 
@@ -152,9 +152,12 @@ class TokenStream:
 
     async def _read(self) -> bool:
         """One connection; whether it ended with the text. Raises as `Server.events`."""
-        # A completion that has begun goes on at the same server only. For the first token of another one, whether it is
-        # the same is found out beside the stream, before that token counts.
-        same = asyncio.ensure_future(self._server.same())
+        # A completion that has begun goes on at the same server only, which a call may just have found out. For the
+        # first token of another one, whether it is the same is found out beside the stream, before that token counts.
+        fresh_s = 0.0
+        if self._begun:
+            fresh_s = FRESH_S
+        same = asyncio.ensure_future(self._server.same(fresh_s))
         try:
             if self._begun:
                 await same

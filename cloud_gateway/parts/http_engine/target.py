@@ -30,7 +30,7 @@ from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.models.target_model import Pass, Verified, Work
 from cloud_gateway.parts.http_engine.dialects import GarbledError, Question
 from cloud_gateway.parts.http_engine.draws import DrawnRows, RefusedRows
-from cloud_gateway.parts.http_engine.server import PARTIAL, RefusedError, Server, failed
+from cloud_gateway.parts.http_engine.server import FRESH_S, PARTIAL, RefusedError, Server, failed
 from cloud_gateway.parts.http_engine.stream import ServerTokens, StreamStart, TokenStream
 from edgespec.core.errors import ClientError, refusal
 
@@ -40,8 +40,14 @@ SMOOTHING = 0.2
 """Weight of a new sample in a mean."""
 
 
-FRESH_S = 1.0
-"""Between two calls of one completion the server is asked at most so often whether it is the same."""
+REFUSES: Mapping[str, str] = {
+    "min_tokens": "the server that computes the model may end a completion at any token",
+    "logprobs": "the server that computes the model shows no probabilities here",
+    "top_logprobs": "the server that computes the model shows no probabilities here",
+    "response_format": "the server that computes the model draws tokens of any form, so that only type text is served",
+    "tool_choice": "the server that computes the model draws tokens of any form, so that only auto and none are served",
+}
+"""Parameters that need more than draws, each with the reason."""
 
 
 class ServerLoop:
@@ -309,14 +315,14 @@ class HttpTarget:
 
 def unserved(request: GenerationRequest) -> ClientError | None:
     """The error of a request that needs more than draws; None if it can be served."""
-    server = "the server that computes the model"
-    code = "unsupported_parameter"
-    if request.constraint is not None:
-        return refusal("response_format", f"{server} draws tokens of any form", code)
-    if request.row_reader is not None:
-        return refusal("logprobs", f"{server} shows no probabilities here", code)
-    if request.min_tokens:
-        return refusal("min_tokens", f"{server} may end a completion at any token", code)
+    needs = {
+        "response_format": request.constraint is not None,
+        "logprobs": request.row_reader is not None,
+        "min_tokens": bool(request.min_tokens),
+    }
+    for name, needed in needs.items():
+        if needed:
+            return refusal(name, REFUSES[name], "unsupported_parameter")
     return None
 
 

@@ -38,6 +38,8 @@ class Manners:
     """Added to the numbers of texts' tokens: another tokenizer."""
     ids: bool = True
     """Whether completions have token ids."""
+    tokenizes: bool = True
+    """Whether it has `/tokenize`."""
     lists: bool = True
     """Whether lists of prompts are taken."""
     shows_end: bool = True
@@ -60,6 +62,8 @@ class TableServer:
         self.calls: list[list[list[int]]] = []
         self.bodies: list[dict[str, Any]] = []
         self.open_streams = 0
+        self.listings = 0
+        """How often it was asked for its models."""
         self.known: set[tuple[int, ...]] = set()
 
     def app(self) -> web.Application:
@@ -74,11 +78,14 @@ class TableServer:
         return app
 
     async def models(self, request: web.Request) -> web.Response:
+        self.listings += 1
         if self.manners.key and request.headers.get("Authorization") != f"Bearer {self.manners.key}":
             return failure(401, "no")
         return web.json_response({"data": [{"id": self.manners.name, "max_model_len": CONTEXT}]})
 
     async def tokenize(self, request: web.Request) -> web.Response:
+        if not self.manners.tokenizes:
+            return failure(404, "not found")
         body = await request.json()
         return web.json_response({"tokens": [byte + self.manners.shift for byte in body["prompt"].encode()]})
 

@@ -55,6 +55,11 @@ async def test_a_server_of_texts_alone_can_compute_no_target() -> None:
     assert not found.tokens_by_id and "answers with text alone" in "\n".join(found.lines())
 
 
+async def test_a_server_without_a_tokenizer_can_compute_no_target() -> None:
+    with pytest.raises(ModelError, match="no token ids"):
+        await found_at(Manners(tokenizes=False))
+
+
 async def test_a_server_without_lists_decodes_by_its_stream() -> None:
     found = await found_at(Manners(lists=False))
     assert found.tokens_by_id and not found.lists and "drafts are of no use" in "\n".join(found.lines())

@@ -21,7 +21,7 @@ from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.http_engine.server import Server
-from cloud_gateway.parts.http_engine.target import HttpTarget, ServerLoop
+from cloud_gateway.parts.http_engine.target import REFUSES, HttpTarget, ServerLoop
 from cloud_gateway.parts.http_engine.tokens import check_same, tokens_of
 from edgespec.core.errors import ModelError
 from edgespec_lab.rig import Processes, module
@@ -152,6 +152,16 @@ def test_texts_are_the_servers_own_and_llama_cpp_is_not_loaded(
 
     maps = Path(f"/proc/{gateway.processes.pid('gateway')}/maps").read_text()
     assert "libllama" not in maps
+
+
+def test_what_is_refused_stands_in_the_api_document(gateway: Gateway) -> None:
+    document = gateway.client.get("/../openapi.json", cast_to=dict[str, Any])
+    chat = document["components"]["schemas"]["ChatBody"]["properties"]
+    described = {name: chat[name]["description"] for name in REFUSES}
+    assert described == {name: f"Refused with 400: {why}." for name, why in REFUSES.items()}
+    for refused in ({"min_tokens": 3}, {"logprobs": 1}):
+        with pytest.raises(openai.BadRequestError, match="the server that computes the model"):
+            gateway.client.completions.create(model="tiny", prompt="hello", extra_body=refused)
 
 
 def test_a_server_that_is_killed_and_started_again_goes_on(

@@ -15,6 +15,7 @@ from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.models.target_model import Work
 from cloud_gateway.models.target_model.inside import DrawingTarget
 from cloud_gateway.parts.http_engine import stream
+from cloud_gateway.parts.http_engine import target as http_target
 from cloud_gateway.parts.http_engine.draws import DRAWS
 from cloud_gateway.parts.http_engine.server import Server
 from cloud_gateway.parts.http_engine.stream import ServerTokens
@@ -91,6 +92,15 @@ async def test_a_call_has_the_committed_tokens_and_a_path_to_each_candidate() ->
         assert paths and all(path[: len(committed)] == committed for path in paths)
     salts = {body["cache_salt"] for body in running.server.bodies}
     assert len(salts) == 1
+
+
+async def test_a_stream_after_a_call_asks_no_more_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "FRESH_S", 60.0)
+    monkeypatch.setattr(http_target, "FRESH_S", 60.0)
+    with serving(SLOW) as running:
+        tokens, _ = await finished(running, worker=0.7)
+    assert tokens == TEXT and running.server.calls and len(running.server.streams) > 1
+    assert running.server.listings == 2  # when the gateway starts, and for the completion's first token
 
 
 async def test_the_end_of_a_text_ends_it_also_if_the_server_leaves_it_out() -> None:

@@ -65,13 +65,6 @@ class VllmGateway(Gateway):
         """Whether vLLM verifies drafts of workers: unless `policy.name` is one that asks none."""
         return registry.make(self.settings.policy, policies=self.choices.policies).asks_workers
 
-    @property
-    def refuses(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Of the API's parameters."""
-        if self.drafts:
-            return REFUSES
-        return {}
-
     def load(self, plan: Plan) -> Models:
         """The tokenizer alone. Raises ModelError."""
         from cloud_gateway.models.text import Text
@@ -93,7 +86,10 @@ class VllmGateway(Gateway):
         own = make_grammars(settings, tokenizer, vocab_size, self._eos)
         grammars = None if own is None else SentGrammars(own)
         offer = offer_of(settings.parts, path)
-        return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars, offer)
+        refuses: Mapping[str, str] = {}
+        if self.drafts:
+            refuses = REFUSES
+        return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars, offer, refuses=refuses)
 
     async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
         """Starts vLLM and the board. Raises ModelError."""
