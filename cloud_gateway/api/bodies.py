@@ -11,9 +11,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from cloud_gateway.api.generation import Limits, ServedModel, check_items, check_size, check_structure
+from cloud_gateway.api.generation import (
+    Limits,
+    ServedModel,
+    check_items,
+    check_size,
+    check_structure,
+)
 from cloud_gateway.api.grammars import Grammar
-from cloud_gateway.api.parameters import Annotator, Option, Prepared, Reader, Spell, fields_of, options_of
+from cloud_gateway.api.parameters import (
+    Annotator,
+    Option,
+    Prepared,
+    Reader,
+    Spell,
+    fields_of,
+    options_of,
+)
 from cloud_gateway.api.schema import (
     ChatBody,
     Common,
@@ -38,7 +52,9 @@ class Encoder(Protocol):
     """Text to tokens (cloud_gateway/models/text.py)."""
 
     def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]: ...
     def encode(self, text: str) -> list[int]: ...
     def continuation(self, text: str) -> list[int]: ...
@@ -119,14 +135,20 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
     _check_options(body, served.limits)
     check_name(body.model, served.names)
     asked = Asked(received, body, 0, options, grammar)
-    return replace(asked, completions=check_size(body, served.model, served.limits, asked.functions))
+    return replace(
+        asked,
+        completions=check_size(body, served.model, served.limits, asked.functions),
+    )
 
 
 def grammar_of(options: Sequence[Option]) -> Grammar | None:
     """The form that these options together give a completion. Raises ClientError 400 for two forms of its text."""
     forms = [form for option in options if (form := option.form()) is not None]
     if len(forms) > 1:
-        raise refusal(forms[1].param, f"'{forms[0].param}' gives the completion another form; send one of them")
+        raise refusal(
+            forms[1].param,
+            f"'{forms[0].param}' gives the completion another form; send one of them",
+        )
 
     form = forms[0] if forms else None
     for option in options:
@@ -158,7 +180,11 @@ def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
     """The prompts as tokens, and what the parameters of parts prepare. Raises ClientError 400."""
     sources = [option.prepare(text.continuation, served.model.context) for option in asked.options]
     prepared = [source for source in sources if source is not None]
-    return Tokenised(prompts_of(asked, text, served.model.vocab_size), prepared, asked.annotator(text.spell))
+    return Tokenised(
+        prompts_of(asked, text, served.model.vocab_size),
+        prepared,
+        asked.annotator(text.spell),
+    )
 
 
 def prompts_of(asked: Asked, text: Encoder, vocab_size: int) -> list[list[int]]:

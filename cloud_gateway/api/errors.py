@@ -39,7 +39,10 @@ HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
         "request_too_large",
         "The request body is larger than the 4 MiB that this gateway takes; send less at once.",
     ),
-    417: ("expectation_failed", "The header 'Expect' asks for something else than '100-continue'."),
+    417: (
+        "expectation_failed",
+        "The header 'Expect' asks for something else than '100-continue'.",
+    ),
 }
 """Code and sentence for requests that the HTTP library itself refuses."""
 
@@ -50,7 +53,10 @@ def unavailable(why: str, *, code: str) -> ClientError:
 
 
 def shutting_down() -> ClientError:
-    return unavailable("The gateway is shutting down; send the request again shortly.", code="shutting_down")
+    return unavailable(
+        "The gateway is shutting down; send the request again shortly.",
+        code="shutting_down",
+    )
 
 
 def internal(error: BaseException | str) -> ClientError:
@@ -66,7 +72,11 @@ def internal(error: BaseException | str) -> ClientError:
 
 def keys_unreadable(error: KeyStoreError) -> ClientError:
     """503: whether an API key is valid cannot be said. The log names the file and what to do about it."""
-    lines.line(logging.ERROR, "keys", f"requests get 503, since API keys cannot be checked: {error}")
+    lines.line(
+        logging.ERROR,
+        "keys",
+        f"requests get 503, since API keys cannot be checked: {error}",
+    )
     sentence = (
         "The gateway cannot read its list of API keys at present, so it cannot check yours; send the request again "
         "shortly, and tell its operator if this lasts: the gateway's log says what to do."
@@ -80,10 +90,17 @@ def as_client_error(error: Exception, request: web.Request) -> ClientError:
     if isinstance(error, KeyStoreError):
         return keys_unreadable(error)
     if isinstance(error, web.RequestPayloadError):
-        return ClientError("The request body ended early, or its chunks are not valid.", code="malformed_http")
+        return ClientError(
+            "The request body ended early, or its chunks are not valid.",
+            code="malformed_http",
+        )
     if isinstance(error, web.HTTPException):
         code, sentence = HTTP_ERRORS.get(error.status, ("bad_request", error.reason))
-        return ClientError(sentence.format(method=request.method, path=request.path), status=error.status, code=code)
+        return ClientError(
+            sentence.format(method=request.method, path=request.path),
+            status=error.status,
+            code=code,
+        )
 
     return internal(error)
 

@@ -22,7 +22,11 @@ from cloud_gateway.api.schema import ChatBody, ChatMessage, Common, CompletionBo
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.limits.visits import KeyLimits
 from cloud_gateway.core.requests.choices import CORE, Choices
-from cloud_gateway.core.requests.request import Extension, GenerationRequest, RequestBounds
+from cloud_gateway.core.requests.request import (
+    Extension,
+    GenerationRequest,
+    RequestBounds,
+)
 from cloud_gateway.core.sources.interface import RequestSource
 from cloud_gateway.core.verify.interface import Constraint, RowReader
 from cloud_gateway.core.verify.verification import Method
@@ -73,7 +77,13 @@ class Limits:
     ) -> Limits:
         """The configured limits. One key may hold all slots but one."""
         key_running = max(1, slots - 1)
-        return Limits(api, KeyLimits.of(slots), key_running, choices=choices, parameters=parameters)
+        return Limits(
+            api,
+            KeyLimits.of(slots),
+            key_running,
+            choices=choices,
+            parameters=parameters,
+        )
 
 
 SEED_SPAN = 2**63
@@ -90,7 +100,10 @@ on the event loop."""
 
 def check_structure(data: bytes, context: int) -> None:
     """Raises ClientError 400 for a body that would take long to decode. Takes about 1 ms for 4 MiB."""
-    for marks, most in ((b"[{", MAX_CONTAINERS + context), (b",", MAX_COMMAS + 8 * context)):
+    for marks, most in (
+        (b"[{", MAX_CONTAINERS + context),
+        (b",", MAX_COMMAS + 8 * context),
+    ):
         if sum(data.count(mark) for mark in marks) > most:
             sentence = f"The request body has more than {most} of the characters {marks.decode()}; send less at once."
             raise ClientError(sentence, code="request_too_complex")
@@ -102,7 +115,12 @@ def check_items(items: int, model: ServedModel, param: str) -> None:
         raise too_long(f"{items} items of at least one token each", model, param)
 
 
-def check_size(body: Common, model: ServedModel, limits: Limits, functions: Sequence[Mapping[str, Any]] = ()) -> int:
+def check_size(
+    body: Common,
+    model: ServedModel,
+    limits: Limits,
+    functions: Sequence[Mapping[str, Any]] = (),
+) -> int:
     """The number of completions that the body requests. Raises ClientError 400.
 
     `functions`: those that the chat template writes into the prompt.
@@ -157,7 +175,11 @@ def too_long(what: str, model: ServedModel, param: str) -> ClientError:
     sentence = (
         f"This model's maximum context length is {model.context} tokens. However, your {param} resulted in {what}"
     )
-    return ClientError(f"{sentence}. Please reduce their length.", param=param, code="context_length_exceeded")
+    return ClientError(
+        f"{sentence}. Please reduce their length.",
+        param=param,
+        code="context_length_exceeded",
+    )
 
 
 def generations(
@@ -182,7 +204,10 @@ def generations(
 
     outside = max(body.logit_bias or [0])
     if outside >= model.vocab_size:
-        raise refusal("logit_bias", f"token {outside} is outside the model's vocabulary of {model.vocab_size}")
+        raise refusal(
+            "logit_bias",
+            f"token {outside} is outside the model's vocabulary of {model.vocab_size}",
+        )
 
     lengths = [_max_tokens(body, len(prompt), model, limits) for prompt in prompts]
     most = max(limits.max_request_tokens, limits.api.max_tokens_limit)
@@ -233,14 +258,24 @@ def _max_tokens(body: Common, prompt_tokens: int, model: ServedModel, limits: Li
     asked = body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         if asked not in (None, body.max_completion_tokens):
-            raise refusal("max_tokens", "it differs from 'max_completion_tokens', which means the same")
+            raise refusal(
+                "max_tokens",
+                "it differs from 'max_completion_tokens', which means the same",
+            )
         name = "max_completion_tokens"
         asked = body.max_completion_tokens
 
-    found = min(model.context - prompt_tokens, limits.api.max_tokens, limits.api.max_tokens_limit)
+    found = min(
+        model.context - prompt_tokens,
+        limits.api.max_tokens,
+        limits.api.max_tokens_limit,
+    )
     if asked is not None:
         if asked > limits.api.max_tokens_limit:
-            raise refusal(name, f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one completion")
+            raise refusal(
+                name,
+                f"this gateway gives at most {limits.api.max_tokens_limit} tokens in one completion",
+            )
         found = asked
 
     if (body.min_tokens or 0) > found:
@@ -288,7 +323,11 @@ def _bytes(text: str) -> int:
 
 def _check_bytes(size: int, model: ServedModel, param: str) -> None:
     if size > MAX_BYTES_PER_TOKEN * model.context:
-        raise too_long(f"{size} bytes, more than {MAX_BYTES_PER_TOKEN} for each token", model, param)
+        raise too_long(
+            f"{size} bytes, more than {MAX_BYTES_PER_TOKEN} for each token",
+            model,
+            param,
+        )
 
 
 T = TypeVar("T")

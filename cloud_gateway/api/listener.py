@@ -22,7 +22,14 @@ from aiohttp.http_exceptions import BadStatusLine
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from cloud_gateway.api.errors import HEADER, error_response, internal, lines, new_id, requests_log
+from cloud_gateway.api.errors import (
+    HEADER,
+    error_response,
+    internal,
+    lines,
+    new_id,
+    requests_log,
+)
 from edgespec.core.errors import AddressError, ClientError
 from edgespec.shared.acceptor import Acceptor, AdmittedConnection
 from edgespec.shared.guards import PLAIN, Guards, PortBounds
@@ -258,7 +265,11 @@ class Connection(RequestHandler):
 
         if status < 500:
             lines.warning(status, f"refused what is not HTTP from {request.remote} with {status}")
-            error = ClientError("The request is not valid HTTP/1.1.", status=status, code="malformed_http")
+            error = ClientError(
+                "The request is not valid HTTP/1.1.",
+                status=status,
+                code="malformed_http",
+            )
         else:
             error = internal(exc or "a request outlived its time")
 
@@ -270,12 +281,18 @@ class Connection(RequestHandler):
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Logs the type only: texts of HTTP errors quote the request."""
         error = kw.get("exc_info")
-        lines.warning(("lost", type(error).__name__), f"a connection ended by {type(error).__name__}")
+        lines.warning(
+            ("lost", type(error).__name__),
+            f"a connection ended by {type(error).__name__}",
+        )
 
     def _refuse_other_versions(self) -> None:
         for place, (message, _) in enumerate(self._messages):
             if not isinstance(message, _ErrInfo) and message.version not in VERSIONS:
-                self._messages[place] = _ErrInfo(400, BadStatusLine(), "version"), EMPTY_PAYLOAD
+                self._messages[place] = (
+                    _ErrInfo(400, BadStatusLine(), "version"),
+                    EMPTY_PAYLOAD,
+                )
 
     def _wait_for_reader(self) -> None:
         """Disconnects the client if it has read nothing by the end of `unread_s`, else waits again."""
@@ -395,7 +412,11 @@ async def listen(
     allowance = DropAllowance(asyncio.get_running_loop().time())
     acceptor = Acceptor(f"`{section}` port", bounds, requests_log, guards=guards)
     try:
-        bound = await acceptor.start(host, port, lambda admitted: Connection(server, admitted, times, idle, allowance))
+        bound = await acceptor.start(
+            host,
+            port,
+            lambda admitted: Connection(server, admitted, times, idle, allowance),
+        )
     except OSError as error:
         await runner.cleanup()
         raise address_error(error, host, port, section) from error

@@ -9,7 +9,14 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -42,7 +49,13 @@ from cloud_gateway.api.usage import (
     usage_object,
 )
 from cloud_gateway.auth import Key
-from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.core.requests.request import (
+    DoneEvent,
+    Event,
+    GenerationRequest,
+    TokensEvent,
+    Usage,
+)
 from edgespec.core.errors import ClientError
 
 
@@ -421,7 +434,12 @@ _cancelled = itertools.count()
 
 
 def completed(
-    request: web.Request, key: Key, model: str, prompt_tokens: int, answers: Sequence[Answer], began: float
+    request: web.Request,
+    key: Key,
+    model: str,
+    prompt_tokens: int,
+    answers: Sequence[Answer],
+    began: float,
 ) -> None:
     """Logs that the completions of a request are over: id, key, tokens, time, outcome; no text of it or of them.
 
@@ -436,13 +454,24 @@ def completed(
         f"{request[ID]} of API key {named(key)}: model {model}, {prompt_tokens} prompt tokens, "
         f"{tokens} completion tokens, {pace}, {', '.join(ends)}"
     )
-    figures |= {"request": request[ID], "key": key.id, "key_name": key.name, "model": model, "finish": ends}
+    figures |= {
+        "request": request[ID],
+        "key": key.id,
+        "key_name": key.name,
+        "model": model,
+        "finish": ends,
+    }
     figures |= {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
     if ends == ["cancelled"]:
         kind = (key.id, "cancelled", next(_cancelled) % MAX_CANCELLED_LINES)
         lines.line(logging.INFO, kind, text, figures=figures)
     else:
-        requests_log.log(logging.WARNING if "error" in ends else logging.INFO, "%s", text, extra={"figures": figures})
+        requests_log.log(
+            logging.WARNING if "error" in ends else logging.INFO,
+            "%s",
+            text,
+            extra={"figures": figures},
+        )
 
 
 TEXTS = {
@@ -457,7 +486,10 @@ TEXTS = {
 def _pace(answers: Sequence[Answer], tokens: int, began: float) -> dict[str, Any]:
     """Times since `began` (time.monotonic), and whose drafts were accepted."""
     spent_s = time.monotonic() - began
-    first = min((answer.first_token_at for answer in answers if answer.first_token_at is not None), default=None)
+    first = min(
+        (answer.first_token_at for answer in answers if answer.first_token_at is not None),
+        default=None,
+    )
     found: dict[str, Any] = dict.fromkeys(TEXTS) | {"seconds": round(spent_s, 4)}
     if first is None:
         return found

@@ -212,10 +212,14 @@ def _admit(request: web.Request, route: Route | None, keys: KeyRing, max_body_by
     if route.guard == "key":
         key = keys.check(request.headers.get("Authorization"))
         if isinstance(request.protocol, Connection) and not request.protocol.proven():
-            raise unavailable("The gateway has as many connections as it may; try again shortly.", code="busy")
+            raise unavailable(
+                "The gateway has as many connections as it may; try again shortly.",
+                code="busy",
+            )
         request[KEY] = key
 
-    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
         sentence = "Bodies are read as they are: send this one without the header 'Content-Encoding'."
         raise ClientError(sentence, status=415, code="unsupported_encoding")
     if (request.content_length or 0) > max_body_bytes:
@@ -361,6 +365,10 @@ def _annotated(routes: Sequence[Route], parameters: Sequence[Parameter]) -> dict
 
 def _event(chunk: dict[str, Any]) -> dict[str, Any]:
     """A server-sent event as OpenAPI 3.2 describes it: in its data a chunk as JSON, or at the end [DONE]."""
-    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": chunk}
+    text = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": chunk,
+    }
     data = {"anyOf": [{"const": "[DONE]"}, text]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}

@@ -47,7 +47,10 @@ Count = Annotated[int, Meta(ge=1, le=ranges.MAX_ID)]
 Penalty = Annotated[float, ranges.PENALTY.meta]
 StopString = Annotated[str, Meta(min_length=1, max_length=500)]
 TokenId = Annotated[int, Meta(ge=0, le=ranges.MAX_ID)]
-Biases = Annotated[dict[TokenId, Annotated[float, ranges.BIAS.meta]], Meta(max_length=ranges.MAX_BIASES)]
+Biases = Annotated[
+    dict[TokenId, Annotated[float, ranges.BIAS.meta]],
+    Meta(max_length=ranges.MAX_BIASES),
+]
 TokenPrompt = Annotated[list[TokenId], Meta(min_length=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]
 """The name of a schema or a function, in a notation that Python and JSON Schema (ECMA-262) share: in Python `$` alone
@@ -269,7 +272,11 @@ def _check_unserved(name: str, value: Raw, served: Collection[str]) -> None:
         shown = name[:SHOWN]
         close = difflib.get_close_matches(shown, served, n=1, cutoff=MIN_LIKENESS)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
-        raise ClientError(f"Unknown parameter: '{shown}'{hint}.", param=shown, code="unknown_parameter")
+        raise ClientError(
+            f"Unknown parameter: '{shown}'{hint}.",
+            param=shown,
+            code="unknown_parameter",
+        )
 
     plain = msgspec.json.encode(_parsed(value, name))
     if plain == b"null" or plain in HARMLESS[name]:
@@ -378,7 +385,11 @@ def _validation(text: str, name: str = "", expected: str = "") -> ClientError:
     missing = _MISSING.match(what)
     if missing is not None:
         param = f"{path}.{missing['name']}".lstrip(".")
-        return ClientError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+        return ClientError(
+            f"Missing required parameter: '{param}'.",
+            param=param,
+            code="missing_required_parameter",
+        )
     if not path:
         return ClientError("The request body is not a JSON object.", code="invalid_json")
 
@@ -400,7 +411,11 @@ def chat_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         at = f"messages[{index}]"
         if message.role == "function" or _present(message.function_call):
-            raise refusal(at, "functions are OpenAI's former tools; send tool calls", "unsupported_parameter")
+            raise refusal(
+                at,
+                "functions are OpenAI's former tools; send tool calls",
+                "unsupported_parameter",
+            )
         if message.role not in ROLES:
             raise refusal(f"{at}.role", f"expected one of {', '.join(ROLES)}")
         role = "system" if message.role == "developer" else message.role
@@ -426,7 +441,11 @@ def _text(content: str | list[Part] | None, at: str) -> str:
 
     for index, part in enumerate(content):
         if part.type != "text" or part.text is None:
-            raise refusal(f"{at}[{index}]", "only parts of the type 'text' are supported", "unsupported_parameter")
+            raise refusal(
+                f"{at}[{index}]",
+                "only parts of the type 'text' are supported",
+                "unsupported_parameter",
+            )
 
     return "".join(part.text or "" for part in content)
 

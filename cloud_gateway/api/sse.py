@@ -124,7 +124,8 @@ T = TypeVar("T")
 
 
 async def merged(
-    sources: Sequence[AsyncIterator[T]], idle_s: Callable[[], float | None] = lambda: None
+    sources: Sequence[AsyncIterator[T]],
+    idle_s: Callable[[], float | None] = lambda: None,
 ) -> AsyncGenerator[tuple[int, T | None] | None, None]:
     """Items of several sources as (index, item); (index, None) where one ends; None after `idle_s()` without an item.
 

@@ -125,7 +125,12 @@ class Deciding:
             change = generation.policy.change
             if change is not None:
                 mode, reason = change
-                log.info("request %d: the guard's mode is now %s (%s)", active.id, mode, reason)
+                log.info(
+                    "request %d: the guard's mode is now %s (%s)",
+                    active.id,
+                    mode,
+                    reason,
+                )
             return action
 
         return Wait(now)

@@ -15,12 +15,30 @@ from msgspec import Struct
 from cloud_gateway.core.limits.rooms import Room
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.core.policies.estimators import Ewma, StepCurve
-from cloud_gateway.core.policies.policy import Action, Costs, Learnt, LinkView, Verify, Wait
+from cloud_gateway.core.policies.policy import (
+    Action,
+    Costs,
+    Learnt,
+    LinkView,
+    Verify,
+    Wait,
+)
 from cloud_gateway.core.policies.settings import PolicySettings
-from cloud_gateway.core.requests.events import Effect, FrameArrived, Listener, Note, Status
+from cloud_gateway.core.requests.events import (
+    Effect,
+    FrameArrived,
+    Listener,
+    Note,
+    Status,
+)
 from cloud_gateway.core.requests.events import Event as RequestEvent
 from cloud_gateway.core.requests.generation import Generation
-from cloud_gateway.core.requests.request import DoneEvent, Event, GenerationRequest, TokensEvent
+from cloud_gateway.core.requests.request import (
+    DoneEvent,
+    Event,
+    GenerationRequest,
+    TokensEvent,
+)
 from cloud_gateway.core.sources.interface import Suggestion
 from edgespec.core.drafting.tree import Node
 from edgespec.core.errors import ClientError
@@ -315,7 +333,13 @@ class Listeners(Listener):
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
         self._each(lambda listener: listener.decided(link, costs, now, action))
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion], proposed: int, why: str | None) -> None:
+    def suggested(
+        self,
+        source: str,
+        suggestions: Sequence[Suggestion],
+        proposed: int,
+        why: str | None,
+    ) -> None:
         self._each(lambda listener: listener.suggested(source, suggestions, proposed, why))
 
     def guided(self, nodes: Sequence[Node], chosen: Sequence[Node]) -> None:

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from cloud_gateway.core.limits.shared_passes import in_passes, shared_step
 from cloud_gateway.core.policies.estimators import StepCurve
-from cloud_gateway.core.policies.policy import CatchUp, Costs, Draft, Points, catch_up_batch, draft_costs
+from cloud_gateway.core.policies.policy import (
+    CatchUp,
+    Costs,
+    Draft,
+    Points,
+    catch_up_batch,
+    draft_costs,
+)
 from cloud_gateway.core.requests.accounting import Stats
 from cloud_gateway.core.requests.events import Drafted, Event, Failed, Spent, Status
 from cloud_gateway.core.sources.interface import StateSource
@@ -155,7 +162,13 @@ class LocalDrafting:
             generation.note(Spent("source", ended - began, name=source), ended)
             began = ended
 
-    def _book(self, active: Active, source: StateSource, began: float, kind: Literal["reading", "draft"]) -> float:
+    def _book(
+        self,
+        active: Active,
+        source: StateSource,
+        began: float,
+        kind: Literal["reading", "draft"],
+    ) -> float:
         """Books the time since then as the request's; seconds."""
         spent_s = self.clock() - began
         ended = began + spent_s
@@ -302,7 +315,11 @@ class LocalDrafting:
         else:
             why = "a fault of the gateway ended the local draft of this request"
             self.stats.faults += 1
-            log.error("request %d goes without the local draft after a fault: %s", active.id, describe_fault(error))
+            log.error(
+                "request %d goes without the local draft after a fault: %s",
+                active.id,
+                describe_fault(error),
+            )
 
         self.refuse(active, why)
         self.close(active)

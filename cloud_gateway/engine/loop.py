@@ -27,7 +27,13 @@ from cloud_gateway.core.policies.policy import Kind, Learnt, Memory, Policy, kin
 from cloud_gateway.core.policies.registry import POLICIES, Policies
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.requests.accounting import Stats, Submission
-from cloud_gateway.core.requests.events import Ended, Finished, FrameArrived, Listener, Spent
+from cloud_gateway.core.requests.events import (
+    Ended,
+    Finished,
+    FrameArrived,
+    Listener,
+    Spent,
+)
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.core.requests.router import Merit
@@ -265,7 +271,11 @@ class Engine:
         return Listeners(listeners)
 
     def _generation(
-        self, request: GenerationRequest, settings: PolicySettings, policy: Policy, learnt: Learnt | None
+        self,
+        request: GenerationRequest,
+        settings: PolicySettings,
+        policy: Policy,
+        learnt: Learnt | None,
     ) -> Generation:
         """The request's machine."""
         why_off = request.why_off
@@ -395,7 +405,11 @@ class Engine:
 
             if caught.error is not None:
                 self.stats.faults += 1
-                log.error("a %s was lost: %s", type(event).__name__, describe_fault(caught.error))
+                log.error(
+                    "a %s was lost: %s",
+                    type(event).__name__,
+                    describe_fault(caught.error),
+                )
 
     def _take_in(self, event: InboxEvent, at: float) -> None:
         match event:

@@ -5,7 +5,14 @@ Which prompt is next, how much of it is read and when, `core/limits/prompts.py` 
 
 from __future__ import annotations
 
-from cloud_gateway.core.limits.prompts import BURST, Pace, Prompt, PromptTurns, limits_of, running_since
+from cloud_gateway.core.limits.prompts import (
+    BURST,
+    Pace,
+    Prompt,
+    PromptTurns,
+    limits_of,
+    running_since,
+)
 from cloud_gateway.core.requests.events import Read, Status
 from cloud_gateway.engine.exchange import Active
 from cloud_gateway.engine.requests import Requests

@@ -122,7 +122,14 @@ class Requests:
             return False
         return self._drawing is None or self._drawing.ready(active.slot, wake)
 
-    def isolated(self, active: Active, stage: str, *, fatal: bool = False, worker: str | None = None) -> Contained:
+    def isolated(
+        self,
+        active: Active,
+        stage: str,
+        *,
+        fatal: bool = False,
+        worker: str | None = None,
+    ) -> Contained:
         """A context that keeps any exception of this stage to this request; `fatal`: it cannot go on; `worker`: whose
         message is handled."""
         return Contained(self._fault, active, stage, fatal, worker)
@@ -130,7 +137,13 @@ class Requests:
     # --- events and effects --------------------------------------------------------------------------------------
 
     def step(
-        self, active: Active, event: Event, stage: str = "", *, fatal: bool = False, now: float | None = None
+        self,
+        active: Active,
+        event: Event,
+        stage: str = "",
+        *,
+        fatal: bool = False,
+        now: float | None = None,
     ) -> None:
         """Hands the request an event and carries out what follows; within another step, after that one. A fault stays
         with the request (`isolated`). `now`: when it happened, if that is not the present."""
@@ -309,7 +322,14 @@ class Requests:
 
     # --- faults of one request -----------------------------------------------------------------------------------
 
-    def _fault(self, active: Active, stage: str, fatal: bool, worker: str | None, error: Exception) -> None:
+    def _fault(
+        self,
+        active: Active,
+        stage: str,
+        fatal: bool,
+        worker: str | None,
+        error: Exception,
+    ) -> None:
         """One request's own fault; never counted towards the end of the process. `worker`: whose message it was."""
         self.stats.faults += 1
         blamed = self._blamed(active, stage, worker)
@@ -320,7 +340,10 @@ class Requests:
         log.error("request %d: a fault while %s: %s%s", active.id, stage, what, by)
 
         if fatal or active.generation.retries.plain:
-            self._end(active, f"A fault of this gateway ended the answer while {stage} ({what}).")
+            self._end(
+                active,
+                f"A fault of this gateway ended the answer while {stage} ({what}).",
+            )
         else:
             why = f"a fault of the gateway while {stage}"
             first = next(iter(blamed), None)
@@ -361,7 +384,10 @@ class Requests:
         log.error("a turn of the engine failed: %s", what)
         for active in actives:
             if active.generation.retries.count >= MAX_RETRIES:
-                self._end(active, f"A fault of this gateway ended the answer ({what}); please try again.")
+                self._end(
+                    active,
+                    f"A fault of this gateway ended the answer ({what}); please try again.",
+                )
             else:
                 self._recover(active, Failed("pass", what))
 
@@ -389,7 +415,11 @@ class Requests:
         with Contained() as contained:
             self.target.close(slot)
         if contained.error is not None:
-            log.error("slot %d of the target could not be freed: %s", slot, describe_fault(contained.error))
+            log.error(
+                "slot %d of the target could not be freed: %s",
+                slot,
+                describe_fault(contained.error),
+            )
 
     def _end(self, active: Active, error: str) -> None:
         """The request ends with this error, unless it is over."""
@@ -400,4 +430,7 @@ class Requests:
         """A fault while a request recovers from another one ends it."""
         what = describe_fault(error)
         log.error("request %d: a fault while recovering: %s", active.id, what)
-        self._finish(active, Finished("error", f"A fault of this gateway ended the answer ({what})."))
+        self._finish(
+            active,
+            Finished("error", f"A fault of this gateway ended the answer ({what})."),
+        )

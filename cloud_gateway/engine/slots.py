@@ -129,7 +129,11 @@ class Slots:
             if active.ended:  # its client had left
                 continue
 
-            log.info("request %d waits after %d tokens for room in the KV cache", active.id, room.tokens)
+            log.info(
+                "request %d waits after %d tokens for room in the KV cache",
+                active.id,
+                room.tokens,
+            )
             self._requests.close_slot(active)
             self._requests.stats.preemptions += 1
 

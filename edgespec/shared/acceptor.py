@@ -54,7 +54,12 @@ class MeteredSocket(socket.socket):
     _meter: Meter | None = None
     _is_refused = False
 
-    def watch(self, meter: Meter, is_proven: Callable[[], bool], on_refused: Callable[[str], None]) -> None:
+    def watch(
+        self,
+        meter: Meter,
+        is_proven: Callable[[], bool],
+        on_refused: Callable[[str], None],
+    ) -> None:
         """Begins to watch, before the first byte is read; `on_refused` is called once, with what was too much."""
         self._meter = meter
         self._is_proven = is_proven
@@ -83,7 +88,13 @@ class AdmittedConnection(MeteredSocket):
     transport: asyncio.BaseTransport | None = None
     """Set once the connection is set up, TLS included."""
 
-    def __init__(self, listening: socket.socket, descriptor: int, address: str, acceptor: Acceptor) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        descriptor: int,
+        address: str,
+        acceptor: Acceptor,
+    ) -> None:
         """`address`: the peer's."""
         super().__init__(listening.family, listening.type, listening.proto, fileno=descriptor)
         self._acceptor = acceptor
@@ -157,7 +168,11 @@ class Acceptor:
         `factory` makes the protocol of a connection; `handshake_s` bounds the TLS handshake.
         """
         if ssl is not None:
-            self._ssl = {"ssl": ssl, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": SSL_SHUTDOWN_S}
+            self._ssl = {
+                "ssl": ssl,
+                "ssl_handshake_timeout": handshake_s,
+                "ssl_shutdown_timeout": SSL_SHUTDOWN_S,
+            }
         self._factory = factory
         self._guard = self._guards.port(self.bounds, encrypted=ssl is not None)
         self._listening = await _bind(host, port)
@@ -268,7 +283,8 @@ class Acceptor:
         del self.unproven[connection]
         connection.drop()
         self._refused(
-            "busy", f"a connection from {connection.source} that had proven no key was dropped for {what_for}"
+            "busy",
+            f"a connection from {connection.source} that had proven no key was dropped for {what_for}",
         )
 
     def _failed(self, error: OSError) -> None:
@@ -284,7 +300,10 @@ class Acceptor:
             text = os.strerror(error.errno)
         else:
             text = type(error).__name__
-        self._lines.warning(("accept", error.errno), f"{self._name}: no connection can be accepted ({text})")
+        self._lines.warning(
+            ("accept", error.errno),
+            f"{self._name}: no connection can be accepted ({text})",
+        )
 
     def _refused(self, reason: str, text: str) -> None:
         self._lines.warning(reason, f"{self._name}: connection refused: {text} ({reason})")

@@ -23,7 +23,12 @@ class Contained:
     def __enter__(self) -> Contained:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> bool:
         if not isinstance(error, Exception):
             return False
         self.error = error

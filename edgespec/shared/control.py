@@ -26,7 +26,13 @@ from typing import Any
 import msgspec
 
 from edgespec.core import errors
-from edgespec.core.errors import UNDECODABLE, AddressError, ConfigError, EdgespecError, LocalProtocolError
+from edgespec.core.errors import (
+    UNDECODABLE,
+    AddressError,
+    ConfigError,
+    EdgespecError,
+    LocalProtocolError,
+)
 
 log = logging.getLogger("edgespec.control")
 
@@ -63,7 +69,11 @@ class ControlServer:
         check_length(self._path)
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(
+                f"{self._path}.lock",
+                os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+            )
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             listening = _bind(self._path)
         except OSError as error:
@@ -119,11 +129,23 @@ class ControlServer:
         except EdgespecError as error:
             reply = encoded({"error": {"type": _public_name(error), "message": str(error)}})
         except ValueError:  # a line longer than the limit
-            reply = encoded({"error": {"type": "LocalProtocolError", "message": "The request is too long."}})
+            reply = encoded(
+                {
+                    "error": {
+                        "type": "LocalProtocolError",
+                        "message": "The request is too long.",
+                    }
+                }
+            )
         writer.write(reply)
         await writer.drain()
 
-    async def _run(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    async def _run(
+        self,
+        request: _Request,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bytes:
         """Runs the handler until it ends or the command disconnects; returns the last line of the reply."""
         running = asyncio.ensure_future(self._handle(request, writer))
         hung_up = asyncio.ensure_future(reader.read())
@@ -192,7 +214,10 @@ def check_length(path: Path) -> None:
 
 def _is_owner(connection: socket.socket) -> bool:
     """Whether the other end runs as this user or as root (SO_PEERCRED, unix(7))."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    _, uid, _ = struct.unpack(
+        "3i",
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")),
+    )
     return uid in (os.geteuid(), 0)
 
 

@@ -20,7 +20,10 @@ from edgespec.shared.address import parse_address
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Host = Annotated[str, Meta(min_length=1, max_length=255, extra={"allowed": "a host name or an IP address"})]
+Host = Annotated[
+    str,
+    Meta(min_length=1, max_length=255, extra={"allowed": "a host name or an IP address"}),
+]
 Threads = Annotated[int, Meta(ge=0, le=512)]
 GpuLayers = Annotated[int, Meta(ge=0, le=1000)]
 Cores = tuple[Annotated[int, Meta(ge=0, le=4095)], ...]
@@ -62,20 +65,46 @@ MachineName = Annotated[
 ]
 Folder = Annotated[
     str,
-    Meta(max_length=4000, extra={"allowed": '"" or a path that begins with / or ~', "check": _check_folder}),
+    Meta(
+        max_length=4000,
+        extra={
+            "allowed": '"" or a path that begins with / or ~',
+            "check": _check_folder,
+        },
+    ),
 ]
 GatewayAddress = Annotated[
     str,
-    Meta(max_length=300, extra={"allowed": '"", HOST:PORT or wss://HOST:PORT', "check": _check_address}),
+    Meta(
+        max_length=300,
+        extra={"allowed": '"", HOST:PORT or wss://HOST:PORT', "check": _check_address},
+    ),
 ]
 NetworkText = Annotated[
     str,
-    Meta(max_length=43, extra={"allowed": 'a network such as "203.0.113.0/24"', "check": ipaddress.ip_network}),
+    Meta(
+        max_length=43,
+        extra={
+            "allowed": 'a network such as "203.0.113.0/24"',
+            "check": ipaddress.ip_network,
+        },
+    ),
 ]
 _MODEL_WORDS = '"auto:quantised", "auto:requantised", "auto:dropped" or a path'
-ModelPath = Annotated[str, Meta(min_length=1, max_length=4000, extra={"allowed": _MODEL_WORDS, "check": _check_model})]
+ModelPath = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=4000,
+        extra={"allowed": _MODEL_WORDS, "check": _check_model},
+    ),
+]
 OptionalModelPath = Annotated[
-    str, Meta(max_length=4000, extra={"allowed": f'"" for none, {_MODEL_WORDS}', "check": _check_model})
+    str,
+    Meta(
+        max_length=4000,
+        extra={"allowed": f'"" for none, {_MODEL_WORDS}', "check": _check_model},
+    ),
 ]
 
 

@@ -238,7 +238,10 @@ class RecordFile(Generic[Key, Record]):
         with locked(self.path.parent):
             records = self._read()
             changed = change(records)
-            write_private(self.path, msgspec.json.format(self._encode(list(records.values())), indent=2) + b"\n")
+            write_private(
+                self.path,
+                msgspec.json.format(self._encode(list(records.values())), indent=2) + b"\n",
+            )
             self._records = records
             self._stamp = ()  # read again: another process may write before a look at it
             self._was_there = True

@@ -36,7 +36,13 @@ def hf_vocabulary(path: Path) -> Vocabulary:
     try:
         entries = _entries(description)
         begin = _begins_prompts(description)
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
         raise ModelError(f"{file} is not a tokenizer description: its vocabulary cannot be read") from error
 
     special = _optional_json(file.with_name("tokenizer_config.json"))

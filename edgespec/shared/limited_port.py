@@ -123,7 +123,14 @@ class LimitedPort:
     def _connection(self, admitted: AdmittedConnection) -> LimitedConnection:
         assert self._server is not None
         protocol = ServerProtocol(**self._protocol)
-        return LimitedConnection(protocol, self._server, admitted, self._inflow, self._streams, **self._options)
+        return LimitedConnection(
+            protocol,
+            self._server,
+            admitted,
+            self._inflow,
+            self._streams,
+            **self._options,
+        )
 
     async def _run(self, ws: ServerConnection) -> None:
         """Runs one connection from the end of its TLS handshake, in the steps of `websockets.serve`."""

@@ -145,4 +145,11 @@ class LimitedLog:
         left_out = self._throttle.admit(kind, self._clock())
         if left_out is not None:
             more = f" (and {left_out} more like it)" if left_out else ""
-            self._log.log(level, "%s%s", text, more, exc_info=error, extra={"figures": figures or {}})
+            self._log.log(
+                level,
+                "%s%s",
+                text,
+                more,
+                exc_info=error,
+                extra={"figures": figures or {}},
+            )

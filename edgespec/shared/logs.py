@@ -29,7 +29,17 @@ from typing import Any, TextIO
 
 import msgspec
 
-from edgespec.shared.log_text import LimitedLog, Throttle, clean, described, identifier, kind_of, origin, place, places
+from edgespec.shared.log_text import (
+    LimitedLog,
+    Throttle,
+    clean,
+    described,
+    identifier,
+    kind_of,
+    origin,
+    place,
+    places,
+)
 
 log = logging.getLogger("edgespec.logs")
 
@@ -69,7 +79,12 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
 
     handler = PolicyHandler(stream or sys.stderr)
     before = root.level
-    hooks = sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning
+    hooks = (
+        sys.excepthook,
+        sys.unraisablehook,
+        threading.excepthook,
+        warnings.showwarning,
+    )
     root.addHandler(handler)
     root.setLevel(level.upper())
     _set_hooks()
@@ -78,7 +93,12 @@ def policy(level: str = "warning", stream: TextIO | None = None) -> Iterator[Non
     finally:
         atexit.unregister(_set_hooks)
         atexit.register(_set_hooks)  # failures while the process ends are reduced too
-        sys.excepthook, sys.unraisablehook, threading.excepthook, warnings.showwarning = hooks
+        (
+            sys.excepthook,
+            sys.unraisablehook,
+            threading.excepthook,
+            warnings.showwarning,
+        ) = hooks
         root.setLevel(before)
         root.removeHandler(handler)
         handler.end()
@@ -283,12 +303,18 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 def _thread_failed(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-        _emit(logging.ERROR, f"a thread ended by a fault ({described(args.exc_value)}; {places(args.exc_value)})")
+        _emit(
+            logging.ERROR,
+            f"a thread ended by a fault ({described(args.exc_value)}; {places(args.exc_value)})",
+        )
 
 
 def _unraisable(args: Any) -> None:
     if args.exc_value is not None:
-        _emit(logging.ERROR, f"an exception had nowhere to go ({described(args.exc_value)}; {places(args.exc_value)})")
+        _emit(
+            logging.ERROR,
+            f"an exception had nowhere to go ({described(args.exc_value)}; {places(args.exc_value)})",
+        )
 
 
 def _warned(
@@ -299,11 +325,17 @@ def _warned(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    _emit(logging.DEBUG, f"{identifier(category.__name__)} at {place(filename, lineno)}; text withheld")
+    _emit(
+        logging.DEBUG,
+        f"{identifier(category.__name__)} at {place(filename, lineno)}; text withheld",
+    )
 
 
 def _library_wrote(count: int) -> None:
-    _lines.warning(_library_wrote, f"a library wrote {count} bytes to standard error; they are withheld")
+    _lines.warning(
+        _library_wrote,
+        f"a library wrote {count} bytes to standard error; they are withheld",
+    )
 
 
 class Withheld:

@@ -223,4 +223,5 @@ def fetched_files(place: Path) -> set[str]:
         if place.is_file():
             return {place.name}
         return set()
-    return {file.name for pattern in PATTERNS for file in place.glob(pattern)} - {RECORD, f".{RECORD}"}
+    names = {file.name for pattern in PATTERNS for file in place.glob(pattern)}
+    return names - {RECORD, f".{RECORD}"}

@@ -204,4 +204,10 @@ class PairedGateways(PairedMachines[PairedGateway]):
             formerly = (*known.formerly, old)[-MAX_ROTATIONS:]
         else:
             formerly = ()
-        return self.rekey(old, pin.gateway_key, spki=pin.spki_hash, linked_at=int(time.time()), formerly=formerly)
+        return self.rekey(
+            old,
+            pin.gateway_key,
+            spki=pin.spki_hash,
+            linked_at=int(time.time()),
+            formerly=formerly,
+        )

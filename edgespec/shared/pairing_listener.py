@@ -28,7 +28,16 @@ from edgespec.core.pairing.messages import (
     Start,
     decode_pairing,
 )
-from edgespec.core.pairing.window import MAX_FAILURES, WINDOW_S, Closed, Event, Failed, Paired, PairingWindow, Shown
+from edgespec.core.pairing.window import (
+    MAX_FAILURES,
+    WINDOW_S,
+    Closed,
+    Event,
+    Failed,
+    Paired,
+    PairingWindow,
+    Shown,
+)
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.signing import SigningKey
@@ -71,7 +80,12 @@ class PairingListener:
     """Pairs one machine each time that a person opens the window. Everything runs on the event loop."""
 
     def __init__(
-        self, key: SigningKey, name: str, spki_hash: bytes, store: Store, invitation: Invitation = WORKERS
+        self,
+        key: SigningKey,
+        name: str,
+        spki_hash: bytes,
+        store: Store,
+        invitation: Invitation = WORKERS,
     ) -> None:
         """`spki_hash`: of the TLS key that this machine serves with; `store`: for who is paired."""
         self._invitation = invitation
@@ -207,10 +221,17 @@ class PairingListener:
     def _message(self, event: Event) -> dict[str, object]:
         match event:
             case Shown(code, expires_at):
-                return {"code": str(code), "expires_in_s": round(max(0.0, expires_at - self._now()), 1)}
+                return {
+                    "code": str(code),
+                    "expires_in_s": round(max(0.0, expires_at - self._now()), 1),
+                }
             case Failed(reason, left, detail):
                 why = f" ({detail})" if detail else ""
-                return {"failed": reason.value, "message": f"{SENTENCES[reason]}{why}", "left": left}
+                return {
+                    "failed": reason.value,
+                    "message": f"{SENTENCES[reason]}{why}",
+                    "left": left,
+                }
             case Paired(peer, name):
                 return {"paired": {"name": name, "id": key_id(peer.key)}}
             case Closed(reason):

@@ -210,10 +210,21 @@ def composed(core: type[Program], parts: Sequence[Part]) -> type[Program]:
     for part in parts:
         removed.update(part.removed)
     checks = tuple(part.check for part in parts)
-    namespace = {"tables": tables, "parts": tuple(parts), "checks": checks, "removed": removed}
+    namespace = {
+        "tables": tables,
+        "parts": tuple(parts),
+        "checks": checks,
+        "removed": removed,
+    }
 
     schema: Any = msgspec.defstruct(
-        core.__name__, fields, bases=(core,), namespace=namespace, frozen=True, kw_only=True, forbid_unknown_fields=True
+        core.__name__,
+        fields,
+        bases=(core,),
+        namespace=namespace,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
     )
     return schema
 
@@ -234,6 +245,11 @@ def _table_type(name: str, of_core: Section | None, sections: Sequence[type[Sect
             fields.append((key.name, key.type, key.default))
 
     kind: Any = msgspec.defstruct(
-        base.__name__, fields, bases=(base,), frozen=True, kw_only=True, forbid_unknown_fields=True
+        base.__name__,
+        fields,
+        bases=(base,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
     )
     return kind

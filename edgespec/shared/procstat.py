@@ -117,4 +117,7 @@ def available_memory() -> float:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return float("inf")
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), float("inf"))
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")),
+        float("inf"),
+    )

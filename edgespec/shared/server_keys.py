@@ -12,7 +12,11 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from edgespec.core.errors import UNDECODABLE, KeyStoreError
 from edgespec.core.protocol.handshake import GatewayRotations

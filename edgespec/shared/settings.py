@@ -130,7 +130,11 @@ def parse(text: str, schema: type[Settings], where: str) -> Settings:
 
     if ignored:
         names = ", ".join(f"`{key}`" for key in ignored)
-        log.warning("%s: these settings of an earlier version have no effect, remove them: %s.", where, names)
+        log.warning(
+            "%s: these settings of an earlier version have no effect, remove them: %s.",
+            where,
+            names,
+        )
     return settings
 
 
@@ -162,7 +166,11 @@ def overridden(settings: Settings, values: Mapping[str, object]) -> Settings:
     return settings
 
 
-def assigned(settings: Settings, assignments: Sequence[str], options: Mapping[str, object] | None = None) -> Settings:
+def assigned(
+    settings: Settings,
+    assignments: Sequence[str],
+    options: Mapping[str, object] | None = None,
+) -> Settings:
     """`overridden` for the `KEY=VALUE` of a command line, which replace those of `options`. Raises ConfigError."""
     values = dict(options or {})
     for assignment in assignments:
@@ -182,7 +190,10 @@ def _replaced(table: Table, names: Sequence[str], above: tuple[str, ...], value:
     path = (*above, names[0])
     kind = _field_types(type(table)).get(name)
     if kind is None:
-        _fail(path, _unknown_sentence(_dotted((*above, *names)), name, list(_field_types(type(table)))))
+        _fail(
+            path,
+            _unknown_sentence(_dotted((*above, *names)), name, list(_field_types(type(table)))),
+        )
     if names[1:]:
         if not _table(kind):
             _fail(path, _unknown_sentence(_dotted((*above, *names)), names[1], []))
@@ -311,7 +322,12 @@ def _build(schema: type[Table], table: Mapping[str, Any], path: tuple[str, ...])
         for field in msgspec.structs.fields(schema):
             if field.required and field.encode_name not in table:
                 missing = _dotted((*path, field.encode_name))
-                faults.append((path, f"`{missing}` is missing, but must be there: {allowed(field.type)}."))
+                faults.append(
+                    (
+                        path,
+                        f"`{missing}` is missing, but must be there: {allowed(field.type)}.",
+                    )
+                )
 
     if faults:
         raise _Faults(faults)
@@ -322,11 +338,17 @@ def _part(kind: Any, value: object, path: tuple[str, ...]) -> Any:
     """One value of a table: a key's, or a table, or an array of tables."""
     if section := _table(kind):
         if not isinstance(value, dict):
-            _fail(path, f"`{_dotted(path)}` is {_shown(value)}, but must be a table of keys.")
+            _fail(
+                path,
+                f"`{_dotted(path)}` is {_shown(value)}, but must be a table of keys.",
+            )
         return _build(section, value, path)
     if section := _array(kind):
         if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
-            _fail(path, f"`{_dotted(path)}` must be tables, each under [[{_dotted(path)}]].")
+            _fail(
+                path,
+                f"`{_dotted(path)}` must be tables, each under [[{_dotted(path)}]].",
+            )
         return tuple(_build(section, item, (*path, str(number))) for number, item in enumerate(value))
 
     return _value(kind, value, path)

@@ -50,7 +50,12 @@ class Starting:
     def status(self) -> dict[str, object]:
         """The answer to `status` until the daemon is ready."""
         doing, since = self._step
-        return {"state": "starting", "doing": doing, "doing_s": round(self._clock() - since, 1), "busy": busy_because()}
+        return {
+            "state": "starting",
+            "doing": doing,
+            "doing_s": round(self._clock() - since, 1),
+            "busy": busy_because(),
+        }
 
     async def finished(self, work: Callable[[], T], stop: asyncio.Event) -> T:
         """`done` for `work` in a thread; if it is stopped, the work goes on unobserved and ends with the process."""
@@ -63,7 +68,11 @@ class Starting:
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not (running.done() or stopping.done()):
-                await asyncio.wait((running, stopping), timeout=REMIND_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    (running, stopping),
+                    timeout=REMIND_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
                 if not (running.done() or stopping.done()):
                     busy = busy_because()
                     self._tell("still ", f"{self._step[0]}{'; ' if busy else ''}{busy}")

@@ -19,7 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from edgespec.core.errors import UNDECODABLE, RemoteProtocolError
-from edgespec.core.protocol.handshake import GatewayRotation, GatewayRotations, Pin, successor
+from edgespec.core.protocol.handshake import (
+    GatewayRotation,
+    GatewayRotations,
+    Pin,
+    successor,
+)
 
 UNREADABLE = (
     ValueError, InternalError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
@@ -58,7 +63,9 @@ def trusted(pin: Pin, connection: ssl.SSLObject | ssl.SSLSocket | None) -> Pin:
     return successor(pin, seen, rotations_in(certificate), time.time())
 
 
-def _shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[x509.Certificate, bytes]:
+def _shown(
+    connection: ssl.SSLObject | ssl.SSLSocket | None,
+) -> tuple[x509.Certificate, bytes]:
     """The certificate of the machine at the other end, and its pin (32 bytes). Raises RemoteProtocolError (`tls`)."""
     if connection is not None:
         der = connection.getpeercert(binary_form=True)

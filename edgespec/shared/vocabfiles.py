@@ -23,11 +23,33 @@ _MAX_DIMENSIONS = 4  # ggml's GGML_MAX_DIMS
 _VERSIONS = (2, 3)
 _STRING = 8
 _ARRAY = 9
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 """GGUF value type -> struct format (specification: ggml-org/ggml, docs/gguf.md)."""
 
 
-PREPENDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
+PREPENDS = {
+    "llama3",
+    "llama-v3",
+    "llama-bpe",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "tekken",
+}
 """`tokenizer.ggml.pre` of byte-level tokenizers that put a token before each prompt, if the file does not say."""
 
 
@@ -117,7 +139,10 @@ def gguf_tensors(path: Path) -> list[tuple[str, int]]:
 @contextmanager
 def _reading(path: Path) -> Iterator[_Reader]:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             yield _Reader(data)
     except OSError as error:
         raise ModelError(f"the model file {path} cannot be read ({error.strerror or error}): check its path") from error

@@ -104,7 +104,7 @@ class Service(Handler):
         self.identity = identity(settings, store, drafter, tokens, leaves)
         self.daemon = Daemon(
             drafter,
-            Starts(self._rule, tokens.make),
+            Starts(self._rule, tokens.make, tokens.rank),
             self._outlet(),
             draft.requests,
             curve=DraftCurve(curve),
@@ -223,6 +223,7 @@ class Service(Handler):
         tokens = await self._tokens.after(refused)
         self.identity = drafting_in(self.identity, tokens)
         self.daemon.starts.make = tokens.make
+        self.daemon.starts.rank = tokens.rank
 
     def _explain_refusal(self, why: str) -> None:
         """Shows why the gateway's target cannot be drafted for; the log has the same sentence once in a row."""

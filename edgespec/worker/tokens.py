@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgespec.core.drafting.best_first import BestFirst, MakeDrafting
+from edgespec.core.drafting.best_first import BestFirst, MakeDrafting, MakeRanker, rank_by_target
 from edgespec.core.errors import TokenizerMismatch
 from edgespec.core.protocol.handshake import WorkerIdentity
 from edgespec.llamacpp.drafter import Drafter
@@ -26,6 +26,7 @@ class DraftTokens:
     tokenizer_digest: bytes
     vocab_size: int
     make: MakeDrafting = BestFirst
+    rank: MakeRanker = rank_by_target
 
 
 @dataclass(frozen=True, slots=True)

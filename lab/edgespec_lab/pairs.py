@@ -147,7 +147,7 @@ def _rounds(
     at = 0
     drafting.commit(0, prompt, chosen=False)
     draft.open(1, drafting.to_read)
-    ranker = Ranker(drafting.ranked_by(Sampling()), drafting.to_read, spread=spread, resolved=True)
+    ranker = Ranker(Sampling(), drafting.to_read, spread=spread, resolved=True)
     while draft.catch_up(1, draft.prefill_batch):
         pass
     while at < len(completion):

@@ -74,7 +74,10 @@ class Probation:
         self._points: dict[str, tuple[float, float]] = {}
 
     def ended(self, worker: str, now: float, *, by_its_fault: bool) -> None:
-        self._points[worker] = (self._now(worker, now) + (FAULT if by_its_fault else END), now)
+        self._points[worker] = (
+            self._now(worker, now) + (FAULT if by_its_fault else END),
+            now,
+        )
 
     def renamed(self, worker: str, to: str) -> None:
         """It has another id from now on, and keeps its points."""

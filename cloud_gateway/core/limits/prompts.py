@@ -124,7 +124,10 @@ class PromptTurns:
             self._turns.append(self._last)
 
         # The sort keeps the order of turns among those that came before the running completions' first tokens.
-        return sorted(self._turns, key=lambda request: limits_of(by_request[request], since) == 1.0)
+        return sorted(
+            self._turns,
+            key=lambda request: limits_of(by_request[request], since) == 1.0,
+        )
 
     def due(self, prompt: Prompt, since: float | None, now: float, *, idle: bool) -> bool:
         """Whether a chunk of it may be read now; `idle`: running completions have nothing to compute now."""

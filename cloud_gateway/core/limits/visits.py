@@ -71,7 +71,11 @@ class Visit:
         running = self._of_key.completions
         most = self._limits.completions
         if more > 0 and running + more > most:
-            raise rate_limited(f"has {running} of {most} completions under way", "wait for one to end", BUSY_RETRY_S)
+            raise rate_limited(
+                f"has {running} of {most} completions under way",
+                "wait for one to end",
+                BUSY_RETRY_S,
+            )
 
         self._of_key.completions += more
         self._completions = completions
@@ -80,7 +84,11 @@ class Visit:
         """So many more bytes of the body have arrived."""
         waiting = self._of_key.body_bytes
         if waiting + size > self._limits.body_bytes:
-            raise rate_limited(f"has {waiting} bytes of request bodies waiting", "send fewer at once", BUSY_RETRY_S)
+            raise rate_limited(
+                f"has {waiting} bytes of request bodies waiting",
+                "send fewer at once",
+                BUSY_RETRY_S,
+            )
 
         self._of_key.body_bytes += size
         self._bytes += size

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cloud_gateway.core.policies.policy import Action, CatchUp, Costs, Draft, LinkView, Policy, Verify
+from cloud_gateway.core.policies.policy import (
+    Action,
+    CatchUp,
+    Costs,
+    Draft,
+    LinkView,
+    Policy,
+    Verify,
+)
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
 from cloud_gateway.core.verify.candidates import CandidateTree
 

@@ -166,7 +166,10 @@ class StepCurve:
                 self._prior = dict.fromkeys(self._prior, cut)
                 self._unseen = dict(self._prior)
             if self.probe is not None and rows == self.probe[0]:
-                self._points[rows], self._prior[rows] = Ewma(), cut / (self._scale.value or 1.0)
+                self._points[rows], self._prior[rows] = (
+                    Ewma(),
+                    cut / (self._scale.value or 1.0),
+                )
                 self._prior_rows = sorted(self._prior)
             point = self._points.setdefault(rows, Ewma())
             point.sample(cut)
@@ -190,7 +193,10 @@ class StepCurve:
         """Scales points that were seen when passes over the rows seen lately took longer."""
         lately = [rows for rows, at in self._seen.items() if at > self.samples - RELIEF_EVERY]
         for rows, then in self._then.items():
-            ratio = max((self._values[one] / then[one] for one in lately if one in then), default=1.0)
+            ratio = max(
+                (self._values[one] / then[one] for one in lately if one in then),
+                default=1.0,
+            )
             if rows not in lately and ratio < RELIEF:
                 self._values[rows] *= ratio
                 self._points[rows] = Ewma(start=self._values[rows])
@@ -203,7 +209,10 @@ class StepCurve:
         """
         known = [rows for rows, at in self._seen.items() if at > self.samples - PROBE_EVERY]
         old = [rows for rows in self._rows if rows not in known]
-        for rows in sorted(old, key=lambda rows: max(self._seen.get(rows, 0), self._offered.get(rows, 0))):
+        for rows in sorted(
+            old,
+            key=lambda rows: max(self._seen.get(rows, 0), self._offered.get(rows, 0)),
+        ):
             least_s = max(self._values[other] * min(rows / other, 1) for other in known)
             if least_s < self._values[rows]:
                 self._offered[rows] = self.samples

@@ -26,7 +26,11 @@ POLICIES: Policies = {
 NAMES = tuple(POLICIES)
 
 
-def make(settings: PolicySettings, learnt: Learnt | None = None, policies: Policies = POLICIES) -> Policy:
+def make(
+    settings: PolicySettings,
+    learnt: Learnt | None = None,
+    policies: Policies = POLICIES,
+) -> Policy:
     """A fresh policy as the settings name it, with what earlier completions of its kind taught it.
 
     Raises ConfigError if it is none of `policies`.

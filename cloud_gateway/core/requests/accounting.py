@@ -156,7 +156,13 @@ class Account(Listener):
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
         count_guard(self.usage, self._generation.policy)
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion], proposed: int, why: str | None) -> None:
+    def suggested(
+        self,
+        source: str,
+        suggestions: Sequence[Suggestion],
+        proposed: int,
+        why: str | None,
+    ) -> None:
         counts = self._source(source)
         counts["proposed"] += proposed
         counts["why"] = why
@@ -245,7 +251,13 @@ class Account(Listener):
 
     def _source(self, name: str) -> dict[str, Any]:
         if name not in self.usage.sources:
-            self.usage.sources[name] = {"proposed": 0, "verified": 0, "accepted": 0, "seconds": 0.0, "why": None}
+            self.usage.sources[name] = {
+                "proposed": 0,
+                "verified": 0,
+                "accepted": 0,
+                "seconds": 0.0,
+                "why": None,
+            }
         return self.usage.sources[name]
 
     def _chosen(self, flat: FlatTree, chosen: Chosen, own_time: float) -> None:

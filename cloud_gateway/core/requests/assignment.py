@@ -6,11 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloud_gateway.core.policies.policy import Outcome
-from cloud_gateway.core.requests.events import Assignment, Released, Send, WorkerChange, WorkerChanged, WorkerWanted
+from cloud_gateway.core.requests.events import (
+    Assignment,
+    Released,
+    Send,
+    WorkerChange,
+    WorkerChanged,
+    WorkerWanted,
+)
 from cloud_gateway.core.requests.pace import NO_TIME, Span
 from cloud_gateway.core.requests.rounds import RoundTimes
 from edgespec.core.protocol.digests import Prefix
-from edgespec.core.protocol.messages import MAX_DEPTH, MAX_TOKENS_PER_FRAME, Close, Commit, Open, Sampling, Share
+from edgespec.core.protocol.messages import (
+    MAX_DEPTH,
+    MAX_TOKENS_PER_FRAME,
+    Close,
+    Commit,
+    Open,
+    Sampling,
+    Share,
+)
 
 RELEASED: Mapping[WorkerChange, str] = {
     "gone": "moved", "declined": "declined", "useless": "nothing accepted", "needed": "needed elsewhere",
@@ -71,7 +86,11 @@ class Assignments:
         """Removes a worker: the others draft its branches too, from now on."""
         del self.given[assignment.worker]
         close = Close(self.request, assignment.epoch, why)
-        return [Send(assignment.worker, close), Released(assignment, why), *self._shares()]
+        return [
+            Send(assignment.worker, close),
+            Released(assignment, why),
+            *self._shares(),
+        ]
 
     def took(self, span: Span) -> None:
         """Adds a round to those of each worker, or to those without one."""
@@ -86,7 +105,15 @@ class Assignments:
         depth = min(outcome.depth, MAX_DEPTH)
         messages: list[Send] = []
         for assignment in self.given.values():
-            body = Commit(self.request, assignment.epoch, start, tokens, prefix.digest, *times, depth)
+            body = Commit(
+                self.request,
+                assignment.epoch,
+                start,
+                tokens,
+                prefix.digest,
+                *times,
+                depth,
+            )
             messages.append(Send(assignment.worker, body, diverged=not outcome.at_leaf))
 
         return messages

@@ -344,7 +344,13 @@ class Listener:
     def decided(self, link: LinkView | None, costs: Costs, now: float, action: Action) -> None:
         """The policy was asked."""
 
-    def suggested(self, source: str, suggestions: Sequence[Suggestion], proposed: int, why: str | None) -> None:
+    def suggested(
+        self,
+        source: str,
+        suggestions: Sequence[Suggestion],
+        proposed: int,
+        why: str | None,
+    ) -> None:
         """A source was asked, right before the policy is: the tree had room for `proposed` of its suggestions. `why`:
         the reason if it suggested nothing."""
 

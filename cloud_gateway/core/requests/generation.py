@@ -44,7 +44,12 @@ from cloud_gateway.core.requests.events import (
     WorkerChanged,
     WorkerWanted,
 )
-from cloud_gateway.core.requests.request import Finish, GenerationRequest, TokensEvent, Usage
+from cloud_gateway.core.requests.request import (
+    Finish,
+    GenerationRequest,
+    TokensEvent,
+    Usage,
+)
 from cloud_gateway.core.requests.rounds import RequestTime, Rounds
 from cloud_gateway.core.sources.asking import Sources
 from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk
@@ -143,7 +148,8 @@ class Generation:
     @property
     def may_offload(self) -> bool:
         """Whether workers may draft for it now."""
-        return self.assignments.allowed and self.status in (Status.PREFILL, Status.DECODE)
+        has_slot = self.status in (Status.PREFILL, Status.DECODE)
+        return self.assignments.allowed and has_slot
 
     @property
     def assignment(self) -> Assignment | None:
@@ -357,7 +363,8 @@ class Generation:
         finish = self._finish_of(taken.tokens)
         chosen = Chosen(taken.rows, taken.tokens, self._for_client(event.rows, taken, finish))
         if finish is None:
-            return [*commits, chosen, *self.assignments.useless(len(self.request.tokens))]
+            wanted = self.assignments.useless(len(self.request.tokens))
+            return [*commits, chosen, *wanted]
 
         return [*commits, chosen, *self._finish(finish)]
 
@@ -383,7 +390,13 @@ class Generation:
         stops: frozenset[int] = frozenset()
         if not self.request.ignore_eos:
             stops = self.bounds.eos
-        taken = walk(flat, choose, stop=stops.__contains__, limit=self.remaining, ready=ready_at(flat, constraint))
+        taken = walk(
+            flat,
+            choose,
+            stop=stops.__contains__,
+            limit=self.remaining,
+            ready=ready_at(flat, constraint),
+        )
 
         # What the workers brought is judged against the tree as it was.
         for assignment in self.assignments.given.values():
@@ -436,7 +449,10 @@ class Generation:
             case "speculation":
                 return self._decode_plainly(event.what)
         if event.scope == "own-pass" and self.retries.alone:
-            return self._finish("error", f"The target model failed on this request ({event.what}); please try again.")
+            return self._finish(
+                "error",
+                f"The target model failed on this request ({event.what}); please try again.",
+            )
 
         self.retries.count += 1
         self.retries.alone = True
@@ -481,7 +497,12 @@ class Generation:
             self._read_again()
         return effects
 
-    def _finish(self, finish: Finish, error: str | None = None, refusal: ClientError | None = None) -> Sequence[Effect]:
+    def _finish(
+        self,
+        finish: Finish,
+        error: str | None = None,
+        refusal: ClientError | None = None,
+    ) -> Sequence[Effect]:
         self._enter(Turn.OVER)
         effects = self._release_all(finish)
         for listener in self._listeners:

@@ -12,7 +12,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.guard import Reference
-from cloud_gateway.core.policies.policy import Action, Costs, Draft, LinkView, Outcome, Policy, Verify, Wait
+from cloud_gateway.core.policies.policy import (
+    Action,
+    Costs,
+    Draft,
+    LinkView,
+    Outcome,
+    Policy,
+    Verify,
+    Wait,
+)
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.requests.pace import NO_TIME, Span
 from cloud_gateway.core.verify.candidates import CandidateTree
@@ -101,7 +110,14 @@ class Rounds:
         """`Costs.paused_s` at the end of the round before."""
         self._pending_outcome: tuple[Outcome, float] | None = None
 
-    def decide(self, policy: Policy, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
+    def decide(
+        self,
+        policy: Policy,
+        tree: CandidateTree,
+        link: LinkView | None,
+        costs: Costs,
+        now: float,
+    ) -> Action:
         """What the policy wants next, within the bounds of a round."""
         own_time = self._time.at(now)
         if self.drafting:

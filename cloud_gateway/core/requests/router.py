@@ -85,7 +85,13 @@ class Merit:
         record.tried = self._requests
 
     def ended(
-        self, worker: str, key: str, rounds: int, frames: int, accepted: int, figures: WorkerFigures = NOTHING
+        self,
+        worker: str,
+        key: str,
+        rounds: int,
+        frames: int,
+        accepted: int,
+        figures: WorkerFigures = NOTHING,
     ) -> None:
         """It drafts no longer for a request of this API key, which had so many `rounds` meanwhile.
 

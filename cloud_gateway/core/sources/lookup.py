@@ -154,15 +154,6 @@ class Suffixes:
                 yield self._end[state]
             stack.extend(self._linked[state])
 
-    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """The longest end of another text that occurs in this one, as state and length, when `token` follows there."""
-        while state and token not in self._next[state]:
-            state = self._link[state]
-            length = self._length[state]
-        if token in self._next[state]:
-            return (self._next[state][token], length + 1)
-        return (0, 0)
-
     def following(self, end: int, distance: int) -> int:
         """The token so far behind position `end`, the text being continued as it went on there."""
         return self.text[end + 1 + distance % (len(self.text) - 1 - end)]

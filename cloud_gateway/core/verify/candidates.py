@@ -62,7 +62,10 @@ class _Source:
     def forget_before(self, oldest: int) -> None:
         """Drops the names of pruned nodes, and of tokens that were committed before this position."""
         kept: dict[int, Node | int] = {}
-        for wire, place in self.where.items():  # without a call for each, which would take as long as the rest
+        for (
+            wire,
+            place,
+        ) in self.where.items():  # without a call for each, which would take as long as the rest
             if isinstance(place, int):
                 position = place
             else:
@@ -96,7 +99,14 @@ class _Delta:
         if diverged_at < self.reached:
             diverged_at = -1
         known = nodes - self.fresh - self.stale
-        return Merged(self.fresh, known, self.stale, reached=self.reached, diverged_at=diverged_at, base=base)
+        return Merged(
+            self.fresh,
+            known,
+            self.stale,
+            reached=self.reached,
+            diverged_at=diverged_at,
+            base=base,
+        )
 
 
 class CandidateTree:
@@ -132,7 +142,13 @@ class CandidateTree:
 
         delta = _Delta(state.where, owner)
         base = frame.prefix_len - 1
-        rows = zip(count(frame.first), frame.parents, frame.tokens, frame.costs, frame.entropies)
+        rows = zip(
+            count(frame.first),
+            frame.parents,
+            frame.tokens,
+            frame.costs,
+            frame.entropies,
+        )
         for parent_id, siblings in groupby(rows, key=itemgetter(1)):
             parent, committed = self._parent(state.where, parent_id, base)
             if parent is not None:
@@ -164,7 +180,15 @@ class CandidateTree:
                 # As `SpeculationTree.add`, without a call for each: half of a merge is this.
                 new = tree.next_id
                 tree.next_id = new + 1
-                child = Node(new, token, parent, position, parent.cost + cost / 1000, entropy / 1000, delta.owner)
+                child = Node(
+                    new,
+                    token,
+                    parent,
+                    position,
+                    parent.cost + cost / 1000,
+                    entropy / 1000,
+                    delta.owner,
+                )
                 children[token] = child
                 nodes[new] = child
                 delta.fresh += 1

@@ -34,7 +34,12 @@ class Rows(Protocol):
 class Chooser:
     """One answer's choices: its sampling parameters, its seed, and the counts that the penalties read."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], constraint: Constraint | None = None) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        constraint: Constraint | None = None,
+    ) -> None:
         """Raises ValueError when the temperature asks for noise and there is no seed."""
         self.processor = Processor(sampling)
         self.constraint = constraint

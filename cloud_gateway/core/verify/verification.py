@@ -73,7 +73,11 @@ class SharedNoise(Chooser):
     by_match = True
 
     def __init__(
-        self, sampling: Sampling, prompt: Sequence[int], spread: Spread, constraint: Constraint | None = None
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        spread: Spread,
+        constraint: Constraint | None = None,
     ) -> None:
         """Raises ValueError if the temperature asks for noise and there is no seed."""
         super().__init__(sampling, prompt, constraint)

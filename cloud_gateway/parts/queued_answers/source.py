@@ -23,6 +23,19 @@ Earlier = Callable[[], Sequence[Sequence[int]]]
 """Completions that one request may use; called once, on the engine's thread."""
 
 
+class AnswerSuffixes(Suffixes):
+    """The answers as one text, in which the place of another text is followed."""
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """The longest end of another text that occurs in this one, as state and length, when `token` follows there."""
+        while state and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        if token in self._next[state]:
+            return (self._next[state][token], length + 1)
+        return (0, 0)
+
+
 class Answers(DraftSource):
     """One request's source: an automaton of all answers, and the place in it of the text as it ends now."""
 
@@ -34,7 +47,7 @@ class Answers(DraftSource):
         self.why: str | None = NONE
         self.count = 0
         self._tail = list(prompt[-REACH:])
-        self._suffixes = Suffixes(2 * MAX_TOKENS)
+        self._suffixes = AnswerSuffixes(2 * MAX_TOKENS)
         self._earlier = earlier
         self._begun = False
         self._unlearnt = len(prompt)

@@ -15,16 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.drafting.tree import WHOLE, Node, SpeculationTree
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.digests import Prefix
-from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Sampling, Tree
+from edgespec.core.protocol.messages import (
+    MAX_COST,
+    MAX_DEPTH,
+    MAX_NODES,
+    ROOT,
+    Tree,
+)
 
 WEIGHT = 0.3
 """Of the newest pass in the mean: the last five or so count, since a pass takes longer with more candidates."""
@@ -97,17 +99,6 @@ class DraftRule:
     """Nodes in the tree at which drafting waits for a commit."""
 
 
-class Noise(Protocol):
-    """The target's noise for a draft model with other token numbers."""
-
-    @property
-    def numbers(self) -> NDArray[np.int64]:
-        """The target's token of the same bytes for each of the draft's, -1 if there is none."""
-
-    def position(self, path: Sequence[int]) -> int | None:
-        """The target's position after a path of draft tokens; None if it is not known."""
-
-
 class Drafting:
     """The worker's state of one request: committed prefix, speculation tree, unsent nodes."""
 
@@ -150,7 +141,8 @@ class Drafting:
         """
         if prefix_len != len(self.prefix):
             raise RemoteProtocolError(
-                "prefix", f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known"
+                "prefix",
+                f"commit continues {prefix_len} tokens, but {len(self.prefix)} are known",
             )
 
         self.prefix.extend(tokens)
@@ -160,7 +152,10 @@ class Drafting:
 
         matched = self.tree.advance(tokens)
         self._unsent = [node for node in self._unsent if node in self.tree and node is not self.tree.root]
-        self._sent_to = max((node.position for node in self.tree.nodes.values() if node.wire), default=-1)
+        self._sent_to = max(
+            (node.position for node in self.tree.nodes.values() if node.wire),
+            default=-1,
+        )
         return matched
 
     def candidates(self) -> list[Node]:
@@ -179,15 +174,6 @@ class Drafting:
     def chance(self, leaf: Node) -> float:
         """Probability that a leaf's path is the target's, as far as the draft says."""
         return math.exp(self.tree.root.cost - leaf.cost)
-
-    def ranked_by(self, sampling: Sampling) -> Sampling:
-        """How the draft model's tokens are ranked for a request."""
-        return sampling
-
-    @property
-    def noise(self) -> Noise | None:
-        """The target's noise by the draft model's tokens; None if they have the target's numbers."""
-        return None
 
     def paths(self, leaves: Sequence[Node]) -> list[tuple[int, ...]]:
         """The draft model's tokens of leaves, below the committed ones."""

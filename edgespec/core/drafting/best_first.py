@@ -18,7 +18,7 @@ from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.drafting.settings import MAX_STEP_LEAVES
 from edgespec.core.drafting.tree import Node
 from edgespec.core.numbers import index_of
-from edgespec.core.protocol.messages import Open
+from edgespec.core.protocol.messages import Open, Sampling
 
 
 def paced(worths: Iterable[float], step_s: Callable[[int], float]) -> int:
@@ -164,6 +164,18 @@ class MakeDrafting(Protocol):
         """`calibrator`: shared by all requests."""
 
 
+class MakeRanker(Protocol):
+    """Makes what ranks the draft tokens of a request."""
+
+    def __call__(self, sampling: Sampling, drafting: Drafting, spread: Spread) -> Ranker:
+        """`spread`: shared by all requests."""
+
+
+def rank_by_target(sampling: Sampling, drafting: Drafting, spread: Spread) -> Ranker:
+    """Ranks draft tokens that are the target's by the probability that the target takes them (ranking.py)."""
+    return Ranker(sampling, drafting.to_read, spread=spread, resolved=True)
+
+
 @dataclass(slots=True)
 class Starts:
     """How a worker begins a request: the rule, and what all requests have taught about the pair of models."""
@@ -171,6 +183,7 @@ class Starts:
     rule: DraftRule
     make: MakeDrafting = BestFirst
     """For the best-first rule; Algorithm 2 drafts in the draft model's own tokens."""
+    rank: MakeRanker = rank_by_target
     _spread: Spread = field(default_factory=Spread)
     _calibrator: Calibrator = field(default_factory=Calibrator)
 
@@ -186,11 +199,5 @@ class Starts:
         return drafting
 
     def ranker(self, message: Open, drafting: Drafting) -> Ranker:
-        """Orders draft tokens by the probability that the target takes them, not by the draft's own (ranking.py)."""
-        return Ranker(
-            drafting.ranked_by(message.sampling),
-            drafting.to_read,
-            spread=self._spread,
-            resolved=True,
-            noise=drafting.noise,
-        )
+        """Orders the request's draft tokens; `drafting`: its state."""
+        return self.rank(message.sampling, drafting, self._spread)

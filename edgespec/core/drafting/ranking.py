@@ -21,11 +21,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafting.algorithm2 import Noise, Proposal
+from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.numbers import index_of
 from edgespec.core.protocol.messages import MAX_COST, Sampling
-from edgespec.core.sampling.gumbel import gumbel, shortlist
-from edgespec.core.sampling.logits import Candidates, History, Processor, entropy, finite
+from edgespec.core.sampling.gumbel import shortlist
+from edgespec.core.sampling.logits import (
+    Candidates,
+    History,
+    Processor,
+    entropy,
+    finite,
+)
 
 TokenPath = tuple[int, ...]
 """A node of the speculation tree, by its tokens below the committed prefix; () is the prefix's end."""
@@ -99,8 +105,6 @@ _FAINT = 80.0
 """exp(-80) adds nothing to a sum in which there is a 1."""
 _SMALL = 4096
 """Number of scores up to which float64 is as fast as float32."""
-_FAR_NATS = 20.0
-"""Noise lifts a token that is further below the likeliest one about once in 10**8 rows."""
 _KEPT = 16
 """Best tokens of a row that are stored to estimate the spread."""
 _OUTSIDE_NATS = 7.0
@@ -159,14 +163,11 @@ class Ranker:
         *,
         spread: Spread | None = None,
         resolved: bool = False,
-        noise: Noise | None = None,
     ) -> None:
         """`resolved`: report the entropy that remains given the noise, not that of the processed distribution; it
-        predicts rejections better, and is far lower where the draft is good. `noise`: None if draft and target have the
-        same token numbers."""
+        predicts rejections better, and is far lower where the draft is good."""
         self.sampling = sampling
         self.resolved = resolved
-        self.noise = noise
         self.spread = spread or Spread()
 
         # The filters and the temperature serve to find the distribution; a greedy request is ranked by all its logits.
@@ -253,44 +254,23 @@ class Ranker:
         if self.sampling.seed is None:
             return candidates.numbers, candidates.logits * self.sampling.temperature
 
-        if self.noise is None:
-            tokens, scores = self._noisy_scores(candidates, self.sampling.seed, self._length + len(path), width)
-        else:
-            tokens, scores = _renumbered(candidates, self.sampling.seed, self.noise, path)
+        tokens, scores = self.noisy_scores(candidates, self.sampling.seed, path, width)
         return tokens, scores * self.sampling.temperature
 
-    def _noisy_scores(
+    def noisy_scores(
         self,
         candidates: Candidates,
         seed: int,
-        position: int,
+        path: Sequence[int],
         width: int,
     ) -> tuple[Tokens, Floats]:
         """Tokens and their scores in nats with the noise; all if those within reach are fewer than `width`."""
+        position = self._length + len(path)
         reach = min(max(_REACH * self._scale / self.sampling.temperature, 4.0), 30.0)
         tokens, scores = shortlist(candidates.logits, seed, position, candidates.tokens, reach)
         if np.count_nonzero(scores >= scores.max() - reach) < width:
             return shortlist(candidates.logits, seed, position, candidates.tokens, _EVERYTHING_NATS)
         return tokens, scores
-
-
-def _renumbered(
-    candidates: Candidates,
-    seed: int,
-    noise: Noise,
-    path: Sequence[int],
-) -> tuple[Tokens, Floats]:
-    """The same with the target's noise for tokens that it has too, and the noise's mean for others."""
-    near = np.flatnonzero(candidates.logits >= candidates.logits.max() - _FAR_NATS)
-    tokens = candidates.numbers[near]
-    scores = candidates.logits[near] + np.euler_gamma
-    position = noise.position(path)
-    if position is not None:
-        numbers = noise.numbers[tokens]
-        same = numbers >= 0
-        scores[same] += gumbel(seed, position, numbers[same]) - np.euler_gamma
-
-    return tokens, scores
 
 
 def _softmax(scores: NDArray[np.floating], top: float, scale: float) -> tuple[float, float]:

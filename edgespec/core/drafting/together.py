@@ -19,7 +19,12 @@ from edgespec.core.drafting.best_first import paced
 from edgespec.core.drafting.settings import PREFILL_BATCH
 from edgespec.core.drafting.tree import Node
 from edgespec.core.numbers import interpolate
-from edgespec.core.protocol.messages import MAX_LEAVES, MAX_MICROS, MAX_POINTS, StepTimes
+from edgespec.core.protocol.messages import (
+    MAX_LEAVES,
+    MAX_MICROS,
+    MAX_POINTS,
+    StepTimes,
+)
 
 LATE = 0.5
 """Worth of a leaf that misses the next pass, relative to one that does not: it counts from the pass after that on."""

@@ -87,7 +87,15 @@ class SpeculationTree:
         """`append` for a token that is not there yet."""
         number = self.next_id
         self.next_id = number + 1
-        node = Node(number, token, parent, parent.position + 1, parent.cost + cost, entropy, owner)
+        node = Node(
+            number,
+            token,
+            parent,
+            parent.position + 1,
+            parent.cost + cost,
+            entropy,
+            owner,
+        )
         parent.children[token] = node
         self.nodes[number] = node
         return node

@@ -136,7 +136,10 @@ class Exchange:
         following = self.TABLE.get((state, type(message)))
         if following is None:
             label = type(message).__name__
-            raise RemoteProtocolError("pairing-order", f"the {self.OTHER} sent {label} while pairing was {state.value}")
+            raise RemoteProtocolError(
+                "pairing-order",
+                f"the {self.OTHER} sent {label} while pairing was {state.value}",
+            )
 
         answer = self._handle(message)
         self.state = following
@@ -220,7 +223,12 @@ class WorkerExchange(Exchange):
             if not self._me.min_version <= message.version <= self._me.version:
                 why = f"the gateway speaks version {message.version} and is the older one"
                 raise PairingFailed(Reason.VERSION, f"{why}; this machine speaks {self._me.version}")
-            self._agree(self._start, message, Peer(message.gateway_key, message.name, message.version), message.spake)
+            self._agree(
+                self._start,
+                message,
+                Peer(message.gateway_key, message.name, message.version),
+                message.spake,
+            )
             return self._confirm()
         if isinstance(message, Confirm):
             self._check_confirm(message)

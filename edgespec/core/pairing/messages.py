@@ -21,7 +21,14 @@ import msgspec
 from msgspec import Meta
 
 from edgespec.core.errors import PairingError
-from edgespec.core.protocol.messages import Bytes32, Bytes64, Message, Name, Version, decoded
+from edgespec.core.protocol.messages import (
+    Bytes32,
+    Bytes64,
+    Message,
+    Name,
+    Version,
+    decoded,
+)
 
 MIN_NAMEPLATE = 1000
 MAX_NAMEPLATE = 9999

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 
 from edgespec.core.errors import LocalProtocolError, PairingError, RemoteProtocolError
 from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, Peer, State
-from edgespec.core.pairing.messages import Accepted, Code, PairingFailed, PairingMessage, Reason, new_code
+from edgespec.core.pairing.messages import (
+    Accepted,
+    Code,
+    PairingFailed,
+    PairingMessage,
+    Reason,
+    new_code,
+)
 
 FREE_FAILURES = 1
 """Failures that cost no delay: a person mistypes a code once."""

@@ -98,7 +98,12 @@ class GatewaySession(Session):
                 self._challenged_at = now
                 return []
             case Proof() | RotatedProof():
-                signing.verify(self.peer_key, signing.WORKER_PROOF, self._transcript, message.signature)
+                signing.verify(
+                    self.peer_key,
+                    signing.WORKER_PROOF,
+                    self._transcript,
+                    message.signature,
+                )
                 standing = standing_of(self.peer_key, message, self._lookup, self._rotate)
                 error = standing_error(standing, self.peer_key)
                 if error is not None:

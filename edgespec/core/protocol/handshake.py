@@ -22,7 +22,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from edgespec.core.errors import EdgespecError, PairingError, RemoteProtocolError, TokenizerMismatch
+from edgespec.core.errors import (
+    EdgespecError,
+    PairingError,
+    RemoteProtocolError,
+    TokenizerMismatch,
+)
 from edgespec.core.protocol import signing
 from edgespec.core.protocol.messages import (
     PROTOCOL,
@@ -243,7 +248,13 @@ def gateway_rotation(old: SigningKey, new: SigningKey, spki_hash: bytes) -> Gate
     """The statement that a gateway's identity `new`, with this TLS key, takes the place of `old`."""
     all_three = old.public + new.public + spki_hash
     kind = signing.GATEWAY_ROTATION
-    return GatewayRotation(old.public, new.public, spki_hash, old.sign(kind, all_three), new.sign(kind, all_three))
+    return GatewayRotation(
+        old.public,
+        new.public,
+        spki_hash,
+        old.sign(kind, all_three),
+        new.sign(kind, all_three),
+    )
 
 
 def successor(pin: Pin, seen_spki: bytes, rotations: Sequence[GatewayRotation], now: float) -> Pin:
@@ -299,13 +310,17 @@ def check_succession(rotations: Sequence[Rotation | GatewayRotation], key: bytes
     for one, following in zip(rotations, [*(other.old_key for other in rotations[1:]), key], strict=True):
         if one.new_key != following or one.new_key == one.old_key:
             raise RemoteProtocolError(
-                "rotation", "the statements of rotated keys do not lead to the key that was proven"
+                "rotation",
+                "the statements of rotated keys do not lead to the key that was proven",
             )
         kind = signing.KEY_ROTATION
         said = one.old_key + one.new_key
         if isinstance(one, GatewayRotation):
             kind = signing.GATEWAY_ROTATION
             said = said + one.spki_hash
-        for public, signature in ((one.old_key, one.old_signature), (one.new_key, one.new_signature)):
+        for public, signature in (
+            (one.old_key, one.old_signature),
+            (one.new_key, one.new_signature),
+        ):
             signing.check_public_key(public)
             signing.verify(public, kind, said, signature)

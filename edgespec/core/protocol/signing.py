@@ -110,7 +110,10 @@ def unseal(public: bytes, kind: str, frame: bytes, max_payload: int = MAX_PAYLOA
     if len(frame) > bucket(HEADER_BYTES + max_payload):
         raise RemoteProtocolError("oversize", f"a {kind} of {len(frame)} bytes is longer than allowed")
     if len(frame) < MIN_FRAME_BYTES:
-        raise RemoteProtocolError("padding", f"a {kind} of {len(frame)} bytes is shorter than the smallest bucket")
+        raise RemoteProtocolError(
+            "padding",
+            f"a {kind} of {len(frame)} bytes is shorter than the smallest bucket",
+        )
 
     rest = frame[SIGNATURE_BYTES:]
     verify(public, kind, rest, frame[:SIGNATURE_BYTES])
@@ -120,7 +123,10 @@ def unseal(public: bytes, kind: str, frame: bytes, max_payload: int = MAX_PAYLOA
     if rest.count(0, end) != len(rest) - end:
         raise RemoteProtocolError("padding", f"the padding of a {kind} is not zero")
     if end - 2 > max_payload:
-        raise RemoteProtocolError("oversize", f"the payload of a {kind} has {end - 2} bytes, more than {max_payload}")
+        raise RemoteProtocolError(
+            "oversize",
+            f"the payload of a {kind} has {end - 2} bytes, more than {max_payload}",
+        )
 
     return rest[2:end]
 

@@ -58,7 +58,15 @@ NOTHING = WorkerFigures()
 def figures_of(books: Books, times: WorkerTimes | None = None) -> WorkerFigures:
     """The figures that a worker was sent; an older gateway sends no times."""
     sent = times or WorkerTimes(0, 0)
-    return WorkerFigures(books.tokens, books.accepted, books.verified, books.frames, books.late, sent.spent, sent.alone)
+    return WorkerFigures(
+        books.tokens,
+        books.accepted,
+        books.verified,
+        books.frames,
+        books.late,
+        sent.spent,
+        sent.alone,
+    )
 
 
 def share(figures: WorkerFigures) -> float:

@@ -3,5 +3,5 @@
 Public, by module:
 
 - `gumbel`: `gumbel`, `noisy_argmax`, `shortlist`
-- `logits`: `Candidates`, `entropy`, `finite`, `GREEDY_BELOW`, `History`, `Processor`
+- `logits`: `Candidates`, `entropy`, `finite`, `Floats`, `GREEDY_BELOW`, `History`, `Processor`
 """

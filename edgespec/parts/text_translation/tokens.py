@@ -88,4 +88,9 @@ class TranslatedTokens(TargetTokens):
         """The target's tokens by this translation; those of the draft model if there is none."""
         if pair is None:
             return DraftTokens(self._drafter.tokenizer_digest, self._drafter.vocab_size)
-        return DraftTokens(pair.target.tokenizer_digest, pair.target.vocab_size, pair.drafting)
+        return DraftTokens(
+            pair.target.tokenizer_digest,
+            pair.target.vocab_size,
+            pair.drafting,
+            pair.ranker,
+        )

@@ -21,13 +21,15 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
-from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
+from edgespec.core.drafting.best_first import BestFirst, BestFirstRule, rank_by_target
 from edgespec.core.drafting.calibration import Calibrator
+from edgespec.core.drafting.ranking import Ranker, Spread, Tokens
 from edgespec.core.drafting.tree import Node
 from edgespec.core.protocol.messages import Sampling
+from edgespec.core.sampling.gumbel import gumbel
+from edgespec.core.sampling.logits import Candidates, Floats
 from edgespec.parts.text_translation.borders import Borders
 
 
@@ -93,6 +95,13 @@ class Translator:
     ) -> Drafting:
         """The state of one request; the translator's `MakeDrafting`."""
         return TranslatedDrafting(request, epoch, prompt_len, self, rule, calibrator=calibrator)
+
+    @staticmethod
+    def ranker(sampling: Sampling, drafting: Drafting, spread: Spread) -> Ranker:
+        """Ranks the draft tokens of one request; the translator's `MakeRanker`."""
+        if isinstance(drafting, TranslatedDrafting):
+            return TranslatedRanker(sampling, drafting, spread)
+        return rank_by_target(sampling, drafting, spread)
 
 
 def _cut(target: Tokenizer, entries: Mapping[bytes, tuple[int]], segment: bytes) -> Sequence[int]:
@@ -323,22 +332,11 @@ class TranslatedDrafting(Drafting):
         """That of a node of the draft tree."""
         return self.drafts.chance(leaf)
 
-    def ranked_by(self, sampling: Sampling) -> Sampling:
-        """Without penalties and biases, which belong to the target's token numbers."""
-        return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed=sampling.seed)
-
-    @property
-    def noise(self) -> TranslatedDrafting:
-        """The target's noise by the draft's tokens: `numbers` and `position`."""
-        return self
-
-    @property
-    def numbers(self) -> NDArray[np.int64]:
-        """As of `Noise`."""
-        return self.text.pair.numbers
-
     def position(self, path: Sequence[int]) -> int | None:
-        """As of `Noise`: behind the target's tokens that the path stands for as far as it goes."""
+        """The target's position after a path of draft tokens; None if it is not known.
+
+        It lies behind the target's tokens that the path stands for, as far as it goes.
+        """
         node: Node | None = self.drafts.tree.root
         for token in path:
             node = node.children.get(token) if node else None
@@ -448,3 +446,43 @@ _MIN_SHARE = 1e-30
 _UNSURE = 0.7
 """How often the last token of a text stays as the text grows where it is not the draft's last token, too: 0.72 for
 Gemma 3 and SmolLM2 both ways, over text and code; 0.97 where it is."""
+
+
+FAR_NATS = 20.0
+"""Noise lifts a token that is further below the likeliest one about once in 10**8 rows."""
+
+
+class TranslatedRanker(Ranker):
+    """Ranks draft tokens with the target's noise of the tokens of equal bytes, and with the noise's mean for others."""
+
+    def __init__(self, sampling: Sampling, drafting: TranslatedDrafting, spread: Spread) -> None:
+        # Without penalties and biases, which belong to the target's token numbers.
+        plain = Sampling(
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_p,
+            seed=sampling.seed,
+        )
+        super().__init__(plain, drafting.to_read, spread=spread, resolved=True)
+        self._drafting = drafting
+
+    def noisy_scores(
+        self,
+        candidates: Candidates,
+        seed: int,
+        path: Sequence[int],
+        width: int,
+    ) -> tuple[Tokens, Floats]:
+        """The tokens that noise can lift, and their scores in nats."""
+        near = np.flatnonzero(candidates.logits >= candidates.logits.max() - FAR_NATS)
+        tokens = candidates.numbers[near]
+        scores = candidates.logits[near] + np.euler_gamma
+        position = self._drafting.position(path)
+        if position is None:
+            return tokens, scores
+
+        numbers = self._drafting.text.pair.numbers[tokens]
+        same = numbers >= 0
+        scores[same] += gumbel(seed, position, numbers[same]) - np.euler_gamma
+        return tokens, scores

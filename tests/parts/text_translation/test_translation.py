@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirstRule
-from edgespec.core.drafting.ranking import Ranker
+from edgespec.core.drafting.ranking import Ranker, Spread
 from edgespec.core.protocol.messages import ROOT, Sampling
 from edgespec.parts.text_translation.translation import CommittedText, TranslatedDrafting, Translator, whole_characters
 from tests.parts.text_translation.text_tokenizers import KINDS, TextTokenizer, text_tokenizer
@@ -237,7 +237,8 @@ def test_with_one_tokenizer_all_that_is_drafted_is_sent_at_once(kind: str) -> No
 def test_penalties_and_biases_are_not_applied_to_the_drafts_numbers() -> None:
     asked = Sampling(0.7, top_k=5, top_p=0.9, presence_penalty=1.0, logit_bias={3: 5.0}, seed=4)
     drafting = TranslatedDrafting(1, 1, 4, pair_of("gpt2", "sentencepiece"))
-    assert drafting.ranked_by(asked) == Sampling(0.7, top_k=5, top_p=0.9, seed=4)
+    ranker = Translator.ranker(asked, drafting, Spread())
+    assert ranker.sampling == Sampling(0.7, top_k=5, top_p=0.9, seed=4)
 
 
 class Reversed(TextTokenizer):
@@ -262,7 +263,7 @@ def test_shared_noise_ranks_tokens_of_equal_bytes() -> None:
     (leaf,) = worker.drafting.candidates()
     (path,) = worker.drafting.paths([leaf])
     assert worker.drafting.position(path) == begin + len(path) - len(worker.drafting.text.tail_tokens)
-    ranker = Ranker(Sampling(1.0, seed=7), noise=worker.drafting.noise)
+    ranker = Translator.ranker(Sampling(1.0, seed=7), worker.drafting, Spread())
     expected = Ranker(Sampling(1.0, seed=7), [0] * worker.drafting.position(path))(logits, (), 4)
     assert [len(logits) - 1 - token for token in ranker(logits[::-1], path, 4).tokens] == expected.tokens
     assert ranker(logits[::-1], (5, 5, 5), 4).tokens == np.argsort(-logits[::-1], kind="stable")[:4].tolist()
