@@ -119,6 +119,10 @@ def _add_keys(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     create.add_argument(
         "--operator", action="store_true", help="show all workers with their names at `/ui` (docs/gateway.md)"
     )
+
+    text = "let those workers also keep this key's prompts and completions, and learn from them (docs/learning.md)"
+    create.add_argument("--learn", action="store_true", help=text)
+
     _verb(keys, "list", commands.list_keys, "show the API keys, without their secrets")
     revoke = _verb(keys, "revoke", commands.revoke_key, "refuse an API key from now on")
     revoke.add_argument("id", help="its id, or a name that no other valid key has")

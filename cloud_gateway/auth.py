@@ -51,6 +51,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """Where `offload` is on: the groups of workers that may see its prompts."""
     operator: bool = False
     """Whether the live picture shows it all workers with their names."""
+    learn: bool = False
+    """Where `offload` is on: whether those workers may also keep its texts to learn from them."""
 
     def opens(self, secret: str) -> bool:
         """Whether `secret` belongs to this key and the key is not revoked; takes the same time either way."""
@@ -120,6 +122,7 @@ class KeyRing:
         groups: Sequence[str] = DEFAULT_GROUPS,
         cache_group: str = "",
         operator: bool = False,
+        learn: bool = False,
         now: float | None = None,
     ) -> tuple[Key, str]:
         """Makes and stores a key; returns its record and the key itself, which is not stored.
@@ -145,7 +148,17 @@ class KeyRing:
             while key_id in keys:
                 key_id = _random(ID_LENGTH)
             keys[key_id] = Key(
-                key_id, name, created, salt, _digest(salt, secret), offload, None, cache_group, allowed, operator
+                key_id,
+                name,
+                created,
+                salt,
+                _digest(salt, secret),
+                offload,
+                None,
+                cache_group,
+                allowed,
+                operator,
+                offload and learn,
             )
             return keys[key_id]
 

@@ -40,6 +40,8 @@ class Model(Closed, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "edgespec"
+    learn: bool
+    """Whether workers may keep the texts of the asking API key to learn from them."""
 
 
 class Models(Closed, kw_only=True):

@@ -145,11 +145,13 @@ class Api:
     async def models(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/models`: the one model, by its names."""
         backend = self._ready()
-        return _json(Models(data=[Model(id=name, created=backend.model.created) for name in self._names(backend)]))
+        created = backend.model.created
+        learn = request[KEY].learn
+        return _json(Models(data=[Model(id=name, created=created, learn=learn) for name in self._names(backend)]))
 
     async def model(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["model"]
-        return _json(Model(id=name, created=self._named(name).model.created))
+        return _json(Model(id=name, created=self._named(name).model.created, learn=request[KEY].learn))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
@@ -297,6 +299,7 @@ class Api:
                 key_name=key.name,
                 groups=workers,
                 barred=barred,
+                learn=key.learn,
                 max_running=max_running,
             )
             for completion in requests

@@ -6,7 +6,7 @@ A worker that has linked only to fetch the target's tokenizer is not in that tab
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,10 +63,8 @@ class WorkerInfo(LinkedWorker):
     probation_because: str = ""
     scopes: dict[int, bytes] = field(default_factory=dict)
     """The cache scopes of its open requests, which differ between API keys."""
-    takes_books: bool = False
-    """Whether it takes messages `Books`."""
-    takes_times: bool = False
-    """Whether it takes messages `WorkerTimes`."""
+    features: Collection[str] = ()
+    """Of its upgrade: messages beyond those that every worker takes, and others that nobody here knows."""
     blamed_for: bytes | None = None
     """The scope of the request whose tree broke the protocol; None for any other fault."""
 

@@ -232,11 +232,11 @@ class Links(Workers):
     def account(self, worker: str, figures: WorkerFigures) -> None:
         self._figures[worker] = figures
         info = self._workers.get(worker)
-        if info is None or not info.takes_books or info.wire.over:
+        if info is None or BOOKS not in info.features or info.wire.over:
             return
 
         info.wire.send(figures.books)
-        if info.takes_times:
+        if TIMES in info.features:
             info.wire.send(figures.times)
 
     def note(self, worker: str, reason: str, text: str) -> None:
@@ -336,8 +336,7 @@ class Links(Workers):
             groups=self.paired.groups_of(hello.worker_key),
             requests=requests_of(features),
             wire=link.wire,
-            takes_books=BOOKS in features,
-            takes_times=TIMES in features,
+            features=features,
         )
         worker.sampled(link.first_rtt_s)
         return worker

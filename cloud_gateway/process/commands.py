@@ -168,6 +168,7 @@ def create_key(args: argparse.Namespace) -> int:
         "groups": args.offload or [],
         "cache_group": args.cache_group,
         "operator": args.operator,
+        "learn": args.learn,
     }
     row = _ask(args, "create_key", name=args.name, **options)
     if args.json:

@@ -124,11 +124,23 @@ class Commands:
         return worker_row(worker, link)
 
     async def create_key(
-        self, name: str, offload: bool, cache_group: str = "", groups: Sequence[str] = (), operator: bool = False
+        self,
+        name: str,
+        offload: bool,
+        cache_group: str = "",
+        groups: Sequence[str] = (),
+        operator: bool = False,
+        learn: bool = False,
     ) -> dict[str, object]:
         """Makes a key. Only this reply holds a secret; other users cannot open the socket."""
         key, secret = await asyncio.to_thread(
-            self._ring.create, name, offload=offload, groups=groups, cache_group=cache_group, operator=operator
+            self._ring.create,
+            name,
+            offload=offload,
+            groups=groups,
+            cache_group=cache_group,
+            operator=operator,
+            learn=learn,
         )
         return {**key_row(key), "key": secret}
 

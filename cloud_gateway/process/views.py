@@ -40,6 +40,7 @@ def key_row(key: Key, used: int | None = None) -> dict[str, object]:
         "groups": list(key.groups) if key.offload else [],
         "cache_group": key.cache_group,
         "operator": key.operator,
+        "learn": key.learn,
         "created": key.created,
         "revoked": key.revoked,
         "last_used": used,

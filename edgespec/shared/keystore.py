@@ -66,11 +66,6 @@ class KeyStore:
         """The stored statements that lead to this key, oldest first; empty if none does."""
         return up_to(self._rotations(), key)
 
-    @property
-    def has_credentials(self) -> bool:
-        """Whether systemd gave a folder of credentials to this process, as it does to a service."""
-        return self._credentials is not None
-
     def credential(self, name: str) -> Path | None:
         """The credential of this name; None if there is none, or this process sees none."""
         if self._credentials is None:
@@ -90,15 +85,15 @@ class KeyStore:
             raise KeyStoreError(f"{path} is damaged ({error}); remove it and pair again.") from None
 
     def read_or_make(self, name: str, make: Callable[[], bytes]) -> tuple[Path, bytes]:
-        if self._credentials is not None:
-            path = self._credentials / name
+        credential = self.credential(name)
+        if credential is not None:
             try:
                 # systemd guards this folder itself, by access lists that show up as group permissions
-                return path, path.read_bytes()
-            except FileNotFoundError:
-                pass
+                return credential, credential.read_bytes()
             except OSError as error:
-                raise KeyStoreError(f"The credential {path} cannot be read ({error.strerror or error}).") from None
+                raise KeyStoreError(
+                    f"The credential {credential} cannot be read ({error.strerror or error})."
+                ) from None
         path = self.folder / name
         with locked(self.folder):  # so that two processes that start together make one key
             pem = read_private(path)

@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -34,6 +34,7 @@ from edgespec.core.protocol.messages import (
     Bye,
     Close,
     Commit,
+    Extra,
     Open,
     Piece,
     Refuse,
@@ -75,10 +76,15 @@ LOST = ("connection lost", "silent")
 
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
 """The gateway's possible addresses, best first: last reached, configured, announced."""
+TakeExtra = Callable[[bytes], None]
+"""Takes the data of a part's message. RemoteProtocolError ends the link."""
 
 
 class Handler:
     """Callbacks of a link; these do nothing. All are called on the event loop and must not block."""
+
+    extras: Mapping[str, TakeExtra] = {}
+    """What takes the messages of parts, by their kinds."""
 
     def on_up(self, link: Link) -> None:
         """The link is authenticated. A paused worker sends `Pause` again here."""
@@ -196,6 +202,7 @@ class _Attempt:
     async def _try(self, timers: Timers) -> str:
         """Connects, and drives the session to its end; returns why it ended."""
         features = [(FEATURES, f"{REQUESTS}{self._me.requests}"), (FEATURES, BOOKS), (FEATURES, TIMES)]
+        features += [(FEATURES, kind) for kind in self._handler.extras]
         options: dict[str, Any] = {
             "logger": _quiet,
             "additional_headers": features,
@@ -273,6 +280,10 @@ class _Attempt:
                 self._handler.on_piece(event)
             case Books() | WorkerTimes():
                 self._handler.on_figures(event)
+            case Extra(kind, data) if kind in self._handler.extras:
+                self._handler.extras[kind](data)
+            case Extra():
+                raise RemoteProtocolError("unexpected", "a message of a part that this worker has not")
             case Refuse():
                 self._final = final_error(event.reason, event.message)
             case Bye():

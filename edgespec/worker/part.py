@@ -16,6 +16,7 @@ from edgespec.shared.part import Lines, Part, Settings, no_lines
 
 if TYPE_CHECKING:  # commands import this file, and start without WebSockets and keys
     from edgespec.core.pairing.messages import Code
+    from edgespec.core.protocol.messages import ToWorker
     from edgespec.shared.address import Address, Tunnelled
     from edgespec.shared.control import Handler
     from edgespec.shared.guards import MakeGuards
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # commands import this file, and start without WebSockets and
     from edgespec.shared.nearby import Nearby
     from edgespec.shared.paired import PairedGateway
     from edgespec.worker.config import WorkerSettings
+    from edgespec.worker.link import TakeExtra
     from edgespec.worker.step_timer import MakeStepTimer
     from edgespec.worker.tokens import MakeTargetTokens
 
@@ -96,6 +98,8 @@ class WorkerProcess:
     """Loads what guards a port that a part opens."""
     nearby: Nearby
     """Finds machines of a part's own kind, and announces this one as such."""
+    may_draft: Callable[[], bool]
+    """Whether it may draft now: neither its admin nor a `Presence` forbids it, and the model is loaded."""
 
 
 class RunningPart:
@@ -114,6 +118,17 @@ class RunningPart:
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers of the control socket, by name: those of `WorkerPart.handlers`. Called once."""
         return {}
+
+    def extras(self) -> Mapping[str, TakeExtra]:
+        """What takes the gateway's messages `Extra`, by their kinds, which are features of the link. Called once.
+
+        Each is called on the event loop with the data of such a message; RemoteProtocolError ends the link.
+        """
+        return {}
+
+    def on_request(self, message: ToWorker | None) -> None:
+        """A message of the gateway that nobody has checked yet; None: all requests have ended with the link. Called on
+        the event loop, before the drafting thread gets it."""
 
     async def close(self) -> None:
         """The worker stops: its link has ended."""

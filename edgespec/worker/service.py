@@ -121,10 +121,10 @@ class Service(Handler):
         """The gateway's figures of this worker; None before it has sent any."""
         self._notices = Notices()
         self._addresses: GatewayAddresses
-        guards = partial(guards_of, parts)
         nearby = nearby_of(parts, settings)
         self._finder = nearby.gateway_finder(key_id(self.gateway.key))
-        process = WorkerProcess(settings, state, lambda: self.gateway.key, self._linked_at, guards, nearby)
+        guards = partial(guards_of, parts)
+        process = WorkerProcess(settings, state, self._gateway_key, self._linked_at, guards, nearby, self._may_draft)
         self._running = [part.start(process) for part in parts]
         self._loop: asyncio.AbstractEventLoop
         self._failed: asyncio.Future[None]
@@ -132,6 +132,9 @@ class Service(Handler):
     @property
     def _lowered(self) -> bool:
         return self.settings.daemon.priority == "idle"
+
+    def _gateway_key(self) -> bytes:
+        return self.gateway.key
 
     def _linked_at(self) -> Address | None:
         if self._link is None:
@@ -157,6 +160,7 @@ class Service(Handler):
                 await self._finder.start()
             for part in self._running:
                 await part.start()
+            self.extras = {kind: take for part in self._running for kind, take in part.extras().items()}
 
             self._addresses = GatewayAddresses(
                 self._gateways,
@@ -283,7 +287,8 @@ class Service(Handler):
         self.daemon.round_trip(rtt_s)
 
     def on_message(self, message: ToWorker) -> None:
-        """Passes a message of the gateway to the daemon."""
+        """Passes a message of the gateway to the parts and the daemon."""
+        self._show_parts(message)
         self.daemon.take(message)
 
     def on_figures(self, figures: Books | WorkerTimes) -> None:
@@ -293,6 +298,10 @@ class Service(Handler):
             case WorkerTimes() if self._figures is not None:
                 self._figures = figures_of(self._figures.books, figures)
 
+    def _show_parts(self, message: ToWorker | None) -> None:
+        for part in self._running:
+            part.on_request(message)
+
     def on_writable(self) -> None:
         self.daemon.writable()
 
@@ -300,6 +309,7 @@ class Service(Handler):
         if self._link is not None:
             self._addresses.reached(self._link.address)
         self._link = None
+        self._show_parts(None)
         self.daemon.forget_all()
         sdnotify.notify("STATUS=looking for the gateway")
 
@@ -359,6 +369,9 @@ class Service(Handler):
         if not self.daemon.loaded:
             return LOADING
         return None
+
+    def _may_draft(self) -> bool:
+        return self.paused_because is None
 
     def _on_presence(self) -> None:
         self.daemon.keep_model(self.presences.permission.keeps_model)

@@ -28,12 +28,13 @@ from edgespec.worker.part import WorkerPart
 
 OLD = Path(__file__).parent / "4713014"
 SHAPES = {
-    Key: "id name created salt hash offload revoked cache_group groups operator",
+    Key: "id name created salt hash offload revoked cache_group groups operator learn",
     PairedGateway: "key spki name address min_version paired_at linked_at formerly",
     PairedWorker: "key name paired_at min_version revoked_at last_seen groups expires_at rotated_from quarantined_at "
     "quarantine",
 }
-"""The fields of format 1. A field that is added needs the next number (`RecordFile`): write it here with its number."""
+"""The fields of format 1. A field that is added needs the next number (`RecordFile`): write it here with its number.
+`learn` came without one: it is written only if it is true, and an older version calls such a list newer for it."""
 
 
 OF_PARTS = {

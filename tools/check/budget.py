@@ -66,7 +66,7 @@ CEILINGS: Mapping[str, Ceiling] = {
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 187_300
+MAX_CORE_TOKENS = 187_580
 MAX_CORE_LINES = 24_980
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 43

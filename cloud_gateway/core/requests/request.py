@@ -70,6 +70,8 @@ class GenerationRequest:
     """Groups of workers that may draft for it, where `speculation.offload` allows any."""
     barred: str = ""
     """Why its API key may use no worker; empty if it may."""
+    learn: bool = False
+    """Whether workers that draft for it may keep its text to learn from it."""
     max_running: int | None = None
     """Slots that this key may hold at once; None for all."""
 

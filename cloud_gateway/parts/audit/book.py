@@ -63,6 +63,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of `released`: how the completion ended; of `quarantined`: why."""
     frames: int | None = None
     """Frames of this worker that brought candidates."""
+    learn: bool = False
+    """Of `assigned`: the key consented that the worker keeps the text to learn from it."""
 
 
 class AuditLog:
@@ -82,7 +84,18 @@ class AuditLog:
 
     def assigned(self, request: GenerationRequest, worker: str, name: str) -> None:
         """The prompt is sent to a worker."""
-        self._put(Entry(time.time(), "assigned", request.id, request.key, request.key_name, worker, name))
+        self._put(
+            Entry(
+                time.time(),
+                "assigned",
+                request.id,
+                request.key,
+                request.key_name,
+                worker,
+                name,
+                learn=request.learn,
+            )
+        )
 
     def released(self, request: GenerationRequest, worker: str, name: str, reason: str, frames: int) -> None:
         """Nothing more of the request is sent to the worker. `reason`: as in `events.Released`."""

@@ -41,6 +41,8 @@ def show(args: argparse.Namespace) -> int:
         worker = f"{row['worker_name']} ({row['worker']})"
         frames = row.get("frames", "-")
         reason = row.get("reason", "-")
+        if row.get("learn"):
+            reason = "may learn from it"
         print(LINE.format(at, row["request"], who, row["event"], worker, frames, reason).rstrip())
 
     return 0

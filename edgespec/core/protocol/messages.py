@@ -249,6 +249,13 @@ class Piece(Message, tag="piece", frozen=True):
     data: Annotated[bytes, Meta(min_length=1, max_length=MAX_PIECE_BYTES)]
 
 
+class Extra(Message, tag="extra", frozen=True):
+    """A message of a part, which decodes `data`; sent only to a worker whose upgrade names the feature `kind`."""
+
+    kind: Name
+    data: Annotated[bytes, Meta(max_length=MAX_PIECE_BYTES)]
+
+
 # --- worker to gateway -----------------------------------------------------------------------------------------
 
 
@@ -332,7 +339,7 @@ ToWorker = Open | Commit | Share | Close
 WorkerBody = Fetch | Tree | StepTimes | Pause | Resume | Decline | Ping | Pong | Bye
 TOGETHER = frozenset({Open, Commit, Share, Close, Tree, Decline})
 """What may share a frame with others: messages about requests. So no frame holds a thousand pings to be answered."""
-AnyBody = Welcome | Books | WorkerTimes | Piece | ToWorker | WorkerBody
+AnyBody = Welcome | Books | WorkerTimes | Piece | Extra | ToWorker | WorkerBody
 Handshake = Hello | Challenge | Proof | RotatedProof | Refuse
 
 Body = TypeVar("Body")

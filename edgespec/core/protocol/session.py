@@ -79,7 +79,7 @@ FRAMES_TO_GATEWAY: Table = {
 FRAMES_TO_WORKER: Table = {
     (State.WELCOME, m.Welcome): State.OPEN,
     (State.WELCOME, m.Bye): State.CLOSED,
-    **_while_open(m.Books, m.WorkerTimes, m.Piece, m.Open, m.Commit, m.Share, m.Close, Ping, Pong),
+    **_while_open(m.Books, m.WorkerTimes, m.Piece, m.Extra, m.Open, m.Commit, m.Share, m.Close, Ping, Pong),
     (State.OPEN, m.Bye): State.CLOSED,
 }
 WORKER_RECEIVES: Table = {

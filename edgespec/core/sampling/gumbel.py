@@ -101,11 +101,6 @@ def gumbel(seed: int | Bits, position: int, tokens: Tokens) -> Floats:
     return _gumbel(hash_bits(seed, position, tokens))
 
 
-def gumbel_all(seed: int | Bits, position: int, vocab_size: int) -> Floats:
-    """`gumbel` of the tokens 0 .. vocab_size - 1."""
-    return _gumbel(hash_bits_all(seed, position, vocab_size))
-
-
 def shortlist(
     logits: Floats,
     seed: int,

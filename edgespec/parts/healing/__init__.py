@@ -1,53 +1,72 @@
-"""`edgespec learn`: a draft learns from a target's own text, so that it is right more often (docs/learning.md)."""
+"""`edgespec learn`: a draft learns from a target's own text, so that it is right more often (docs/learning.md).
+
+A worker can also learn while its owner is away, from the requests that it drafts for, if their API keys consented. The
+gateway's part of this name says which ones did.
+
+Public, by module:
+
+- `consent`: `Consent`, `Consents`, `encode`, `KIND`, `Learn`, `MAX_KEYS`
+"""
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from edgespec.core.errors import MissingPackageError
-from edgespec.worker.part import WorkerPart, WorkerVerb
+from msgspec import Meta
 
+from edgespec.parts.healing.verb import LearnVerb
+from edgespec.shared.settings import Section
+from edgespec.worker.part import RunningPart, WorkerPart, WorkerProcess
 
-def _run(args: Namespace) -> int:
-    """Trains, measures, and keeps the result if it is better. Returns the exit code. Raises EdgespecError."""
-    try:
-        import gguf  # noqa: F401
-        import jinja2  # noqa: F401
-        import safetensors  # noqa: F401
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingPackageError(
-            f"`edgespec learn` needs the package {error.name}, which is not installed for {sys.executable}: run "
-            '`pip install "edgespec[learn]"` there.'
-        ) from error
-
-    from edgespec.parts.healing.command import run
-
-    return run(args)
+if TYPE_CHECKING:
+    from edgespec.shared.control import Handler
 
 
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("draft", metavar="DRAFT", help="the draft, a GGUF file or a fetched name; it is not changed")
-    parser.add_argument("--target", required=True, help="the target, a GGUF file or a fetched name")
-    parser.add_argument("--base", help="the draft's weights less quantised (default: the target's, if they are its)")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines or text (default: the target's own)")
-    parser.add_argument("--held-out", type=Path, metavar="FILE", help="prompts that are only measured on")
-    parser.add_argument("--held-back", type=int, default=32, metavar="N", help="prompts measured on (default: 32)")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of writing and training, over all runs")
-    parser.add_argument("--steps", type=int, default=0, help="end after so many steps (default: by the minutes)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the healed draft (default: DRAFT.learnt.gguf)")
-    parser.add_argument("--format", metavar="NAME", help="of the trained weights, as q4_0 (default: as they are)")
-    parser.add_argument("--max-tokens", type=int, default=96, metavar="N", help="tokens of a completion (default: 96)")
-    parser.add_argument("--rank", type=int, default=16, metavar="N", help="of the updates (default: 16)")
-    parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate (default: 0.001)")
-    parser.add_argument("--seed", type=int, default=1, help="of the updates, and which prompts are held back")
-    parser.add_argument("--threads", type=int, default=0, help="0: one for each core")
-    parser.add_argument("--resume", action="store_true", help="go on from the state beside the output")
+class LearnSection(Section, frozen=True):
+    """[learn]: whether this worker learns from what it drafts for, and how much it keeps of it."""
+
+    enabled: bool = False
+    days: Annotated[int, Meta(ge=1, le=365)] = 14
+    megabytes: Annotated[int, Meta(ge=1, le=65536)] = 64
+
+
+class NotLearning(RunningPart):
+    """A worker that keeps nothing."""
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"learn_forget": _nothing_to_forget}
+
+
+async def _nothing_to_forget(who: str) -> dict[str, object]:
+    return {"texts": 0}
+
+
+def _start(worker: WorkerProcess) -> RunningPart:
+    """Deletes what was kept, if the worker does not learn any more: it would not see that consent has ended.
+
+    Raises KeyStoreError.
+    """
+    section = worker.settings.of(LearnSection)
+    if section.enabled:
+        from edgespec.parts.healing.learning import Learning
+
+        return Learning(section, worker)
+
+    folder = worker.state_dir / "learning"
+    if folder.exists():
+        from edgespec.parts.healing.store import delete_all
+
+        delete_all(folder)
+    return NotLearning()
 
 
 PART = WorkerPart(
     "healing",
-    verbs=[WorkerVerb("learn", _run, "train a draft on a target's text, so that it is right more often", _arguments)],
+    {"learn": LearnSection},
+    verbs=[LearnVerb()],
+    example=Path(__file__).with_name("worker.toml"),
+    start=_start,
+    handlers=["learn_forget"],
 )

@@ -30,7 +30,7 @@ def note_credentials(store: KeyStore) -> None:
 def check_writable(store: KeyStore, name: str) -> None:
     """Raises ConfigError if the key of this file is a credential of the daemon, KeyStoreError."""
     credential = store.credential(name)
-    if not store.has_credentials:
+    if credential is None:
         credential = _noted(store.folder / FILE, name)
 
     if credential is not None:

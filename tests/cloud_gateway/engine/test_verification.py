@@ -16,9 +16,9 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.core.verify.verification import BUILT_IN, SHARED_NOISE
 from cloud_gateway.engine.loop import Engine
 from edgespec.core.protocol.messages import Open, Sampling
-from edgespec.core.sampling.gumbel import gumbel_all
 from edgespec.core.sampling.logits import Processor
 from tests.support.engines import Make, complete, engines
+from tests.support.noise import gumbel_all
 from tools.doubles.engines import TableDraft, TableTarget
 from tools.doubles.model import EOS, HashModel, Logits
 from tools.doubles.workers import LoopWorker

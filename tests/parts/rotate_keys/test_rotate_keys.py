@@ -70,7 +70,7 @@ def test_both_daemons_note_their_credentials_when_they_start(tmp_path: Path, mon
     given.identity()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.folder))
     worker = tmp_path / "worker"
-    WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None, Guards, ALONE))
+    WORKER_PART.start(WorkerProcess(WorkerSettings(), worker, lambda: b"", lambda: None, Guards, ALONE, lambda: True))
     gateway = ServerKeyStore(tmp_path / "gateway")
     link = LinkIdentity("gateway", bytes(32), PairedWorkers(gateway.folder))
     keys = KeyRing(gateway.folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cloud_gateway.parts.rejection.sampling import NONE, LocalDraftDistribution, Rejection
-from edgespec.core.sampling.gumbel import gumbel_all
+from tests.support.noise import gumbel_all
 from tools.lossless.cases import Mutant
 from tools.lossless.shared_noise import FAVOURITE, Tokens
 from tools.parts.rejection.trials import Floats

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from cloud_gateway.core.verify.accept import FlatTree, walk
 from cloud_gateway.core.verify.shared_noise import Chooser, path_to
 from edgespec.core.protocol.messages import Sampling
-from edgespec.core.sampling.gumbel import gumbel_all
+from tests.support.noise import gumbel_all
 from tests.support.processed import probabilities, process
 
 VOCAB = 16

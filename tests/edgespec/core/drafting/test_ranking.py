@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from edgespec.core.drafting.ranking import Ranker, Spread, best_children, largest
 from edgespec.core.protocol.messages import MAX_COST, Sampling
-from edgespec.core.sampling.gumbel import gumbel_all
 from edgespec.core.sampling.logits import History
+from tests.support.noise import gumbel_all
 from tests.support.processed import process
 
 VOCAB = 3000

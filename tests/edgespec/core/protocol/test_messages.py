@@ -42,6 +42,7 @@ EXAMPLES = [
     m.WorkerTimes(98_400, 121_000),
     m.Close(1, 1, "done"),
     m.Piece(HASH, 2**25, b"x" * m.MAX_PIECE_BYTES),
+    m.Extra("n" * 64, b"x" * m.MAX_PIECE_BYTES),
     m.Fetch(65_300),
     tree(),
     m.StepTimes([1, 2, 16], [6000, 11_000, 60_000_000]),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from edgespec.core.sampling.gumbel import (
     gumbel,
-    gumbel_all,
     hash_bits,
     hash_bits_all,
     noisy_argmax,
@@ -21,6 +20,7 @@ from edgespec.core.sampling.gumbel import (
     shortlist,
     uniform,
 )
+from tests.support.noise import gumbel_all
 
 NUMERICS = Path(__file__).parents[4] / "docs" / "numerics.md"
 VOCAB = 49152
