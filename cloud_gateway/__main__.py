@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=commands.VERSION)
     parser.set_defaults(parts=parts)
+
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     _add_serve(verbs, parts)
     link = _verb(verbs, "link", commands.link, "link workers for vLLM, without a target of one's own", json=False)
@@ -40,29 +41,23 @@ def build_parser() -> argparse.ArgumentParser:
         "--group", action="append", default=[], metavar="GROUP",
         help="put the worker into this group (may be given several times); without it `default`, or those it had",
     )  # fmt: skip
+
     _add_workers(verbs)
     _add_keys(verbs)
     status = _verb(verbs, "status", commands.status, "show what the running gateway is doing")
     status.add_argument("--watch", action="store_true", help="show it with rates and workers each second, until Ctrl-C")
     command.add_config_verb(verbs, "gateway.toml", parts)
-    _add_models(verbs)
     text = "measure which drafts pay here; the same as `edgespec tune`"
     command.add_forwarded_verb(verbs, "tune", text, "edgespec")
     command.add_shell_verbs(parser, verbs)
+
     for part in parts:
         for verb in part.verbs:
             verb.add(verbs)
+
     version = verbs.add_parser("version", help="show the version", description="Show the version.")
     version.set_defaults(run=commands.version)
     return parser
-
-
-def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from cloud_gateway.process import model_commands
-
-    text = "list models, say whether two pair, fetch them, and make drafts of them"
-    description = (model_commands.__doc__ or "").partition("\n")[0]
-    model_commands.add_models(verbs.add_parser("models", help=text, description=description))
 
 
 def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser], parts: Sequence[GatewayPart]) -> None:

@@ -12,10 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from edgespec import __version__
-from edgespec.core.errors import ConfigError
-from edgespec.models import verbs as model_verbs
 from edgespec.parts import all_parts
-from edgespec.shared import command, folders, logs
+from edgespec.shared import command, logs
 from edgespec.shared.part import nearby_of
 from edgespec.worker import config
 from edgespec.worker.part import WorkerPart, always
@@ -63,36 +61,10 @@ def build_parser() -> argparse.ArgumentParser:
     for part in parts:
         for verb in part.verbs:
             verb.add(verbs)
-    _add_models(verbs)
     command.add_missing_verbs(verbs, LAB)
     command.add_shell_verbs(parser, verbs)
     verbs.add_parser("version", help="show the version", description="Show the version.").set_defaults(run=_version)
     return parser
-
-
-def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "list models, fetch them, and make drafts of them"
-    parser = verbs.add_parser("models", help=text, description=(model_verbs.__doc__ or "").partition("\n")[0])
-    actions = model_verbs.add_model_verbs(parser, _configured_models)
-    check = _verb(actions, "check", _check_model, "load a model in llama.cpp and check what it computes")
-    check.add_argument("model", metavar="MODEL", help="a GGUF file, or a fetched name")
-    check.add_argument("draft", metavar="DRAFT", nargs="?", help=argparse.SUPPRESS)
-
-
-def _configured_models(args: argparse.Namespace) -> dict[str, str]:
-    """The models of worker.toml, if there is one."""
-    if not folders.config_file("worker").exists():
-        return {}
-    return {"draft.model": config.load(None, args.parts).draft.model}
-
-
-def _check_model(args: argparse.Namespace) -> int:
-    from edgespec.models import command as models
-
-    if args.draft is not None:
-        pair = f"{args.model} {args.draft}"
-        raise ConfigError(f"Whether two models pair is checked by a gateway: run `cloud-gateway models check {pair}`.")
-    return models.try_model(args.parts, args.model, config.given(args).draft.n_gpu_layers, args.json)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -46,8 +46,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cloud_gateway/engine": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.models"),
     "cloud_gateway/links": (*LIBRARY, "cloud_gateway.core", "cloud_gateway.engine"),
     "cloud_gateway/api": (*LIBRARY, *(f"cloud_gateway.{room}" for room in ("core", "auth"))),
-    # `cloud-gateway models` makes and checks drafts, as `edgespec models` does.
-    "cloud_gateway/process": (*LIBRARY, "edgespec.llamacpp", "edgespec.models", "cloud_gateway"),
+    "cloud_gateway/process": (*LIBRARY, "edgespec.llamacpp", "cloud_gateway"),
     "cloud_gateway/parts": (*LIBRARY, "cloud_gateway", "edgespec.parts"),
     "cloud_gateway": (*LIBRARY, "cloud_gateway"),
 }
@@ -195,7 +194,7 @@ def test_each_impurity_in_the_core_is_seen(planted: str) -> None:
         ("edgespec/core/protocol/session.py", "from edgespec.core.drafting import tree"),
         ("edgespec/__main__.py", "from cloud_gateway.parts.example import look"),
         ("edgespec/__main__.py", "def f():\n    from edgespec_lab import demo"),
-        ("edgespec/models/fetch.py", "from tools import models"),
+        ("edgespec/models/drafts.py", "from tools import models"),
     ],
 )
 def test_each_import_in_the_wrong_direction_is_seen(path: str, planted: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.core.errors import ModelError
-from edgespec.models.fetch import require_space
+from edgespec.models.space import require_space
 from edgespec.shared import models
 from edgespec_lab import verbs
 

@@ -3,8 +3,7 @@
 Public, by module:
 
 - `commands`: all
-- `config`: `DaemonSection`, `GatewaySettings`, `given`, `LocalDraftSection`, `TargetSection`
+- `config`: all
 - `loading`: `engine_settings`, `load_models`, `measure`, `Models`
-- `model_commands`: all
-- `targets`: `check_models`, `draft_maker`
+- `targets`: `check_models`, `draft_maker`, `engines_of`, `need_of`
 """

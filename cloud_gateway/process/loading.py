@@ -80,7 +80,11 @@ class Models:
             self.local.idle()
 
 
-def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Callable[[str], None] = log.info) -> Models:
+def load_models(
+    settings: GatewaySettings,
+    plan: Plan | None = None,
+    doing: Callable[[str], None] = log.info,
+) -> Models:
     """Loads target and local draft; `plan` is what `check_models` returned, if it was called before; `doing` is
     called with each step.
 
@@ -92,6 +96,7 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
     loaded = load_target(settings, plan)
     target = loaded.target
     vocabulary = loaded.vocabulary
+
     facts = vocabulary.tokenizer_digest.hex(), loaded.made_by, *choices(settings)
     served = ServedModel(
         id=path.name.removesuffix(".gguf"),
@@ -100,17 +105,21 @@ def load_models(settings: GatewaySettings, plan: Plan | None = None, doing: Call
         vocab_size=target.vocab_size,
         fingerprint=fingerprint(vocabulary.model_digest, *facts),
     )
+
     if settings.local_draft.model:
         doing(f"checking and loading the local draft {settings.local_draft.model}")
     local = _load_draft(settings, plan, target)
+
     doing("loading the tokenizer and grammars")
     makers = _load_beside(settings, target, vocabulary.model_digest)
     grammars = make_grammars(settings, vocabulary.tokenizer, target.vocab_size, target.eos)
+
     from cloud_gateway.models.text import Text
 
     text = Text(vocabulary.tokenizer)
     if text.chat_fault:
         log.warning("%s /v1/chat/completions answers 400; choose another model for chats.", text.chat_fault)
+
     offer = offer_of(settings.parts, path)
     digest = vocabulary.tokenizer_digest
     return Models(target, text, local, digest, served, grammars, offer, makers, loaded.refuses)

@@ -180,6 +180,7 @@ class Gateway:
         recorders = self._recordings(serving)
         makers = self._makers(serving, models.makers)
         default_sources = self._default_sources()
+
         self.starting("timing passes of the target")
         curve = await asyncio.to_thread(measure, models.target)
         engine = Engine(
@@ -193,6 +194,7 @@ class Gateway:
             on_idle=models.idle,
             queue_work=self._queue_work(serving),
         )
+
         links.inbox = engine
         engine.start()
         closing.push_async_callback(asyncio.to_thread, engine.stop)
@@ -235,14 +237,18 @@ class Gateway:
         )
         for running in self.running:
             closing.push_async_callback(running.close)
+
         self.commands.engine = engine = await self.make_engine(models, links, closing)
         await self.port.open(links, closing)
         links.start_s = self.starting.seconds
         self.models = models
+
         operating = Operating(engine, links.workers, self.port.quarantined, links.traffic, self._figures)
         for running in self.running:
             running.operates(operating)
-        groups = frozenset[str]().union(*(running.link_opened(self.port.local) for running in self.running))
+
+        opened = [running.link_opened(self.port.local) for running in self.running]
+        groups = frozenset[str]().union(*opened)
         self.api.serve(Backend(engine, models.text, models.served, models.grammars, groups, models.refuses))
 
     def _figures(self) -> list[Figure]:

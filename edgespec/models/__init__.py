@@ -1,8 +1,7 @@
-"""Fetching models, and making drafts of them: what a worker's admin and a gateway's operator do before the first start.
+"""Making drafts of models: fewer layers, and weights in another format.
 
 Public, by module:
 
-- `command`: all
-- `drafts`: `block_count`
-- `verbs`: all
+- `drafts`: `block_count`, `copy_layers`, `FORMATS`, `Layer`, `make_draft`
+- `space`: `disk_full`, `require_space`
 """

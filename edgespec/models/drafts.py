@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 from edgespec.core.errors import ConfigError, ModelError
 from edgespec.shared.vocabfiles import gguf_metadata
 
+FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")
+"""Formats of weights that llama.cpp writes."""
+
 _BLOCK = re.compile(r"^blk\.(\d+)\.(.+)\Z")
 
 
@@ -54,15 +57,20 @@ def copy_layers(
     writer = gguf.GGUFWriter(out, architecture, endianess=reader.endianess)
     writer.data_alignment = reader.alignment
     _copy_metadata(reader, writer, architecture, [layer.old for layer in layers])
+
     tensors = []
     for name, tensor, zeroed in _plan(reader, layers, zero):
-        writer.add_tensor_info(name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type)
-        tensors.append((tensor.data, zeroed))
+        data = tensor.data
+        writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes, tensor.tensor_type)
+        tensors.append((data, zeroed))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
+
     for data, zeroed in tensors:
-        writer.write_tensor_data(np.zeros_like(data) if zeroed else data)
+        if zeroed:
+            data = np.zeros_like(data)
+        writer.write_tensor_data(data)
     writer.close()
 
 
@@ -71,10 +79,14 @@ def _plan(reader: Any, layers: Sequence[Layer], zero: Collection[str]) -> list[t
     blocks: dict[int, list[tuple[str, Any]]] = {}
     plan = []
     for tensor in reader.tensors:
-        if block := _BLOCK.match(tensor.name):
-            blocks.setdefault(int(block[1]), []).append((block[2], tensor))
-        else:
+        block = _BLOCK.match(tensor.name)
+        if block is None:
             plan.append((tensor.name, tensor, False))
+            continue
+
+        layer_tensors = blocks.setdefault(int(block[1]), [])
+        layer_tensors.append((block[2], tensor))
+
     for new, layer in enumerate(layers):
         for name, tensor in blocks[layer.old]:
             plan.append((f"blk.{new}.{name}", tensor, layer.zeroed and name in zero))
@@ -149,7 +161,8 @@ def drop_layers(source: Path, out: Path, layers: Collection[int]) -> int:
     """Copies `source` to `out` without `layers` (counted from 0) and renumbers the rest; returns how many are left."""
     count = block_count(source)
     kept = [Layer(layer) for layer in range(count) if layer not in layers]
-    if not set(layers) <= set(range(count)) or not kept:
+    has_all = set(layers) <= set(range(count))
+    if not has_all or not kept:
         raise ConfigError(f"--drop takes layers from 0 to {count - 1} of {source.name}, and must leave at least one.")
     copy_layers(source, out, kept)
     return len(kept)

@@ -2,7 +2,7 @@
 
 They are in `$XDG_CACHE_HOME/edgespec/models`. `quantised()`, `requantised()` and `dropped()` return paths, and raise
 ModelError with the command to run when a file is missing. Of a hub `OWNER/NAME` is a folder with safetensors,
-`OWNER/NAME/FILE.gguf` one file. `edgespec/models/fetch.py` fetches both.
+`OWNER/NAME/FILE.gguf` one file. `edgespec models fetch` fetches both.
 """
 
 from __future__ import annotations

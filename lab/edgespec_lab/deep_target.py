@@ -26,7 +26,7 @@ from rich.console import Console
 
 from edgespec.core.errors import ModelError
 from edgespec.models.drafts import Layer, block_count, copy_layers
-from edgespec.models.fetch import require_space
+from edgespec.models.space import require_space
 from edgespec.shared import models
 from edgespec.shared.procstat import available_memory
 from edgespec_lab import verbs

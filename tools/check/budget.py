@@ -54,7 +54,7 @@ CEILINGS: Mapping[str, Ceiling] = {
     "edgespec": Ceiling(9.2, 1, 9, 9.2),
     "edgespec/core": Ceiling(8.2, 2, 6, 5.1),
     "edgespec/llamacpp": Ceiling(8.7, 2, 1, 8.5),
-    "edgespec/models": Ceiling(8.5, 1, 12, 6.2),
+    "edgespec/models": Ceiling(8.4, 1, 1, 6.2),
     "edgespec/parts": Ceiling(8.4, 2, 11, 4.9),
     "edgespec/shared": Ceiling(7.8, 1, 10, 3.8),
     "edgespec/worker": Ceiling(7.8, 1, 4, 4.8),
@@ -66,8 +66,8 @@ CEILINGS: Mapping[str, Ceiling] = {
 """Today's figures, rounded in favor of the package; what moves into a part brings its own density with it."""
 NEW_PACKAGE = Ceiling(tokens_a_line=7.5, parallel_in_1000=4, conditional_in_1000=12, blank_percent=4)
 
-MAX_CORE_TOKENS = 187_580
-MAX_CORE_LINES = 24_980
+MAX_CORE_TOKENS = 184_050
+MAX_CORE_LINES = 24_540
 """At the 7.5 tokens a line that a new package may have: dividing lines needs no higher ceiling."""
 MAX_NAMES_TWICE = 43
 

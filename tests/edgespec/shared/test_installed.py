@@ -16,6 +16,7 @@ from edgespec.core.errors import EdgespecError
 from edgespec.shared import command, installed
 from edgespec.shared.installed import SHIPPED, missing_package
 from edgespec.shared.shipped import commented
+from tests.support.verbs import needs_verb
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,6 +63,7 @@ def test_every_package_of_an_extra_is_found_by_its_module() -> None:
             assert missing_package(modules.get(package, package.replace("-", "_")), "") is not None, package
 
 
+@needs_verb("models")
 def test_a_command_without_its_extra_says_which_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from tests.parts.known_answers.faulty_llama import CRASH, HANG, SLOW, WRONG, WRO
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 from tests.support.torch_targets import torch_settings
+from tests.support.verbs import needs_verb
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +151,7 @@ def test_a_gateway_loads_no_draft_that_failed(model: Path, tmp_path: Path, monke
         load_models(settings)
 
 
+@needs_verb("models")
 def test_a_check_of_a_model_tries_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_check_of_a_model_tries_it(
     assert main(command) == 70 and "is killed by SIGILL" in capsys.readouterr().err
 
 
+@needs_verb("models")
 def test_a_file_that_is_no_model_is_not_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "no.gguf").write_bytes(b"GGUF")
     assert main(["models", "check", str(tmp_path / "no.gguf")]) == 66

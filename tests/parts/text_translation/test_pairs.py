@@ -22,6 +22,7 @@ from edgespec_lab.pairs import main
 from tests.support.families import ARCHITECTURES, make, write_gguf
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
+from tests.support.verbs import needs_verb
 
 PARTS = [text_translation.PART]
 
@@ -71,6 +72,7 @@ def test_a_folder_has_no_tokenizer_to_translate(tmp_path: Path) -> None:
         draft_class(PARTS, Folders(), target, other)
 
 
+@needs_verb("models")
 def test_two_gguf_files_of_two_tokenizers_are_translated(
     tmp_path: Path, draft: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from cloud_gateway.__main__ import main
 from edgespec.core.errors import ModelError, TokenizerMismatch
 from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
+from tests.support.verbs import needs_verb
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def target(home: Path) -> Path:
     return make_tiny_target(home / "target")
 
 
+@needs_verb("models")
 def test_a_folder_and_a_gguf_draft_that_pair_are_described(
     target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,6 +44,7 @@ def test_a_folder_and_a_gguf_draft_that_pair_are_described(
     assert "They pair: one tokenizer of 64 tokens" in capsys.readouterr().out
 
 
+@needs_verb("models")
 def test_a_pair_of_two_tokenizers_is_refused_as_at_the_start(
     target: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +56,7 @@ def test_a_pair_of_two_tokenizers_is_refused_as_at_the_start(
     assert refused["pairs"] is False and "80 tokens" in refused["reason"]
 
 
+@needs_verb("models")
 def test_a_gpu_that_is_not_there_is_refused(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--set", "target.device=cuda:9", "--json"]
     assert main(["models", "check", str(target), str(draft), *options]) == ModelError.exit_code

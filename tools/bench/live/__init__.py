@@ -21,8 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.core.errors import ConfigError
-from edgespec.models.drafts import make_draft
-from edgespec.models.verbs import FORMATS
+from edgespec.models.drafts import FORMATS, make_draft
 from edgespec.shared import models
 from edgespec_lab import deep_target, verbs
 from edgespec_lab.choices import gateway_choices

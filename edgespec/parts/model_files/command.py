@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.core.errors import ConfigError, EdgespecError, ModelError
 from edgespec.models.drafts import make_draft
-from edgespec.models.fetch import fetch, fetch_from_hub
+from edgespec.parts.model_files.fetch import fetch, fetch_from_hub
 from edgespec.shared import models
 from edgespec.shared.fields import AUTO_MODELS
 from edgespec.shared.folders import cache_dir

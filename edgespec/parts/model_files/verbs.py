@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from edgespec.core.errors import ConfigError
+from edgespec.models.drafts import FORMATS
+from edgespec.shared import folders
+from edgespec.shared.command import add_verb
 from edgespec.shared.fields import AUTO_MODELS
+from edgespec.worker import config
 
 Verbs = argparse._SubParsersAction
 ConfiguredModels = Callable[[argparse.Namespace], Mapping[str, str]]
 """Dotted keys of the program's configuration file, with the model that each names; raises ConfigError."""
-FORMATS = ("bf16", "f16", "q8_0", "q4_0", "iq4_nl")
-"""Formats of weights that llama.cpp writes."""
 
 
 def add_model_verbs(parser: argparse.ArgumentParser, configured: ConfiguredModels) -> Verbs[argparse.ArgumentParser]:
@@ -66,18 +69,51 @@ def _layers(text: str) -> list[int]:
 
 
 def _list(configured: ConfiguredModels, options: argparse.Namespace) -> int:
-    from edgespec.models import command
+    from edgespec.parts.model_files import command
 
     return command.list_models(configured(options), options)
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from edgespec.models import command
+    from edgespec.parts.model_files import command
 
     return command.fetch_named(options)
 
 
 def _make(options: argparse.Namespace) -> int:
-    from edgespec.models import command
+    from edgespec.parts.model_files import command
 
     return command.make_named(options)
+
+
+class ModelsVerb:
+    """`edgespec models`."""
+
+    def add(self, verbs: Verbs[argparse.ArgumentParser]) -> None:
+        """Adds the verb to the command line of the worker."""
+        text = "list models, fetch them, and make drafts of them"
+        parser = verbs.add_parser("models", help=text, description=(__doc__ or "").partition("\n")[0])
+        actions = add_model_verbs(parser, _configured)
+
+        text = "load a model in llama.cpp and check what it computes"
+        check = add_verb("worker.toml", actions, "check", _check, text)
+        check.add_argument("model", metavar="MODEL", help="a GGUF file, or a fetched name")
+        check.add_argument("draft", metavar="DRAFT", nargs="?", help=argparse.SUPPRESS)
+
+
+def _configured(options: argparse.Namespace) -> Mapping[str, str]:
+    """The models of worker.toml, if there is one."""
+    if not folders.config_file("worker").exists():
+        return {}
+    return {"draft.model": config.load(None, options.parts).draft.model}
+
+
+def _check(options: argparse.Namespace) -> int:
+    from edgespec.parts.model_files import command
+
+    if options.draft is not None:
+        pair = f"{options.model} {options.draft}"
+        raise ConfigError(f"Whether two models pair is checked by a gateway: run `cloud-gateway models check {pair}`.")
+
+    gpu_layers = config.given(options).draft.n_gpu_layers
+    return command.try_model(options.parts, options.model, gpu_layers, options.json)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloud_gateway.process import config
 from edgespec.core.errors import EdgespecError
-from edgespec.models import command, verbs
+from edgespec.parts.model_files import command, verbs
 from edgespec.shared import models
 from edgespec.shared.folders import config_file
 from edgespec.shared.part import require_trials
@@ -23,6 +23,16 @@ from edgespec.shared.settings import assigned, overridden
 if TYPE_CHECKING:
     from cloud_gateway.part import GatewayPart
     from cloud_gateway.process.config import GatewaySettings
+
+
+class GatewayModelsVerb:
+    """`cloud-gateway models`."""
+
+    def add(self, parsers: verbs.Verbs[argparse.ArgumentParser]) -> None:
+        """Adds the verb to the command line of the gateway."""
+        text = "list models, say whether two pair, fetch them, and make drafts of them"
+        parser = parsers.add_parser("models", help=text, description=(__doc__ or "").partition("\n")[0])
+        add_models(parser)
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
