@@ -5,10 +5,9 @@ At every free moment it compares, in seconds at the price of a token (worth.py):
     verify     the candidates that pay for their rows, none included; this is zero, the others are relative to it
     wait       for the worker's next useful level: how likely, how soon, how much (arrival.py)
     draft      a run of local levels; what the local draft must read first pays over the tokens that remain
-    catch up   in a wait that is longer than a batch
 
 `prefer` limits local passes while the worker drafts (completion.py): not before its first frame, nor once the guard has
-left it (guard.py). The eight tuned numbers are in tuning.py.
+left it (guard.py). The seven tuned numbers are in tuning.py.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
 
-from cloud_gateway.core.policies.arrival import Expected, OpenLeaf, Timeline
-from cloud_gateway.core.policies.completion import Budget, CompletionState, Refusal, RefusalKind
+from cloud_gateway.core.policies.arrival import Timeline
+from cloud_gateway.core.policies.completion import CompletionState
 from cloud_gateway.core.policies.guard import Guard, Mode, Reason, Reference
-from cloud_gateway.core.policies.local_runs import Run, Situation, best_first_pass, best_run
 from cloud_gateway.core.policies.policy import (
     Action,
     CatchUp,
@@ -36,18 +34,9 @@ from cloud_gateway.core.policies.policy import (
     Wait,
 )
 from cloud_gateway.core.policies.settings import DEFAULTS, PolicySettings
-from cloud_gateway.core.policies.tree_model import TreeEstimate, TreeModel, Walked
+from cloud_gateway.core.policies.tree_model import TreeEstimate, TreeModel
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
-from cloud_gateway.core.policies.worth import (
-    Level,
-    Prices,
-    break_even,
-    per_pass_s,
-    reading_pays,
-    run_s,
-    unrecovered_share,
-    wait_value_s,
-)
+from cloud_gateway.core.policies.worth import Level, Prices, Run, best_run, worker_s
 from cloud_gateway.core.verify.candidates import CandidateTree, Merged
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.tree import Node
@@ -60,13 +49,10 @@ STATE = frozenset({"local hits", "worker hits", "draft", "worker", "entropy", "g
 
 
 class WaitOption(NamedTuple):
-    """The value of waiting for the worker's next level; `due`: None if none is expected."""
+    """The value of waiting for the worker's next level, and until when it is waited for."""
 
     value_s: float
-    due: Expected | None
-
-
-NO_WAIT = WaitOption(0.0, None)
+    until_s: float
 
 
 @dataclass(slots=True)
@@ -86,20 +72,20 @@ class Adaptive(Policy):
     tree_model: TreeModel = field(init=False)
     worker: Timeline = field(init=False)
     guard: Guard = field(init=False)
-    budget: Budget = field(init=False)
-    _refused: Refusal | None = field(default=None, init=False)
+    _refused: str | None = field(default=None, init=False)
+    """Why no local run began in the latest round that had a use for one."""
     _link: LinkView | None = field(default=None, init=False)
+    """The worker that drafted for the round under way."""
     _reference: Reference | None = field(default=None, init=False)
-    _tree: CandidateTree | None = field(default=None, init=False)
-    _leaf: OpenLeaf | None = field(default=None, init=False)
-    """The open leaf for which `learnt_phi` was noted last."""
+    """By the costs of the round under way."""
+    _noted: int = field(default=-1, init=False)
+    """Position of the latest open leaf that `learnt_phi` counts."""
 
     def __post_init__(self) -> None:
-        self.completion = CompletionState(self.tuning)
+        self.completion = CompletionState(self.settings.prefer, self.tuning)
         self.tree_model = TreeModel(self.tuning)
         self.worker = Timeline(self.tuning)
         self.guard = Guard(self.settings.prefer, self.tuning)
-        self.budget = Budget(self.settings.prefer, self.tuning)
 
     def resume(self, learnt: Learnt) -> None:
         """Starts with what earlier completions of the same kind taught (`state`); before the first decision.
@@ -119,6 +105,9 @@ class Adaptive(Policy):
 
     def state(self) -> Learnt:
         """What the next completion of this kind starts with, as plain data: bounded, and exact when it is read back."""
+        reference_s = None
+        if self._reference is not None:
+            reference_s = self._reference.token_s
         return {
             "local hits": self.tree_model.local.state(),
             "worker hits": self.tree_model.worker.state(),
@@ -126,7 +115,7 @@ class Adaptive(Policy):
             "worker": self.worker.state(),
             "entropy": self.worker.odds.state(),
             "guard": list(self.guard.state()),
-            "answers": self.completion.state(self._reference),
+            "answers": self.completion.state(reference_s),
         }
 
     def reads_prompt(self, costs: Costs, *, worker: bool) -> bool:
@@ -138,53 +127,80 @@ class Adaptive(Policy):
             return False
         reference = Reference.of(costs, self.tree_model.here.match)
         saved_s = reference.plain_s - reference.colocated_s
-        backlog_s = costs.local_backlog_s * (1 + costs.sharers)
-        return reading_pays(saved_s, self.completion.remaining(costs) - 1, backlog_s)
+        return saved_s * self.completion.remaining(costs) > costs.local_backlog_s * (1 + costs.sharers)
 
     def why_not_local(self, *, drafted: bool) -> str | None:
-        """The reasons of the latest round that had a use for a local pass."""
-        if self._refused is None:
-            return None
-        return str(self._refused)
+        """The reason of the latest round that had a use for a local pass."""
+        return self._refused
 
     def decide(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> Action:
         """Compares what waiting and drafting are worth, in seconds relative to verifying now."""
         self._begin(tree, link, costs, now)
-        reference = self._reference_for(costs)
-        estimate = self._estimate(tree, costs)
-        prices = Prices(costs, self.completion.token_s(reference))
-        level = Level(prices, estimate.survival, self.settings.verify_nodes)
-        situation = Situation(estimate, costs, prices, level, now)
-
-        count = prices.best_count(estimate.survival[: self.settings.verify_nodes])
-        verify = Verify(estimate.nodes[:count])
+        reference = Reference.of(costs, self.tree_model.here.match)
+        self._reference = reference
 
         # A worker that the guard has left counts no more, so that the local draft reads as if there were none.
-        worker = link
-        if link is not None and not self._with_worker(link, costs):
-            worker = None
-            if costs.local_backlog_s > costs.batch_backlog_s and self.reads_prompt(costs, worker=False):
-                self._refuse("reading", costs)
-                return CatchUp()
+        worker = self._worker_kept(link, costs)
+        unread = costs.local_backlog_s > costs.batch_backlog_s
+        if link is not None and worker is None and unread and self.reads_prompt(costs, worker=False):
+            return self._read(costs)
 
-        waiting = self._waiting(situation, worker)
-        draft = self._drafting(situation, reference, worker, waiting, verifies_nothing=not verify.nodes)
-        if draft is not None:
-            return draft
-        if waiting.value_s > 0 and waiting.due is not None and not self.completion.passes:
-            return self._wait(waiting.due, costs, now)
+        estimate = self._estimate(tree, costs)
+        prices = Prices(costs, self.completion.token_s(reference.token_s))
+        level = Level(prices, estimate.survival, self.settings.verify_nodes)
+        verify = Verify(estimate.nodes[: prices.best_count(estimate.survival)])
+
+        waiting = None
+        if worker is not None:
+            waiting = self._waiting(estimate, prices, level, worker, now)
+        waiting_s = 0.0
+        if waiting is not None:
+            waiting_s = max(waiting.value_s, 0.0)
+
+        # Sources without a model make tokens cheap. At their price no run would pay, and where they know nothing each
+        # token would take a pass.
+        if worker is None and self.tree_model.sources_help:
+            prices = Prices(costs, reference.token_s)
+            level = Level(prices, estimate.survival, self.settings.verify_nodes)
+
+        # A run under way goes on as long as its next pass pays; one that begins may have to read first.
+        run = self._run(estimate, costs, prices, level)
+        if run is not None and self.completion.passes:
+            return self._draft(run, costs)
+        if self.completion.passes:
+            return verify
+        if run is not None and self._begins(run, costs, worker, waiting_s):
+            if unread:
+                return self._read(costs)
+            return self._draft(run, costs)
+
+        if waiting is not None and waiting.value_s > 0:
+            return Wait(waiting.until_s)
 
         return verify
 
     def _begin(self, tree: CandidateTree, link: LinkView | None, costs: Costs, now: float) -> None:
         """Takes in what a decision is asked about."""
-        if self._tree is None:
+        if self.completion.asked(now, costs.paused_s):
             self.worker.start(tree.root.position, now)
-            self.completion.begins(now, costs.paused_s)
-        self.completion.paused(costs.paused_s)
-        self._tree = tree
         self._link = link
         self.change = None
+
+    def _worker_kept(self, link: LinkView | None, costs: Costs) -> LinkView | None:
+        """The worker, unless the guard leaves it, which is decided where a round begins."""
+        if link is None:
+            return None
+
+        if not self.completion.passes:
+            remaining = self.completion.remaining(costs)
+            shares = self.tree_model.here.shares
+            reason = self.guard.choose(costs, shares, self.settings.verify_nodes, remaining)
+            if reason is not None:
+                self.change = (self.guard.mode, reason)
+                if self.guard.mode == "alone":
+                    self.why = self._reason(link)
+
+        return link if self.guard.mode == "normal" else None
 
     def _estimate(self, tree: CandidateTree, costs: Costs) -> TreeEstimate:
         """The tree down to where the completion will end."""
@@ -192,182 +208,114 @@ class Adaptive(Policy):
         deepest = tree.root.position + costs.remaining - 1
         return self.tree_model.estimate(tree, leaves, WIDTH, deepest, self.settings.verify_nodes)
 
-    def _reference_for(self, costs: Costs) -> Reference:
-        """What the gateway attains alone, by the costs with which a round is asked first.
-
-        Asked again at a higher price, since fewer requests draft, it keeps the first one.
-        """
-        if self._reference is None or costs.together == costs.sharers:
-            self._reference = Reference.of(costs, self.tree_model.here.match)
-        return self._reference
-
-    def _with_worker(self, link: LinkView, costs: Costs) -> bool:
-        """Whether the worker counts in this round, which the guard decides where it begins."""
-        if not self.completion.passes and costs.together == costs.sharers:
-            shares = self.tree_model.here.shares
-            remaining = self.completion.remaining(costs)
-            self.guard.choose(costs, shares, self.settings.verify_nodes, remaining, ready=link.ready)
-            self.change = self.guard.change
-            if self.change and self.guard.mode != "normal":
-                self.why = self._reason(link)
-        return self.guard.mode == "normal"
-
-    def _waiting(self, situation: Situation, link: LinkView | None) -> WaitOption:
-        """When the worker's next level is due, and what waiting for it is worth."""
-        if link is None or not situation.estimate.leaves:
-            return NO_WAIT
-
-        position = situation.estimate.root.position
-        if situation.estimate.nodes:
+    def _waiting(
+        self, estimate: TreeEstimate, prices: Prices, level: Level, worker: LinkView, now: float
+    ) -> WaitOption | None:
+        """What waiting for the worker's next level is worth; None if nothing is expected of it."""
+        position = estimate.root.position
+        if estimate.nodes:
             position = max(self.worker.frontier, position)
-        due = self.worker.expect(position + 1, link, situation.now)
+        due = self.worker.expect(position + 1, worker, now)
+        if due is None or not estimate.leaves:
+            return None
 
-        # A level that misses this pass is verified by the next one, so that only part of its value is lost.
         stay_rate = self.worker.stay_rate
-        level_s = self.worker.level_s(link)
-        levels_in_pass = situation.prices.pass_s(0) / level_s
-        brought = situation.estimate.expected(WIDTH, self.tree_model.worker.shares)
-        first_s = situation.level.value_s(brought) * unrecovered_share(stay_rate, levels_in_pass)
+        first_s = level.value_s(estimate.expected(WIDTH, self.tree_model.worker.shares))
+        levels_s = worker_s(first_s, stay_rate, self.worker.level_s(worker), prices.pass_s(0))
 
-        # The first level takes the time until it is due, each further one the worker's time for a level.
-        levels_s = first_s + run_s(first_s * stay_rate, stay_rate, level_s)
+        # The other requests' pass begins meanwhile, and the next one comes after it.
+        wait_s = due.at_s - now
+        if prices.shared:
+            wait_s = max(wait_s, prices.token_s)
 
-        # The other requests' pass begins meanwhile.
-        if situation.prices.shared:
-            soon_s = max(due.soon_s, situation.prices.token_s)
-        else:
-            soon_s = due.soon_s
+        self._note_limit(wait_s, levels_s)
+        return WaitOption(due.chance * levels_s - wait_s, due.at_s)
 
-        if self.worker.open is not None and self.worker.open != self._leaf:
-            self._leaf = self.worker.open
-            self._note_limit(self._leaf.entropy, break_even(soon_s, due.late_s, levels_s))
-        return WaitOption(wait_value_s(due.chance, soon_s, due.late_s, levels_s), due)
-
-    def _note_limit(self, entropy: float, chance: float) -> None:
+    def _note_limit(self, wait_s: float, levels_s: float) -> None:
         """Notes the learnt φ at a new open leaf: the entropy at which the worker is on the path with the chance from
         which on waiting pays."""
-        limit = self.worker.odds.limit(chance)
+        leaf = self.worker.open
+        if leaf is None or leaf.position == self._noted:
+            return
+
+        self._noted = leaf.position
+        break_even = 1.0
+        if levels_s > wait_s:
+            break_even = wait_s / levels_s
+        limit = self.worker.odds.limit(break_even)
+
         before = self.learnt_phi or LearntLimit(None, 0, 0)
         nats = limit if isfinite(limit) else None
-        self.learnt_phi = LearntLimit(nats, before.leaves + 1, before.above + (entropy > limit))
+        self.learnt_phi = LearntLimit(nats, before.leaves + 1, before.above + (leaf.entropy > limit))
 
-    def _drafting(
-        self,
-        situation: Situation,
-        reference: Reference,
-        worker: LinkView | None,
-        waiting: WaitOption,
-        *,
-        verifies_nothing: bool,
-    ) -> Action | None:
-        """The next pass of a local run, or what has to be read for it; None if another action is worth more."""
-        limited = worker is not None and worker.ready
-        root = situation.estimate.root
-        self.completion.suggested |= root.revision > 0 and not limited
-
-        # Sources without a model make tokens cheap. At their price no run would pay, so that runs have a price of
-        # their own.
-        extendable = None
-        if self.completion.suggested and not limited:
-            extendable = root
-            token_s = max(self.completion.token_s(reference), self.completion.drafting_s(reference))
-            prices = Prices(situation.costs, token_s)
-            level = Level(prices, situation.estimate.survival, self.settings.verify_nodes)
-            situation = Situation(situation.estimate, situation.costs, prices, level, situation.now)
-
-        if situation.costs.local_step_s is None or not situation.estimate.leaves:
+    def _run(self, estimate: TreeEstimate, costs: Costs, prices: Prices, level: Level) -> Run | None:
+        """The best run of the local draft; None if no first pass pays for itself."""
+        if costs.local_step_s is None or not estimate.leaves:
             return None
 
-        first = best_first_pass(situation)
-        run = best_run(situation, first, extendable)
-        if run is None:
-            self._refuse("step", situation.costs, first.step_s, first.value_s)
-            return None
-        if self.completion.passes:
-            return self._next_pass(run, situation.costs)
+        run = best_run(estimate, costs, prices, level)
+        if run.value_s > 0:
+            return run
 
-        bare = worker is not None and verifies_nothing
-        return self._first_pass(run, situation.costs, max(waiting.value_s, 0.0), limited=limited, bare=bare)
-
-    def _next_pass(self, run: Run, costs: Costs) -> Action | None:
-        """A further pass of the run under way, if it pays for its time and price."""
-        if run.extends_suggestions or run.first_s > run.step_s + self.completion.pass_s:
-            return self._draft(run.leaves, costs)
+        step = f"a draft step takes {_ms(run.step_s)}, and what it finds would save {_ms(run.first_s)}"
+        self._refuse(costs, step)
         return None
 
-    def _first_pass(self, run: Run, costs: Costs, alternative_s: float, *, limited: bool, bare: bool) -> Action | None:
-        """The first pass of a run, or what has to be read for it.
-
-        `limited`: whether `prefer` counts; `bare`: whether a target pass instead has no candidate of a worker's.
-        """
-        completion = self.completion
-        saved_s = run.value_s - alternative_s - run.read_ahead_s
-        completion.wants_run |= saved_s > 0
-        uses = completion.uses(costs, run.tokens)
-
-        if saved_s <= 0 and run.value_s > run.read_ahead_s:
-            self._refuse("worker", costs, alternative_s, run.value_s - run.read_ahead_s)
-            return None
+    def _begins(self, run: Run, costs: Costs, worker: LinkView | None, waiting_s: float) -> bool:
+        """Whether a run begins, or what has to be read for it."""
+        saved_s = run.value_s - waiting_s
+        self.completion.wants_run |= saved_s > 0
+        whole_s = saved_s * (1 + self.completion.runs(costs, run.tokens))
         if saved_s <= 0:
-            self._refuse("candidates", costs, run.read_ahead_s, run.value_s)
-            return None
-        if limited and not self.budget.open:
-            self._refuse("budget", costs)
-            return None
-        if not reading_pays(saved_s, uses, costs.reading_s):
-            self._refuse("backlog", costs, costs.reading_s, saved_s * (1 + uses))
-            return None
+            candidates = f"the worker's next candidates save {_ms(waiting_s)}, drafting here {_ms(run.value_s)}"
+            self._refuse(costs, candidates)
+            return False
+        if worker is not None and worker.ready and not self.completion.may_draft:
+            self._refuse(costs, "`policy.prefer` leaves it no more passes while a worker drafts")
+            return False
+        if whole_s <= costs.reading_s:
+            reading = (
+                f"it has to read for {_ms(costs.reading_s)} first, and saves {_ms(whole_s)} over the tokens to come"
+            )
+            self._refuse(costs, reading)
+            return False
 
-        if costs.local_backlog_s > costs.batch_backlog_s:
-            # A long catch-up alternates with target steps, unless they would have none of the worker's candidates.
-            completion.read_last = not completion.read_last or bare
-            self._refuse("reading", costs)
-            if completion.read_last:
-                return CatchUp()
-            return None
+        return True
 
-        # Under a budget a run ends before what it saves per pass falls.
-        completion.pass_s = 0.0
-        if limited and self.budget.limited:
-            completion.pass_s = per_pass_s(run.first_s, run.decay, run.step_s, alternative_s)
-        return self._draft(run.leaves, costs)
-
-    def _draft(self, leaves: Sequence[Node], costs: Costs) -> Action:
-        """Makes the pass, and counts it."""
+    def _draft(self, run: Run, costs: Costs) -> Draft:
+        """Makes the next pass of a run, and counts it."""
         if not self.completion.passes:
             self.fallbacks += self._link is not None
             self.why = self._reason(self._link)
             self._refused = None
-        self.completion.passes += 1
-        self.budget.spend(1 / (1 + costs.together))
-        return Draft(tuple(leaves), WIDTH)
+        self.completion.drafts(1 / (1 + costs.together))
+        return Draft(tuple(run.leaves), WIDTH)
+
+    def _read(self, costs: Costs) -> CatchUp:
+        """Reads a batch of what the local draft has not read."""
+        self._refuse(costs, "it was still reading the committed tokens")
+        return CatchUp()
 
     def withdrawn(self) -> None:
         if not self.completion.passes:
             return
-        self.completion.passes -= 1
-        self.budget.give_back()
+        self.completion.withdraws()
         self.fallbacks -= not self.completion.passes and self._link is not None
 
-    def _wait(self, due: Expected, costs: Costs, now: float) -> Action:
-        """Until the level is due; meanwhile the local draft reads, where it is going to be used."""
-        if costs.local_backlog_s > 0 and (self.completion.wants_run or self.completion.rounds_wanted):
-            tokens = int(due.soon_s / max(costs.local_token_s, 1e-9))
-            if tokens:
-                return CatchUp(tokens)
-        return Wait(now + due.soon_s + due.grace_s)
-
-    def _refuse(self, kind: RefusalKind, costs: Costs, cost_s: float = 0.0, gain_s: float = 0.0) -> None:
+    def _refuse(self, costs: Costs, why: str) -> None:
         """Keeps why no run begins here."""
-        if not self.completion.passes:
-            self._refused = Refusal(kind, cost_s, gain_s, costs.sharers)
+        if self.completion.passes:
+            return
+        self._refused = why
+        if costs.sharers:
+            self._refused = f"{why} (other requests in the same passes: {costs.sharers})"
 
     def _reason(self, link: LinkView | None) -> str:
         """Why the gateway drafts."""
         if link is None:
             return "no worker drafts for it"
 
-        away = f"{link.rtt_s * 1000:.0f} ms"
+        away = _ms(link.rtt_s, digits=0)
         if self.guard.mode != "normal":
             return f"with the worker, {away} away, it was slower than without it"
         if not link.ready:
@@ -391,13 +339,12 @@ class Adaptive(Policy):
 
     def verified(self, outcome: Outcome, now: float) -> None:
         """A round ended."""
-        took_s = self.completion.ended(outcome.emitted, now)
-        walked = Walked(0, missed=False)
-        if self._tree is not None and self._reference is not None:
-            walked = self.tree_model.learn(self._tree, WIDTH)
-            self.budget.earn(outcome.emitted * self._reference.passes)
-            if self._link is not None:
-                self.guard.round(outcome.emitted, took_s / self._reference.plain_s, ready=self._link.ready)
+        walked = self.tree_model.learn(WIDTH)
+        if self._reference is not None:
+            took_s = self.completion.ended(outcome.emitted, outcome.emitted * self._reference.passes, now)
+            if self._link is not None and self._link.ready:
+                self.guard.round(outcome.emitted, took_s / self._reference.plain_s)
+
         phi = self.settings.phi
         unsure = phi != "learnt" and outcome.entropy is not None and outcome.entropy > phi
         on_path = (outcome.at_leaf or not walked.missed) and not unsure
@@ -412,3 +359,8 @@ class Adaptive(Policy):
 
         # A root that somebody had proposed says where the worker is better than any entropy.
         return self.settings.phi != "learnt" or (at_leaf and not tree.root.owner)
+
+
+def _ms(seconds: float, digits: int = 1) -> str:
+    """As it is shown."""
+    return f"{1000 * seconds:.{digits}f} ms"

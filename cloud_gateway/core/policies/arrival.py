@@ -10,7 +10,6 @@ target's entropy for that token says how likely it is on the path (entropy.py).
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,8 +22,6 @@ from cloud_gateway.core.verify.candidates import Merged
 
 REMEMBERED = 64
 """Commits whose time is kept; more are never under way."""
-NEVER = 1e9
-"""Seconds that stand for a moment which does not come."""
 
 
 class SentCommit(NamedTuple):
@@ -36,13 +33,11 @@ class SentCommit(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The next useful level: with probability `chance` in `soon_s`, otherwise in `late_s`."""
+    """The next useful level, which comes with this probability."""
 
     chance: float
-    soon_s: float
-    late_s: float
-    grace_s: float = 0.0
-    """How much later than `soon_s` it may well be."""
+    at_s: float
+    """When it is waited for no longer: when it is due or, if it is overdue, after the patience for it."""
 
 
 class OpenLeaf(NamedTuple):
@@ -172,55 +167,40 @@ class Timeline:
         """Seconds until the worker's next level once it is on the committed path."""
         return max(self._level_s.value or 0.0, link.step_s)
 
-    def expect(self, position: int, link: LinkView, now: float) -> Expected:
-        """When the level at `position` is due, and how likely."""
+    def expect(self, position: int, link: LinkView, now: float) -> Expected | None:
+        """The level at `position`; None if the worker is overdue, so that nothing is expected before a frame comes."""
         levels = max(position - self.frontier, 1)
         level_s = self.level_s(link)
+        due_s = self._reached_s + levels * level_s
 
         # A round trip, half a step on average until the worker sees the commit, and the step of the next level.
         corrected_s = link.rtt_s + 1.5 * link.step_s
 
         # 1. The worker is on another path: it comes a round trip after the commit, and one step a level.
         if self.diverged:
-            due = self._reached_s + corrected_s + (levels - 1) * level_s
-            return self._overdue(1.0, due, NEVER, link, now)
+            due_s = self._reached_s + corrected_s + (levels - 1) * level_s
+            return self._first([Expected(1.0, due_s)], link, now)
 
-        due = self._reached_s + levels * level_s
+        # 2. It streams: useful if its tree covers each committed token that it has not received. If it does not, the
+        # first of these tokens corrects it.
+        unsent = [commit for commit in self._commits if commit.position > self.frontier]
+        covered = self.stay_rate ** max(self._commits[-1].position - self.frontier, 0)
+        corrects_s = [commit.sent_s for commit in unsent[:1]]
 
-        # 2. After an open leaf, the leaf's entropy says how likely the worker has it.
-        unsent = max(self._commits[-1].position - self.frontier, 0)
-        covered = self.stay_rate**unsent
+        # 3. After an open leaf, the leaf's entropy says how likely the worker has it.
         if self.open is not None:
             covered *= self.odds.chance(self.open.entropy)
-            return self._overdue(covered, due, self.open.sent_s + corrected_s, link, now)
+            corrects_s = [self.open.sent_s]
 
-        # 3. The worker streams: useful if its tree covers each committed token that it has not received.
-        sent_s = NEVER
-        if unsent:
-            sent_s = next((commit.sent_s for commit in self._commits if commit.position > self.frontier), NEVER)
-        return self._overdue(covered, due, sent_s + corrected_s, link, now)
+        later = [Expected(1.0, sent_s + corrected_s) for sent_s in corrects_s]
+        return self._first([Expected(covered, due_s), *later], link, now)
 
-    def _overdue(self, chance: float, due: float, late: float, link: LinkView, now: float) -> Expected:
-        """The expectation at `now` of a level due at one moment, or else at a `late` one.
-
-        Lateness is taken to be exponential. A frame that is overdue takes its mean again, and the longer it is overdue,
-        the less likely it is to come (Bayes' rule). If the late moment has passed as well, nothing is sure to come.
-        """
-        certain = self.tuning.certain
-        mean_s = max((link.rtt_high_s - link.rtt_s) / 4, 0.3 * self.level_s(link))
-        late_s = max(late - now, mean_s)
-        if now <= due:
-            return Expected(chance, due - now, late_s, mean_s)
-
-        chance = min(chance, certain)
-        if now > late:
-            chance = certain
-            due = max(due, late)
-            late_s = NEVER
-
-        comes = chance * math.exp(-(now - due) / mean_s)
-        left = comes / (comes + 1 - chance)
-        if left >= 1 - certain:
-            return Expected(left, mean_s, late_s, mean_s)
-
-        return Expected(1.0, late_s, NEVER, mean_s)
+    def _first(self, expected: Sequence[Expected], link: LinkView, now: float) -> Expected | None:
+        """The first of these that may still come: a frame may be late by a round trip's variation or two levels."""
+        patience_s = max(link.rtt_high_s - link.rtt_s, 2 * self.level_s(link))
+        for chance, due_s in expected:
+            if now < due_s:
+                return Expected(chance, due_s)
+            if now < due_s + patience_s:
+                return Expected(chance, due_s + patience_s)
+        return None

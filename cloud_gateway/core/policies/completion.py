@@ -5,176 +5,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
 
 from cloud_gateway.core.policies.estimators import NEWEST, Pace
-from cloud_gateway.core.policies.guard import Reference
 from cloud_gateway.core.policies.policy import Costs
 from cloud_gateway.core.policies.settings import Prefer
-from cloud_gateway.core.policies.tuning import Tuning
+from cloud_gateway.core.policies.tuning import TUNING, Tuning
 
 
 class CompletionState:
     """One request's completion. Seconds."""
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(self, prefer: Prefer, tuning: Tuning = TUNING) -> None:
         self.tuning = tuning
+        self.prefer = prefer
 
         # The round under way.
         self.passes = 0
         """Local passes since the last verify."""
-        self.pass_s = 0.0
-        """Price of each further pass of the run."""
         self.wants_run = False
-        """Whether a local run would have been worth most in this round."""
-        self._began_s = 0.0
+        """Whether a local run would have been worth most."""
+        self._began_s: float | None = None
         """When the round began, later by the time since then in which prompts of others were read."""
         self._paused_s = 0.0
 
         # The completion.
-        self.read_last = False
-        """Whether the last turn of a long catch-up was one of reading."""
-        self.suggested = False
-        """Whether sources without a model have proposed anything."""
         self.tokens = 0
-        self.rounds_wanted = 0
+        self._rounds_wanted = 0
         """Rounds that had a use for a local run."""
         self._pace = Pace()
-        """Of all rounds."""
-        self._drafting_pace = Pace()
-        """Of rounds with a local run."""
+        self._credit = 0.0
+        """Local passes that may be made beside a worker."""
+        self._charged = 0.0
+        """What the latest pass was charged."""
 
         # Learnt from the completions before.
         self._length = tuning.length
         self._before_s = 0.0
         """Seconds per token; 0: unknown."""
         self._run_rate = tuning.draft_pass_share
-        """Share of tokens at which a local run was worth most; before any, as many as `balanced` allows."""
+        """Share of tokens at which a run was worth most; before any, as many as `balanced` allows passes for."""
 
     def resume(self, state: Sequence[float]) -> None:
         """Goes on from such a state with another completion."""
         self._length, self._before_s, self._run_rate = state
 
-    def state(self, reference: Reference | None) -> list[float]:
-        """Length, pace and use of local runs, as the next completion of this kind starts with them."""
+    def state(self, reference_s: float | None) -> list[float]:
+        """Length, pace and use of runs, as the next completion of this kind starts with them."""
         length = self._length
         if self.tokens:
             length += (self.tokens - length) * NEWEST
-        if reference is None:
-            pace_s = self._before_s
-        else:
-            pace_s = self.token_s(reference)
-        return [length, pace_s, self.run_rate]
 
-    def begins(self, now: float, paused_s: float) -> None:
-        """The first decision. `paused_s`: `Costs.paused_s`."""
-        self._began_s = now
+        pace_s = self._before_s
+        if reference_s is not None:
+            pace_s = self.token_s(reference_s)
+
+        return [length, pace_s, self._wanted_share]
+
+    def asked(self, now: float, paused_s: float) -> bool:
+        """A decision is asked for; whether it is the first. `paused_s`: `Costs.paused_s`, which belongs to no round."""
+        first = self._began_s is None
+        began_s = now if self._began_s is None else self._began_s + paused_s - self._paused_s
+        self._began_s = began_s
         self._paused_s = paused_s
+        return first
 
-    def paused(self, paused_s: float) -> None:
-        """Time in which prompts of others were read belongs to no round."""
-        self._began_s = self._began_s + paused_s - self._paused_s
-        self._paused_s = paused_s
-
-    def ended(self, emitted: int, now: float) -> float:
-        """A round ended; returns the seconds that it took."""
-        took_s = now - self._began_s
+    def ended(self, emitted: int, passes: float, now: float) -> float:
+        """A round ended; returns the seconds that it took. `passes`: what co-located k = 2 drafts for its tokens."""
+        took_s = 0.0 if self._began_s is None else now - self._began_s
         self._pace.sample(took_s, emitted)
-        if self.passes:
-            self._drafting_pace.sample(took_s, emitted)
+        if self.prefer == "balanced":
+            self._credit += self.tuning.draft_pass_share * passes
 
         self.tokens += emitted
-        self.rounds_wanted += self.wants_run
-
-        self.passes = 0
+        self._rounds_wanted += self.wants_run
         self.wants_run = False
+        self.passes = 0
         self._began_s = now
         return took_s
 
-    def token_s(self, reference: Reference) -> float:
+    def token_s(self, reference_s: float) -> float:
         """Seconds per token that it attains; never more than the gateway attains alone."""
-        return min(self._pace.value or self._before_s or reference.token_s, reference.token_s)
-
-    def drafting_s(self, reference: Reference) -> float:
-        """Seconds per token of rounds with a local run; never more than the gateway attains alone.
-
-        If other sources know what follows, tokens come faster: at their price no run would pay, and if they know
-        nothing each token would take a pass.
-        """
-        return min(self._drafting_pace.value or reference.token_s, reference.token_s)
-
-    @property
-    def run_rate(self) -> float:
-        """Share of tokens at which a local run was worth most."""
-        prior = self.tuning.prior_tokens
-        return (self.rounds_wanted + self._run_rate * prior) / (self.tokens + prior)
-
-    def uses(self, costs: Costs, tokens: float) -> float:
-        """Local runs in the tokens to come, each of which brings so many that need no run of their own."""
-        return self.run_rate * self.remaining(costs) / (1 + self.run_rate * tokens)
+        return min(self._pace.value or self._before_s or reference_s, reference_s)
 
     def remaining(self, costs: Costs) -> float:
         """Tokens to come: at most as many as such completions have."""
         return min(costs.remaining, self._length)
 
+    @property
+    def _wanted_share(self) -> float:
+        """Share of tokens at which a run was worth most."""
+        prior = self.tuning.prior_tokens
+        return (self._rounds_wanted + self._run_rate * prior) / (self.tokens + prior)
 
-class Budget:
-    """Allows a share of the passes of co-located k = 2; `latency` has no limit."""
-
-    def __init__(self, prefer: Prefer, tuning: Tuning) -> None:
-        self.limited = prefer != "latency"
-        if prefer == "balanced":
-            self._pass_share = tuning.draft_pass_share
-        else:
-            self._pass_share = 0.0
-        self._credit = 0.0
-        self._latest = 0.0
-        """What the latest pass was charged."""
+    def runs(self, costs: Costs, tokens: float) -> float:
+        """Local runs in the tokens to come, of which each brings so many that need no run of their own."""
+        return self._wanted_share * self.remaining(costs) / (1 + self._wanted_share * tokens)
 
     @property
-    def open(self) -> bool:
-        """Whether a run of local passes may begin; it may then overdraw, so that runs are as long as they pay."""
-        return not self.limited or self._credit > 0
+    def may_draft(self) -> bool:
+        """Whether a run may begin beside a worker; it may then overdraw, so that runs are as long as they pay."""
+        return self.prefer == "latency" or self._credit > 0
 
-    def earn(self, passes: float) -> None:
-        """Tokens were emitted, for which co-located k = 2 makes so many passes."""
-        self._credit += self._pass_share * passes
-
-    def spend(self, passes: float = 1.0) -> None:
+    def drafts(self, passes: float) -> None:
         """A local pass is to be made, of which this is the request's part."""
+        self.passes += 1
         self._credit -= passes
-        self._latest = passes
+        self._charged = passes
 
-    def give_back(self) -> None:
+    def withdraws(self) -> None:
         """The latest pass is not made."""
-        self._credit += self._latest
-
-
-RefusalKind = Literal["step", "candidates", "worker", "budget", "backlog", "reading"]
-SENTENCES: Mapping[RefusalKind, str] = {
-    "step": "a draft step takes {cost:.1f} ms, and what it finds would save {gain:.1f} ms",
-    "candidates": "to read other sources' candidates takes {cost:.1f} ms, and to draft after them saves {gain:.1f} ms",
-    "worker": "the worker's next candidates save {cost:.1f} ms, drafting here {gain:.1f} ms",
-    "budget": "`policy.prefer` leaves it no more passes while a worker drafts",
-    "backlog": "it has to read for {cost:.1f} ms first, and saves {gain:.1f} ms over the tokens to come",
-    "reading": "it was still reading the committed tokens",
-}
-
-
-class Refusal(NamedTuple):
-    """Why no local run began in a round. Seconds."""
-
-    kind: RefusalKind
-    cost_s: float = 0.0
-    """What drafting takes, or what is gained without it."""
-    gain_s: float = 0.0
-    """What drafting is expected to save, or what plain decoding takes."""
-    sharers: int = 0
-    """Other requests in the same passes, for which tokens count less and waits more."""
-
-    def __str__(self) -> str:
-        sentence = SENTENCES[self.kind].format(cost=1000 * self.cost_s, gain=1000 * self.gain_s)
-        if not self.sharers:
-            return sentence
-        return f"{sentence} (other requests in the same passes: {self.sharers})"
+        self.passes -= 1
+        self._credit += self._charged

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, log
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 from cloud_gateway.core.policies.tuning import TUNING, Tuning
@@ -66,27 +66,6 @@ class TreeEstimate:
     def expected(self, leaves: int, shares: Sequence[float] = ()) -> list[float]:
         """Survival of what one more draft step over the best of `leaves` is expected to find; `shares`: a worker's."""
         return [opening.chance * share for opening in self.openings[:leaves] for share in shares or self.shares]
-
-    def undrafted(self) -> tuple[Node, Sequence[float]]:
-        """The first node of the likeliest path of which no draft has proposed a child, and the survival below it.
-
-        Survival of the node itself, and of the likeliest path below it, level by level, which sources without a model
-        propose. None of the latter if it has no children.
-        """
-        survival = dict(zip(self.nodes, self.survival))
-        node = self.root
-        chance = 1.0
-        first = None
-        below: list[float] = []
-        while True:
-            if first is None and not any(child.drafted for child in node.children.values()):
-                first = node
-            if first is not None:
-                below.append(chance)
-            likely = [(survival[child], child) for child in node.children.values() if child in survival]
-            if not likely:
-                return first or node, below or [chance]
-            chance, node = max(likely, key=itemgetter(0))
 
 
 class Hits:
@@ -188,10 +167,11 @@ class TreeModel:
         """Of the local draft's probabilities."""
         self._offered: dict[Node, Mapping[int, Node]] = {}
         """The last estimate's root and likely nodes, with the children that they had then."""
-        self._root: Node | None = None
+        self._decided: tuple[CandidateTree, Node] | None = None
+        """The last estimate's tree, with its root."""
         self._drafted: dict[Node, Proposal] = {}
         """What the local draft has proposed below nodes of the tree."""
-        self._sources_help = False
+        self.sources_help = False
         """Whether sources without a model have proposed anything."""
         self.workers_help = False
         """Whether any frame of a worker has come."""
@@ -225,7 +205,7 @@ class TreeModel:
         """
         root = tree.root
         nodes = tree.tree.nodes.values()
-        self._sources_help = self._sources_help or root.revision > 0
+        self.sources_help = self.sources_help or root.revision > 0
 
         # One drafter whose doubt is the same for all nodes changes no order, so that its gains need not be computed.
         local_nats = log(self.local.trust)
@@ -234,7 +214,7 @@ class TreeModel:
         gains: Mapping[Node, float] = {}
         if apart:
             gains = self._gains(nodes, local_nats, worker_nats)
-        elif self._sources_help:
+        elif self.sources_help:
             gains = self._gains(nodes, 0.0, 0.0)
         doubt = 0.0 if apart else local_nats
 
@@ -253,7 +233,7 @@ class TreeModel:
             leaving[node] = chance
             leaving[node.parent] -= chance
 
-        self._root = root
+        self._decided = (tree, root)
         openings = self._openings([root, *likely], [1.0, *survival], list(leaving.values()), width, deepest)
         return TreeEstimate(root, likely[:max_nodes], survival[:max_nodes], self.here.shares, openings[:sequences])
 
@@ -272,7 +252,7 @@ class TreeModel:
             if node.children:
                 children = self._offered[node] = node.children.copy()
                 named = len(children)
-                if self._sources_help:
+                if self.sources_help:
                     named = sum(child.drafted for child in children.values())
 
                 # If workers alone have drafted, a local pass may find more when theirs have hardly any probability.
@@ -295,20 +275,21 @@ class TreeModel:
         for node in nodes:
             assert node.parent is not None
             gain = gains.get(node.parent, 0.0)
-            if self._sources_help:
+            if self.sources_help:
                 gain += _evidence(node)
             gains[node] = gain + (worker_nats if _by_worker(node) else local_nats)
 
         return gains
 
-    def learn(self, tree: CandidateTree, width: int) -> Walked:
+    def learn(self, width: int) -> Walked:
         """A round ended: counts which of the candidates that it decided on were the target's."""
-        if self._root is None:
+        if self._decided is None:
             return Walked(0, missed=False)
+        tree, root = self._decided
 
         local_trust = self.local.trust
         worker_trust = self.worker.trust
-        walked = self._follow(tree, self._root)
+        walked = self._follow(tree, root)
 
         for node, children in self._offered.items():
             for drafter, proposed in self._proposed(node, children):
@@ -317,7 +298,7 @@ class TreeModel:
                     drafter.completed(falling, worker_trust if drafter is self.worker else local_trust)
 
         self._offered = {}
-        self._root = None
+        self._decided = None
         self._drafted = {node: proposal for node, proposal in self._drafted.items() if node in tree.tree}
         return walked
 

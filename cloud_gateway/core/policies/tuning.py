@@ -1,4 +1,4 @@
-"""The eight tuned numbers of policy `adaptive`, and what is derived from them (docs/adaptive.md, "Numbers").
+"""The seven tuned numbers of policy `adaptive`, and what is derived from them (docs/adaptive.md, "Numbers").
 
 A number for each purpose was the other way. Of most of them, half as large or half as large again changed the median
 over places by less than 1 % (dev/decisions/120-controller.md), so that numbers of the same meaning became one.
@@ -23,15 +23,12 @@ class Tuning:
     """Observations that a prior counts for, and tokens over which a pace is measured before it is used. With more, a
     worker that is always wrong counts as right for longer."""
     first_interval: float = 64.0
-    """Tokens before the first probe or trial, and tokens that a mean remembers. If the worker is 1.3 times slower than
-    the gateway alone, the probe costs 4 % of them."""
+    """Tokens before the first probe, and tokens that a mean remembers. If the worker is 1.3 times slower than the
+    gateway alone, the probe costs 4 % of them."""
     margin: float = 0.03
     """Share by which the worker's way must be slower to be left: less is within what a pace of 40 tokens varies."""
     max_tokens_lost: float = 2.5
     """Tokens that could have come without the worker in the time lost, for which it is left at once."""
-    trial_threshold: float = 0.75
-    """Share of the estimate of the pace alone that the worker's must exceed for a trial. Recorded drafts took 0.62 or
-    more of the estimate, which treats tokens as independent."""
 
     @property
     def shares(self) -> tuple[float, float, float, float]:
@@ -40,32 +37,9 @@ class Tuning:
         return (self.match, rest, rest / 2, rest / 2)
 
     @property
-    def certain(self) -> float:
-        """Maximum probability that a frame comes at all: a worker may be stopped at any time."""
-        return 1 - (1 - self.stay_rate) ** 2
-
-    @property
     def length(self) -> float:
         """Tokens of a completion before any has ended: enough for one failed probe."""
         return 2 * self.first_interval
-
-    @property
-    def max_tokens_unready(self) -> float:
-        """Tokens over which the pace is measured while the worker reads the prompt, before it counts."""
-        return 3 * self.prior_tokens
-
-    @property
-    def trial_tokens(self) -> float:
-        """Tokens of a trial of the gateway alone, and tokens for which the estimate of its pace counts.
-
-        With 8 or 12 of them, a few tokens by chance decided.
-        """
-        return 3 * self.prior_tokens
-
-    @property
-    def decay_per_token(self) -> float:
-        """Tokens by which the estimate of the pace alone is renewed for each token with the worker."""
-        return self.prior_tokens / self.first_interval
 
 
 TUNING = Tuning()

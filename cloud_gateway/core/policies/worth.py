@@ -15,8 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import NamedTuple
 
 from cloud_gateway.core.policies.policy import Costs
+from cloud_gateway.core.policies.tree_model import TreeEstimate
+from edgespec.core.drafting.tree import Node
 
 MAX_RUN = 16
 """Levels of one run that are looked ahead; deeper ones are too unlikely to matter."""
@@ -126,87 +129,74 @@ class Level:
         return best_s
 
 
-def run_s(first_s: float, decay: float, step_s: float, known_value_s: Sequence[float] = ()) -> float:
-    """Value of local levels in a row beyond their time, at the best number of levels.
+class Run(NamedTuple):
+    """A local run: draft passes in a row, of which each adds a level to the candidate tree."""
 
-    The first level is worth `first_s`, each further one `decay` of the one before, less what candidates below the same
-    leaf save there already. `known_value_s`: seconds that those of sources without a model save at each level;
-    `first_s` contains that of the first one. They are less likely from level to level than what a draft finds, so that
-    a run may pay though its first level does not.
-    """
-    best_s = 0.0
-    value_s = 0.0
+    leaves: Sequence[Node]
+    """Those of its first pass."""
+    step_s: float
+    """Seconds of a pass."""
+    first_s: float
+    """What the candidates of the first pass are worth."""
+    value_s: float
+    """What all its levels are worth beyond their time; 0 if the first one does not pay for its pass."""
+    tokens: float
+    """Those that its levels are expected to bring."""
+
+
+def best_run(estimate: TreeEstimate, costs: Costs, prices: Prices, level: Level) -> Run:
+    """The run whose first pass finds most beyond its time, at the best number of leaves."""
+    widths = {min(leaves, len(estimate.leaves)) for leaves, _ in costs.local_points} or {len(estimate.leaves)}
+    children = len(estimate.shares)
+    expected = estimate.expected(len(estimate.leaves))
+
+    firsts = []
+    for leaves in widths:
+        first_s = level.value_s(expected[: leaves * children])
+        firsts.append((first_s - costs.draft_s(leaves), leaves, first_s))
+    _, leaves, first_s = max(firsts)
+
+    step_s = costs.draft_s(leaves)
+    levels = levels_of(first_s, _decay(estimate, costs, prices), step_s)
+    value_s = sum(levels) - len(levels) * step_s
+    return Run(estimate.leaves[:leaves], step_s, first_s, value_s, sum(levels) / prices.token_s)
+
+
+def levels_of(first_s: float, decay: float, step_s: float) -> Sequence[float]:
+    """What each level of a run is worth, as long as that exceeds its time: each `decay` of the one before."""
+    levels: list[float] = []
     level_s = first_s
-    for depth in range(MAX_RUN):
-        known_s = known_value_s[depth] if depth < len(known_value_s) else 0.0
-        value_s = value_s + level_s - known_s - step_s
-        best_s = max(best_s, value_s)
-        if level_s <= step_s:
-            break
+    while level_s > step_s and len(levels) < MAX_RUN:
+        levels.append(level_s)
         level_s *= decay
-
-    return best_s
-
-
-def run_tokens(first_s: float, decay: float, step_s: float, token_s: float) -> float:
-    """Tokens that the levels of such a run bring, those that pay for themselves."""
-    tokens = 0.0
-    level_s = first_s
-    for _ in range(MAX_RUN):
-        if level_s <= step_s:
-            break
-        tokens += level_s / token_s
-        level_s *= decay
-
-    return tokens
+    return levels
 
 
-def per_pass_s(first_s: float, decay: float, step_s: float, alternative_s: float) -> float:
-    """Maximum that a pass saves on average: max over d of (value of d levels - `alternative_s`) / d."""
-    best_s = 0.0
-    value_s = -alternative_s
-    level_s = first_s
-    for levels in range(1, MAX_RUN + 1):
-        value_s += level_s - step_s
-        best_s = max(best_s, value_s / levels)
-        level_s *= decay
+def _decay(estimate: TreeEstimate, costs: Costs, prices: Prices) -> float:
+    """Share of a level's value that the next level has: that of the children from which a step goes on.
 
-    return best_s
-
-
-def unrecovered_share(stay_rate: float, levels: float) -> float:
-    """Share of a level's value that is lost if it is not in this pass but the worker has it for the next one.
-
-    The next pass then verifies it with the levels that come meanwhile: 1 + r + ... + r^(levels + 1) tokens for a stay
-    rate r, instead of 1 + r + ... + r^levels. So r^(levels + 1) of the level's value is recovered.
+    A leaf beside the best one is evaluated if what it finds pays for it.
     """
-    recovered: float = stay_rate ** (levels + 1)
-    return 1 - min(levels, 1.0) * recovered
+    decay = 0.0
+    for rank, chance in enumerate(estimate.shares):
+        more_s = costs.draft_s(rank + 1) - costs.draft_s(max(rank, 1))
+        if rank == 0 or chance * prices.token_s > more_s:
+            decay += chance
+    return decay
 
 
-def wait_value_s(chance: float, soon_s: float, late_s: float, levels_s: float) -> float:
-    """Value of waiting for a frame that comes in `soon_s` and is useful with this chance.
+def worker_s(first_s: float, stay_rate: float, level_s: float, pass_s: float) -> float:
+    """Value of the worker's next level, worth `first_s` if it were lost otherwise, and of those that follow it.
 
-    If it is not useful, a useful one comes in `late_s`, which is waited for if it is still worth it. `levels_s`: value
-    of the worker's levels when they come.
+    The pass after this one verifies what this one misses, with the levels that come meanwhile: 1 + r + ... + r^(L + 1)
+    tokens instead of 1 + r + ... + r^L, for a stay rate r and L levels in a pass. So r^(L + 1) of it is recovered. Each
+    further level takes the worker's time for one.
     """
-    later_s = max(levels_s - max(late_s - soon_s, 0.0), 0.0)
-    return chance * levels_s - soon_s + (1 - chance) * later_s
-
-
-def break_even(soon_s: float, late_s: float, levels_s: float) -> float:
-    """The chance at which `wait_value_s` is zero: 0 if waiting pays at every chance, 1 if it pays at none."""
-    later_s = max(levels_s - max(late_s - soon_s, 0.0), 0.0)
-    if levels_s <= later_s:
-        if levels_s > soon_s:
-            return 0.0
-        return 1.0
-    return min(max((soon_s - later_s) / (levels_s - later_s), 0.0), 1.0)
-
-
-def reading_pays(saved_s: float, uses: float, backlog_s: float) -> bool:
-    """Whether reading the backlog pays over the tokens still to come: this run's saving, and those of later ones."""
-    return saved_s * (1 + uses) > backlog_s
+    in_pass = pass_s / level_s
+    recovered: float = min(in_pass, 1.0) * stay_rate ** (in_pass + 1)
+    lost_s = first_s * (1 - recovered)
+    later = levels_of(lost_s * stay_rate, stay_rate, level_s)
+    return lost_s + sum(later) - len(later) * level_s
 
 
 def tree_s(costs: Costs, shares: Sequence[float], limit: int) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.policy import MIN_BATCH, Action, Costs, LinkView, Verify, catch_up_batch, draft_costs
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.core.requests.request import GenerationRequest, Speculation
@@ -163,11 +162,14 @@ def test_short_prompts_that_keep_coming_do_not_keep_a_long_one_unread() -> None:
     assert chunks.count(1) >= len(chunks) // 6, "five prompts take turns"
 
 
-def alone(tokens: int, prompt: Sequence[int] = PROMPT[:800], requests: int = 1) -> tuple[Timed, float]:
+def alone(
+    tokens: int, prompt: Sequence[int] = PROMPT[:800], requests: int = 1, *, drafts: bool = True
+) -> tuple[Timed, float]:
     """Completions of `adaptive` without a worker, at once, and the seconds that they took."""
     target = Timed()
+    local = TimedDraft(target) if drafts else None
     engine = Engine(
-        target, TimedDraft(target), engine_settings(policy="adaptive"), None, target.time,
+        target, local, engine_settings(policy="adaptive"), None, target.time,
         curve={1: PASS_S, 32: PASS_S},
     )  # fmt: skip
     for _ in range(requests):
@@ -181,13 +183,12 @@ def first_round(target: Timed) -> int:
     return next(i for i, call in enumerate(target.calls) if call[0] == "round")
 
 
-def test_without_a_worker_the_draft_reads_first_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_worker_the_draft_reads_first_where_that_pays() -> None:
     target, seconds = alone(120)
     before = [call for call in target.calls[: first_round(target)] if call[0] == "reading"]
     assert sum(call[1] for call in before) == 799
     assert all(call[1] <= 128 for call in before), "in chunks, as the target"
-    monkeypatch.setattr(Adaptive, "reads_prompt", lambda *_, **__: False)
-    assert seconds < 0.95 * alone(120)[1], "while it reads between rounds these are plain"
+    assert seconds < 0.95 * alone(120, drafts=False)[1], "with all that it reads"
 
 
 @pytest.mark.parametrize(("tokens", "requests"), [(10, 1), (120, 6)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_gateway.core.policies.arrival import NEVER, Timeline
+from cloud_gateway.core.policies.arrival import Expected, Timeline
 from cloud_gateway.core.policies.entropy import PathOdds
 from cloud_gateway.core.policies.policy import LinkView
 from cloud_gateway.core.verify.candidates import Merged
@@ -22,16 +22,21 @@ def streaming() -> Timeline:
     return timeline
 
 
+def due(timeline: Timeline, position: int, now: float, link: LinkView = LINK) -> Expected:
+    expected = timeline.expect(position, link, now)
+    assert expected is not None
+    return expected
+
+
 def test_a_streaming_worker_brings_one_level_a_step() -> None:
-    due = streaming().expect(14, LINK, 1.0)
-    assert (due.chance, due.soon_s) == (1.0, pytest.approx(2 * TD))
+    assert due(streaming(), 14, 1.0) == (1.0, pytest.approx(1.0 + 2 * TD))
 
 
 def test_a_miss_costs_a_round_trip_from_the_commit() -> None:
     timeline = streaming()
     timeline.committed(12, 2, 1.01, on_path=False)
     assert timeline.diverged and timeline.divergences == 1
-    assert timeline.expect(13, LINK, 1.01).soon_s == pytest.approx(R + 1.5 * TD)
+    assert due(timeline, 13, 1.01).at_s == pytest.approx(1.01 + R + 1.5 * TD)
 
 
 def test_frames_on_the_old_path_do_not_end_a_loss() -> None:
@@ -49,7 +54,7 @@ def test_a_frame_without_the_committed_token_shows_a_divergence() -> None:
     timeline.committed(14, 0, 1.012, on_path=True)
     timeline.frame(Merged(stale=4, reached=-1, diverged_at=12), 1.015)
     assert timeline.diverged
-    assert timeline.expect(15, LINK, 1.015).soon_s == pytest.approx(R + 2.5 * TD - 0.013)
+    assert due(timeline, 15, 1.015).at_s == pytest.approx(1.002 + R + 2.5 * TD)
 
 
 def open_leaf(entropy: float) -> Timeline:
@@ -62,9 +67,7 @@ def open_leaf(entropy: float) -> Timeline:
 
 @pytest.mark.parametrize("entropy", [0.1, 1.0, 4.0])
 def test_after_an_open_leaf_the_entropy_says_how_likely_it_is_there(entropy: float) -> None:
-    due = open_leaf(entropy).expect(14, LINK, 1.002)
-    assert due.chance == pytest.approx(PathOdds().chance(entropy))
-    assert due.soon_s == pytest.approx(TD) and due.late_s == pytest.approx(R + 1.5 * TD)
+    assert due(open_leaf(entropy), 14, 1.002) == (pytest.approx(PathOdds().chance(entropy)), pytest.approx(1.002 + TD))
 
 
 def test_a_frame_that_goes_on_from_the_token_shows_the_path() -> None:
@@ -80,7 +83,7 @@ def test_a_frame_with_others_in_its_place_shows_a_divergence() -> None:
     timeline.frame(Merged(stale=3, diverged_at=12), 1.004)
     assert timeline.open is None and timeline.diverged and timeline.divergences == 1
     assert timeline.odds.chance(2.0) < before
-    assert timeline.expect(14, LINK, 1.004).soon_s == pytest.approx(R + 1.5 * TD - 0.002)
+    assert due(timeline, 14, 1.004).at_s == pytest.approx(1.002 + R + 1.5 * TD)
 
 
 def test_a_frame_that_may_answer_the_commit_counts_as_a_divergence() -> None:
@@ -98,30 +101,10 @@ def test_frames_of_earlier_positions_leave_the_question_open() -> None:
     assert timeline.open is not None and timeline.odds.state() == PathOdds().state()
 
 
-def test_what_is_overdue_is_less_and_less_likely_to_come() -> None:
-    timeline = streaming()
-    timeline.committed(13, 3, 1.002, on_path=True)
-    chances = [timeline.expect(14, LINK, now).chance for now in (1.005, 1.009, 1.010, 1.011)]
-    assert chances[0] == pytest.approx(timeline.stay_rate)
-    assert chances == sorted(chances, reverse=True) and chances[-1] < 0.6 * timeline.stay_rate
-    given_up = timeline.expect(14, LINK, 1.022)
-    assert given_up.soon_s == pytest.approx(1.002 + R + 1.5 * TD - 1.022), "the commit that puts the worker right"
-
-
-def test_a_worker_that_stalls_is_not_expected_for_ever() -> None:
-    timeline = streaming()
-    timeline.committed(13, 3, 1.002, on_path=True)
-    right_again = 1.002 + R + 1.5 * TD
-    due = [timeline.expect(14, LINK, right_again + late_s) for late_s in (0.0005, 0.002, 0.004)]
-    assert [one.chance for one in due] == sorted([one.chance for one in due], reverse=True) and due[-1].chance < 0.8
-    assert {one.late_s for one in due} == {NEVER}
-    assert timeline.expect(14, LINK, right_again + 10 * TD).soon_s == NEVER
-
-
 def test_each_token_not_yet_sent_makes_the_frames_more_doubtful() -> None:
     timeline = streaming()
     timeline.committed(15, 5, 1.001, on_path=True)
-    assert timeline.expect(16, LINK, 1.001).chance == pytest.approx(timeline.stay_rate**3)
+    assert due(timeline, 16, 1.001).chance == pytest.approx(timeline.stay_rate**3)
 
 
 def test_a_worker_that_tries_other_branches_has_a_slower_pace() -> None:
@@ -160,7 +143,22 @@ def test_a_worker_that_keeps_diverging_is_counted_each_time() -> None:
     assert timeline.divergences == 5
 
 
+def test_an_overdue_frame_is_waited_for_two_levels_more() -> None:
+    timeline = streaming()
+    timeline.committed(13, 3, 1.002, on_path=True)
+    for now in (1.009, 1.015):
+        assert due(timeline, 14, now) == (pytest.approx(timeline.stay_rate), pytest.approx(1.008 + 2 * TD))
+    assert due(timeline, 14, 1.017) == (1.0, pytest.approx(1.002 + R + 1.5 * TD)), "the commit corrects the worker"
+
+
+def test_a_worker_that_stalls_is_not_expected_for_ever() -> None:
+    timeline = streaming()
+    timeline.committed(13, 3, 1.002, on_path=True)
+    corrected = 1.002 + R + 1.5 * TD
+    assert due(timeline, 14, corrected + TD) == (1.0, pytest.approx(corrected + 2 * TD))
+    assert timeline.expect(14, LINK, corrected + 3 * TD) is None
+
+
 def test_on_a_link_with_jitter_a_late_frame_is_expected_for_longer() -> None:
-    steady, jittery = (streaming().expect(13, LinkView(R, high, TD, True), 1.0 + 4 * TD) for high in (R, 3 * R))
-    assert steady.soon_s > 1e8, "given up"
-    assert jittery.chance > 0.9 and jittery.soon_s == jittery.grace_s == pytest.approx(R / 2)
+    assert streaming().expect(13, LINK, 1.0 + 4 * TD) is None
+    assert due(streaming(), 13, 1.0 + 4 * TD, LinkView(R, 3 * R, TD, True)).at_s == pytest.approx(1.0 + TD + 2 * R)

@@ -26,9 +26,9 @@ WRONG = Place("q4_0", 0.3, 0.98, 20.0, beside="wrong")
 @pytest.mark.claim("a-wrong-worker-leaves-the-local-draft-its-worth")
 @pytest.mark.parametrize("prefer", ["latency", "balanced"])
 def test_a_worker_that_is_always_wrong_costs_little_and_less(prefer: str) -> None:
-    together, each = ratios(WRONG, prefer)
+    together, each = ratios(WRONG, prefer, runs=10)
     assert together <= 1.07, "1.9 when its misses were counted as the local draft's"
-    assert sum(each[4:]) / 4 <= 1.05, "what is carried keeps no damage"
+    assert sum(each[4:]) / 6 <= 1.05, "what is carried keeps no damage"
 
 
 def test_a_slow_worker_does_not_delay_the_reading_of_the_prompt() -> None:

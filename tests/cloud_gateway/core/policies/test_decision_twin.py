@@ -55,20 +55,20 @@ class Twin:
         return 1 - min(levels, 1.0) * again
 
     def wait(self) -> float:
-        """Both outcomes of a wait, each with the better of going on and giving up."""
+        """The worth of a useful frame, less the wait."""
         if self.link is None:
             return -math.inf
         worker = self.policy.worker
         target_s = self.costs.verify_s(1)
         missing = max(worker.frontier, self.estimate.root.position) + 1 if self.estimate.nodes else None
         due = worker.expect(missing or self.estimate.root.position + 1, self.link, self.now)
+        if due is None:
+            return -math.inf
         level_s = worker.level_s(self.link)
         kept = worker.stay_rate
         first = self.level(WIDTH) * self.lost(target_s / level_s)
         value = first + self.run(first * kept, kept, level_s)
-        useful = value - due.soon_s
-        useless = max(-due.soon_s, value - max(due.late_s, due.soon_s))
-        return due.chance * useful + (1 - due.chance) * useless
+        return due.chance * value - (due.at_s - self.now)
 
     def values(self) -> dict[type, float]:
         """The values of all three actions."""
@@ -110,14 +110,14 @@ def test_the_decision_is_that_of_the_slow_twin(
         now += 0.6 * Reference.of(costs, TUNING.match).token_s
         tree.advance([7])
         policy.verified(Outcome(0, 1, True, 0.5, tree.root.position), now)
-        assume(policy.completion.token_s(Reference.of(costs, TUNING.match)) > 0)
+        assume(policy.completion.token_s(Reference.of(costs, TUNING.match).token_s) > 0)
     nodes = [tree.root]
     for parent, token, chance in made:
         above = nodes[parent % len(nodes)]
         nodes.append(tree.add_local(above, token, -math.log(chance), 1.0) or above)
     now += later * step_s
     twin = Twin(policy, tree, link, costs, now)
-    twin.token_s = policy.completion.token_s(Reference.of(costs, policy.tree_model.here.match))
+    twin.token_s = policy.completion.token_s(Reference.of(costs, policy.tree_model.here.match).token_s)
     action, margin = twin.best()
     if margin:
         assert isinstance(policy.decide(tree, link, costs, now), action), twin.values()

@@ -16,7 +16,6 @@ from cloud_gateway.core.policies.entropy import (
     PRIOR_INFORMATION,
     PathOdds,
 )
-from cloud_gateway.core.policies.worth import break_even, wait_value_s
 
 
 def taught(cases: int, seed: int, level: float, slope: float) -> PathOdds:
@@ -123,18 +122,3 @@ def test_its_state_is_read_back_exactly_and_checked() -> None:
     for state in ([0.0], [*odds.state(), 1.0], [math.nan, *odds.state()[1:]], [0.0, 1.0, 1.0, 0.0, 1.0]):
         with pytest.raises(ValueError):
             PathOdds().resume(state)
-
-
-@pytest.mark.parametrize("late_s", [0.002, 0.005, 0.02, 0.2])
-@pytest.mark.parametrize("run_s", [0.001, 0.01, 0.1])
-def test_waiting_is_worth_nothing_at_its_break_even_chance(late_s: float, run_s: float) -> None:
-    soon_s = 0.004
-    chance = break_even(soon_s, late_s, run_s)
-    assert 0 <= chance <= 1
-    if 0 < chance < 1:
-        assert wait_value_s(chance, soon_s, late_s, run_s) == pytest.approx(0, abs=1e-12)
-        assert wait_value_s(chance + 0.01, soon_s, late_s, run_s) > 0
-    elif chance == 0:
-        assert wait_value_s(0.0, soon_s, late_s, run_s) >= 0
-    else:
-        assert wait_value_s(1.0, soon_s, late_s, run_s) <= 0

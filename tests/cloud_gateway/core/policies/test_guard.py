@@ -11,10 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from cloud_gateway.core.policies.adaptive import Adaptive
-from cloud_gateway.core.policies.completion import Budget
+from cloud_gateway.core.policies.completion import CompletionState
 from cloud_gateway.core.policies.guard import ESTIMATE_INTERVAL, Guard, Mode, Reference
 from cloud_gateway.core.policies.policy import Costs, LinkView, Outcome
-from cloud_gateway.core.policies.settings import Prefer
 from cloud_gateway.core.policies.tuning import TUNING
 from cloud_gateway.core.policies.worth import tree_s
 from cloud_gateway.core.requests.accounting import Stats, count_guard
@@ -33,18 +32,18 @@ COSTS = Costs(lambda rows: TT, TD)
 SHARES = (0.8, 0.1, 0.05, 0.02)
 ALONE_S = tree_s(COSTS, SHARES, 16)
 MIN_TOKENS = TUNING.prior_tokens
-UNREADY_TOKENS = TUNING.max_tokens_unready
 FIRST_INTERVAL = TUNING.first_interval
 
 
-def after(guard: Guard, tokens: int, token_s: float, *, ready: bool = True) -> Guard:
+def after(guard: Guard, tokens: int, token_s: float) -> Guard:
     for _ in range(tokens):
-        guard.round(1, token_s / TT, ready=ready)
+        guard.round(1, token_s / TT)
     return guard
 
 
-def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100, *, ready: bool = True) -> Mode:
-    return guard.choose(costs, SHARES, 16, remaining, ready=ready)
+def choice(guard: Guard, costs: Costs = COSTS, remaining: float = 100) -> Mode:
+    guard.choose(costs, SHARES, 16, remaining)
+    return guard.mode
 
 
 BEHIND = Costs(lambda rows: TT, TD, local_backlog_s=50 * (0.8 * TT - ALONE_S))
@@ -86,11 +85,6 @@ def test_passes_here_are_spared_as_far_as_it_is_preferred() -> None:
 def test_long_waits_are_judged_before_so_many_tokens_have_come() -> None:
     assert choice(after(Guard("latency"), 1, (0.99 + TUNING.max_tokens_lost) * ALONE_S)) == "normal"
     assert choice(after(Guard("latency"), 1, (1.01 + TUNING.max_tokens_lost) * ALONE_S)) == "alone"
-
-
-def test_a_worker_may_take_its_time_to_read_but_not_for_ever() -> None:
-    assert choice(after(Guard("latency"), int(UNREADY_TOKENS) - 1, TT, ready=False), ready=False) == "normal"
-    assert choice(after(Guard("latency"), int(UNREADY_TOKENS), TT, ready=False), ready=False) == "alone"
 
 
 def test_each_failed_probe_doubles_the_interval() -> None:
@@ -144,51 +138,29 @@ def test_each_change_is_named_once_with_its_reason() -> None:
     assert "slower than without it" in (policy.why or "")
 
 
-def test_what_alone_took_counts_for_more_than_what_was_expected() -> None:
-    guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
-    assert choice(guard) == "alone"
-    modes = [choice(after(guard, 1, 1.5 * ALONE_S)) for _ in range(40)]
-    assert "normal" not in modes[:8] and "normal" in modes
-
-
-def test_what_alone_took_does_not_stand_for_ever() -> None:
-    guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
-    while choice(guard) == "alone":
-        after(guard, 1, 1.5 * ALONE_S)
-    modes = [choice(after(guard, 1, 1.2 * ALONE_S)) for _ in range(400)]
-    assert modes[0] == "normal" and "alone" in modes
-
-
-def test_a_round_that_read_the_prompt_says_nothing_of_the_pace_alone() -> None:
-    guard = after(Guard("latency"), 20, 2 * ALONE_S)
-    behind = replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
-    for _ in range(5):
-        assert choice(guard, behind) == choice(guard) == "alone", "it decides more than once in a round"
-        after(guard, 1, 5 * ALONE_S)
-    assert driven(Adaptive(), lambda token: 0.5 * ALONE_S) == []
-
-
-def test_a_round_that_read_changes_nothing_of_the_pace_alone() -> None:
-    """Also if it is asked again in that round, when nothing is left to read."""
-    guard = after(Guard("latency"), 20, 2 * ALONE_S)
-    behind = replace(COSTS, local_backlog_s=0.05, batch_backlog_s=0.01)
-    assert choice(guard, behind) == choice(guard) == "alone"
-    before = guard.state()[4:6]
-    after(guard, 1, 5 * ALONE_S)
-    assert guard.state()[4:6] == before
-
-    assert choice(guard) == "alone"
-    after(guard, 1, 5 * ALONE_S)
-    assert guard.state()[4:6] != before
-
-
 def test_the_estimate_of_the_pace_alone_follows_the_draft() -> None:
     guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
     poor = (0.05, 0.02, 0.01, 0.01)
-    modes = [guard.choose(COSTS, poor, 16, 100, ready=True) for _ in range(20)]
-    assert set(modes) == {"normal"}
+    for _ in range(20):
+        guard.choose(COSTS, poor, 16, 100)
+        assert guard.mode == "normal"
     modes = [choice(guard) for _ in range(ESTIMATE_INTERVAL)]
     assert modes[-1] == "alone"
+
+
+def test_a_probe_is_judged_by_a_fresh_estimate() -> None:
+    guard = after(Guard("latency"), 20, 1.2 * ALONE_S)
+    for _ in range(ESTIMATE_INTERVAL + 1):
+        assert choice(guard) == "alone"
+    after(guard, int(FIRST_INTERVAL), ALONE_S)
+
+    better = (0.95, 0.02, 0.01, 0.01)
+    modes = list[Mode]()
+    for _ in range(int(MIN_TOKENS) + 1):
+        guard.choose(COSTS, better, 16, 100)
+        modes.append(guard.mode)
+        after(guard, 1, 0.9 * ALONE_S)
+    assert modes[0] == "normal" and modes[-1] == "alone"
 
 
 def test_changes_are_counted_in_usage_and_metrics() -> None:
@@ -235,51 +207,6 @@ def test_a_bad_worker_costs_at_most_the_probe(case: str, local: bool) -> None:
     assert ratios[-2] <= (1.05 if local else 1.02), ratios
 
 
-def trials(prefer: Prefer, pace: float, costs: Costs = COSTS) -> list[int]:
-    """Tokens at which it went alone, of 300 with a worker of this pace, and 0.7 of what is expected without one."""
-    guard = after(Guard(prefer), 20, pace)
-    began = list[int]()
-    for token in range(300):
-        if choice(guard, costs) == "alone" and guard.change == ("alone", "probe"):
-            began.append(token)
-        after(guard, 1, pace if guard.mode == "normal" else 0.7 * ALONE_S)
-    return began
-
-
-def test_balanced_tries_the_gateway_alone_and_finds_it_faster() -> None:
-    guard = after(Guard("balanced"), int(FIRST_INTERVAL), ALONE_S)
-    modes = [choice(after(guard, 1, ALONE_S if guard.mode == "normal" else 0.7 * ALONE_S)) for _ in range(100)]
-    assert modes[0] == "alone" and modes[-1] == "alone" and guard.state()[-1] <= 0
-
-
-@pytest.mark.parametrize(
-    ("prefer", "pace", "costs"),
-    [
-        ("latency", ALONE_S, COSTS),  # it drafts beside the worker as it is
-        ("offload", ALONE_S, COSTS),  # it spares passes
-        ("balanced", 0.7 * TUNING.trial_threshold * ALONE_S, COSTS),
-        ("balanced", ALONE_S, Costs(lambda rows: TT, TD, local_backlog_s=100 * TT)),
-    ],
-)
-def test_no_trial_begins_without_hope(prefer: Prefer, pace: float, costs: Costs) -> None:
-    assert trials(prefer, pace, costs) == []
-    assert trials("balanced", ALONE_S)[0] == FIRST_INTERVAL - 20
-
-
-def test_a_trial_that_fails_doubles_its_interval_and_is_carried() -> None:
-    guard = after(Guard("balanced"), 20, 0.9 * ALONE_S)
-    began = list[int]()
-    for token in range(500):
-        resumed = Guard("balanced")
-        resumed.resume(guard.state())
-        if choice(resumed) == "alone" and guard.mode == "normal":
-            began.append(token)
-        guard = after(resumed, 1, 0.9 * ALONE_S if resumed.mode == "normal" else ALONE_S)
-        guard.mode = resumed.mode
-    lasts = int(TUNING.trial_tokens)
-    assert began == [FIRST_INTERVAL - 20, 3 * FIRST_INTERVAL - 20 + lasts, 7 * FIRST_INTERVAL - 20 + 2 * lasts]
-
-
 PASS_S = 0.01034
 STEP_S = 0.00373
 OWN = Costs(lambda rows: PASS_S, STEP_S)
@@ -300,22 +227,50 @@ def test_others_that_share_the_passes_do_the_same_and_are_waited_for() -> None:
 
 @pytest.mark.parametrize("run", [1, 5])
 def test_runs_may_overdraw_and_passes_keep_to_the_share(run: int) -> None:
-    budget = Budget("balanced", TUNING)
+    completion = CompletionState("balanced")
     made = 0
     for _ in range(400):
-        for _ in range(run if budget.open else 0):
-            budget.spend()
+        for _ in range(run if completion.may_draft else 0):
+            completion.drafts(1.0)
             made += 1
-        budget.earn(0.8)
+        completion.ended(1, 0.8, 0.0)
     assert made == pytest.approx(TUNING.draft_pass_share * 0.8 * 400, abs=run)
 
 
 def test_a_shared_pass_counts_by_its_share_and_one_not_made_not_at_all() -> None:
-    budget = Budget("balanced", TUNING)
-    budget.earn(1 / TUNING.draft_pass_share)
+    completion = CompletionState("balanced")
+    completion.ended(1, 1 / TUNING.draft_pass_share, 0.0)
     for _ in range(4):
-        assert budget.open
-        budget.spend()
-        budget.give_back()
-        budget.spend(1 / 4)
-    assert not budget.open
+        assert completion.may_draft
+        completion.drafts(1.0)
+        completion.withdraws()
+        completion.drafts(1 / 4)
+    assert not completion.may_draft
+
+
+def test_reading_counts_on_the_share_of_rounds_that_had_a_use_for_a_run() -> None:
+    costs = Costs(lambda rows: TT, TD, remaining=100)
+    seldom = CompletionState("balanced")
+    often = CompletionState("balanced")
+    for token in range(24):
+        often.wants_run = True
+        seldom.ended(1, 0.8, float(token))
+        often.ended(1, 0.8, float(token))
+    prior = TUNING.prior_tokens * TUNING.draft_pass_share
+    assert seldom.runs(costs, 0.0) == pytest.approx(100 * prior / 32)
+    assert often.runs(costs, 0.0) == pytest.approx(100 * (24 + prior) / 32)
+
+    later = CompletionState("balanced")
+    later.resume(often.state(None))
+    assert later.runs(replace(costs, remaining=10), 0.0) == pytest.approx(10 * (24 + prior) / 32)
+
+
+def test_before_its_first_frame_a_worker_is_not_judged() -> None:
+    policy = Adaptive()
+    tree = CandidateTree([1, 2])
+    link = LinkView(0.02, 0.02, TD, ready=False)
+    for token in range(40):
+        policy.decide(tree, link, COSTS, 3 * TT * token)
+        tree.advance([7])
+        policy.verified(Outcome(0, 1, True, 0.0, tree.root.position), 3 * TT * (token + 1))
+    assert policy.guard.mode == "normal" and policy.guard.state()[:2] == [0.0, 0.0]

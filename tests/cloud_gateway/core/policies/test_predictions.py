@@ -46,6 +46,17 @@ def test_a_pass_goes_to_what_candidates_leave() -> None:
     assert isinstance(action, Draft) and [leaf.position for leaf in action.leaves] == [1, 2]
 
 
+@pytest.mark.parametrize(("chance", "reopened"), [(0.1, True), (0.2, False)])
+def test_what_workers_find_unlikely_is_drafted_again(chance: float, reopened: bool) -> None:
+    tree = CandidateTree([1, 2])
+    for token in range(4):
+        node = tree.add_local(tree.root, token, -math.log(chance), 1.0)
+        assert node is not None
+        node.remote = True
+    action = Adaptive(PolicySettings(prefer="latency")).decide(tree, None, flat(0.010), 0.0)
+    assert isinstance(action, Draft) and (tree.root in action.leaves) is reopened
+
+
 @pytest.mark.parametrize(("third", "verified"), [(0.2, 2), (0.4, 3)])
 def test_a_candidate_pays_if_its_chance_covers_its_row(third: float, verified: int) -> None:
     action = decision(Costs(lambda rows: PASS_S + 0.02 * rows), chances=(0.9, 0.5, third))
@@ -53,16 +64,16 @@ def test_a_candidate_pays_if_its_chance_covers_its_row(third: float, verified: i
 
 
 def test_a_near_worker_is_waited_for_until_its_frame_is_due() -> None:
-    assert decision(flat(), 0.020) == Wait(pytest.approx(0.038))
+    assert decision(flat(), 0.020) == Wait(pytest.approx(0.035))
 
 
 def test_a_far_worker_is_waited_for_up_to_383_ms() -> None:
-    assert decision(flat(), 0.365) == Wait(pytest.approx(0.383))
+    assert decision(flat(), 0.365) == Wait(pytest.approx(0.380))
     assert decision(flat(), 0.372) == Verify([])
 
 
 def test_only_balanced_leaves_the_first_pass_to_the_worker() -> None:
-    assert decision(flat(0.010), 0.020, "balanced") == Wait(pytest.approx(0.038))
+    assert decision(flat(0.010), 0.020, "balanced") == Wait(pytest.approx(0.035))
     assert isinstance(decision(flat(0.010), 0.020, "latency"), Draft)
 
 
@@ -101,3 +112,16 @@ def test_the_guard_leaves_a_worker_after_so_many_tokens(token_s: float, prefer: 
         tree.advance([7])
         policy.verified(Outcome(0, 1, True, None, tree.root.position), now)
     assert changes == ([] if left_at is None else [(left_at, "alone", "slower")])
+
+
+@pytest.mark.parametrize(("now", "expected"), [(0.036, Wait(0.055)), (0.056, Verify([]))])
+def test_an_overdue_worker_is_waited_for_two_levels_more(now: float, expected: Action) -> None:
+    policy = Adaptive(PolicySettings(prefer="latency"))
+    tree = CandidateTree([1, 2])
+    link = LinkView(0.02, 0.02, 0.01, ready=True)
+    policy.decide(tree, link, flat(), 0.0)
+    action = policy.decide(tree, link, flat(), now)
+    if isinstance(action, Wait):
+        assert isinstance(expected, Wait) and action.until == pytest.approx(expected.until)
+    else:
+        assert action == expected

@@ -52,7 +52,7 @@ def test_the_local_drafts_candidates_cost_what_earlier_ones_taught() -> None:
         tree.propose([tree.root], looker.priced([tree.root], [doubtful]))
         looker.estimate(tree, 4, 2)
         tree.advance([10])
-        looker.learn(tree, 2)
+        looker.learn(2)
     (surer,) = looker.priced([tree.root], [doubtful])
     assert math.exp(-surer.costs[0]) > 0.9 and math.exp(-surer.costs[1]) < 0.05
     assert surer.tokens == doubtful.tokens and surer.entropy == doubtful.entropy
@@ -84,21 +84,6 @@ def test_candidates_are_taken_while_they_are_worth_their_rows() -> None:
     assert count(lambda rows: 0.050 if rows in (2, 3) else 0.010) == 4, "not monotone"
 
 
-def test_the_likeliest_path_is_followed_to_where_no_draft_has_been() -> None:
-    tree = CandidateTree([1, 2])
-    assert model().estimate(tree, 4, 2).undrafted() == (tree.root, [1.0])
-    first = tree.suggest(tree.root, 5, 0.5, "lookup")
-    assert first is not None
-    tree.suggest(first, 6, 0.4, "lookup")
-    tree.suggest(tree.root, 7, 0.3, "lookup")
-    assert model().estimate(tree, 4, 2).undrafted() == (tree.root, pytest.approx([1.0, 0.5, 0.2]))
-    tree.add_local(tree.root, 5, -math.log(0.9), 0.3)
-    node, (mass, below) = model().estimate(tree, 4, 2).undrafted()
-    assert node is first and mass > 0.5 and below == pytest.approx(0.4 * mass)
-    leaf = tree.add_local(first, 6, -math.log(0.9), 0.3)
-    assert model().estimate(tree, 4, 2).undrafted()[0] is leaf
-
-
 def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
     tree = CandidateTree([1, 2])
     looker = model()
@@ -106,7 +91,7 @@ def test_candidates_of_a_draft_that_is_always_wrong_become_improbable() -> None:
         add(tree, tree.root, 0.9)
         looker.estimate(tree, 4, 1)
         tree.advance([99])
-        looker.learn(tree, 1)
+        looker.learn(1)
     add(tree, tree.root, 0.9)
     assert looker.estimate(tree, 4, 1).survival[0] < 0.3
 
@@ -218,7 +203,7 @@ def test_a_look_equals_that_of_the_slow_twin(seed: int) -> None:
             tokens = [rng.randrange(6) for _ in range(rng.randrange(1, 4))]
             slow.learn(tree, tokens)
             tree.advance(tokens)
-            fast.learn(tree, 4)
+            fast.learn(4)
             for hits, twins in ((fast.local, slow.hits[LOCAL]), (fast.worker, slow.hits["w"])):
                 assert list(hits.shares) == pytest.approx([share / twins.full for share in twins.shares])
                 assert hits.match == pytest.approx(twins.best / twins.judged)
@@ -239,7 +224,7 @@ def both(worker: str, here: str, target: str, rounds: int = 60) -> TreeModel:
         tree.propose([tree.root], looker.priced([tree.root], [proposal]))
         looker.estimate(tree, 4, 4)
         tree.advance([tokens[target]])
-        looker.learn(tree, 4)
+        looker.learn(4)
     return looker
 
 
@@ -268,7 +253,7 @@ def test_a_worker_that_named_another_token_missed_what_was_drafted_here() -> Non
             tree.add_local(tree.root, 11, 0.7, 1.0)
         looker.estimate(tree, 4, 4)
         tree.advance([99])
-        assert looker.learn(tree, 4).missed
+        assert looker.learn(4).missed
 
 
 def test_a_local_draft_not_tried_yet_counts_as_the_workers_if_right() -> None:
@@ -279,17 +264,3 @@ def test_a_local_draft_not_tried_yet_counts_as_the_workers_if_right() -> None:
     for _ in range(200):
         looker.worker.observe(hit=False)
     assert looker.here is looker.local and looker.here.match == TUNING.match
-
-
-def test_what_a_wrong_worker_named_is_drafted_here_again() -> None:
-    looker = TreeModel()
-    tree = CandidateTree([1, 2])
-    looker.workers_help = True
-    for token in range(4):
-        named = tree.add_local(tree.root, 20 + token, -math.log(0.24), 1.0, "w")
-        assert named is not None
-        named.remote = True
-    assert tree.root not in looker.estimate(tree, 4, 4).leaves, "it names as many as a local pass does"
-    for _ in range(60):
-        looker.worker.chosen(1.0, right=False)
-    assert tree.root in looker.estimate(tree, 4, 4).leaves

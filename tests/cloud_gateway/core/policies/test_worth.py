@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_gateway.core.limits.shared_passes import shared_rows
@@ -16,12 +16,9 @@ from cloud_gateway.core.policies.worth import (
     MAX_RUN,
     Level,
     Prices,
-    per_pass_s,
-    run_s,
-    run_tokens,
+    levels_of,
     tree_s,
-    unrecovered_share,
-    wait_value_s,
+    worker_s,
 )
 from cloud_gateway.core.verify.candidates import CandidateTree
 
@@ -73,44 +70,25 @@ def test_a_row_count_on_offer_is_tried_where_the_least_it_takes_pays(least_s: fl
 
 
 @given(SECONDS, CHANCE, SECONDS)
-def test_a_run_is_worth_what_the_best_number_of_levels_is(first: float, fade: float, step: float) -> None:
-    lengths = [sum(first * fade**level - step for level in range(count)) for count in range(17)]
-    assert run_s(first, fade, step) == pytest.approx(max(lengths))
-    averages = [(value - 0.01) / count for count, value in enumerate(lengths) if count]
-    assert per_pass_s(first, fade, step, 0.01) == pytest.approx(max(0.0, *averages))
-
-
-@given(SECONDS, CHANCE, SECONDS, st.lists(SECONDS, max_size=20))
-def test_a_run_over_known_candidates_is_worth_what_it_adds(
-    first: float, fade: float, step: float, had: list[float]
-) -> None:
-    known = [*had, *[0.0] * 16]
-    lengths = [sum(first * fade**level - known[level] - step for level in range(count)) for count in range(17)]
-    assert run_s(first, fade, step, had) == pytest.approx(max(lengths))
-
-
-@given(CHANCE, SECONDS, SECONDS, SECONDS)
-def test_waiting_is_worth_the_mean_over_what_may_come(chance: float, soon: float, more: float, run: float) -> None:
-    """After a frame that was for nothing one may give up or wait on, whichever is better."""
-    late = soon + more
-    useful = run - soon
-    useless = max(-soon, run - late)
-    assert wait_value_s(chance, soon, late, run) == pytest.approx(chance * useful + (1 - chance) * useless)
+def test_a_run_has_the_number_of_levels_that_is_worth_most(first: float, decay: float, step: float) -> None:
+    lengths = [sum(first * decay**level - step for level in range(count)) for count in range(17)]
+    levels = levels_of(first, decay, step)
+    assert sum(levels) - len(levels) * step == pytest.approx(max(lengths))
 
 
 @given(CHANCE, st.integers(1, 12))
-def test_a_level_left_for_the_next_pass_costs_what_that_pass_lacks(kept: float, levels: int) -> None:
+def test_a_level_left_for_the_next_pass_costs_what_that_pass_lacks(stay_rate: float, levels: int) -> None:
     def tokens(depth: int) -> float:
-        return sum(kept**level for level in range(depth + 1))
+        return sum(stay_rate**level for level in range(depth + 1))
 
-    assert 1 - unrecovered_share(kept, levels) == pytest.approx(tokens(levels + 1) - tokens(levels))
-    assert unrecovered_share(kept, 0.0) == 1, "what the worker does not bring is lost"
+    recovered = tokens(levels + 1) - tokens(levels)
+    assert worker_s(1.0, stay_rate, 1.0, levels) == pytest.approx(1 - recovered), "the next levels are worth no wait"
+    assert worker_s(1.0, stay_rate, 1.0, 0.0) == 1, "what the worker does not bring is lost"
 
 
 def test_a_row_that_pays_alone_does_not_pay_where_seven_others_wait_for_it() -> None:
     alone, beside = (Prices(Costs(lambda rows: TT + 0.01 * rows, sharers=n), 8 * 0.01) for n in (0, 7))
     assert (alone.best_count([0.5]), beside.best_count([0.5])) == (1, 0)
-    assert not alone.shared and beside.shared
 
 
 @given(st.lists(CHANCE, max_size=20), st.lists(CHANCE, min_size=1, max_size=8), st.integers(2, 40))
@@ -157,12 +135,3 @@ def test_a_tree_in_company_has_only_candidates_that_pay_for_rows() -> None:
     """Eight rows are free, two for each of four: of four children the best one is verified."""
     costs = Costs(lambda rows: TT * max(rows / 8, 1.0), TD / 4, local_leaves=1, sharers=3)
     assert tree_s(costs, [0.5, 0.2, 0.1, 0.1], 16) == pytest.approx((TD + TT) / 1.5)
-
-
-@given(st.floats(0.001, 0.1), st.floats(0.05, 0.99), st.floats(0.001, 0.05))
-def test_a_runs_tokens_are_those_of_its_best_number_of_levels(first: float, fade: float, step: float) -> None:
-    assume(not any(math.isclose(first * fade**level, step) for level in range(MAX_RUN)))  # then two numbers are best
-    worth = {count: sum(first * fade**level - step for level in range(count)) for count in range(MAX_RUN + 1)}
-    best = max(worth, key=lambda count: worth[count])
-    brought = sum(first * fade**level for level in range(best)) / 0.02
-    assert run_tokens(first, fade, step, 0.02) == pytest.approx(brought, abs=1e-6)

@@ -86,7 +86,7 @@ def test_a_draft_learns_nothing_from_what_it_did_not_propose() -> None:
     before = model.local.state(), model.worker.state()
     model.estimate(tree, 4, 4)
     tree.advance([5, 6])
-    model.learn(tree, 4)
+    model.learn(4)
     assert (model.local.state(), model.worker.state()) == before
 
 
