@@ -14,8 +14,10 @@ from edgespec_lab.rig.processes import module
 from tools.lossless.statistics import MIN_EXPECTED, Fit, chi_square_tail
 from tools.parts.http_engine.system import SLOTS, add_common, client_of, gateway, vllm
 
-PROMPT = "heads, tails, heads, heads, tails, tails, heads, tails,"
+PROMPT = "no, no"
 """The random worker takes half of its tokens out of the text, so that it is often right here."""
+NODES = 3
+"""Candidates of a call: each is a prompt, which the server computes whole, since it is shorter than a block."""
 AT_ONCE = 4
 RARE = "rare"
 HEADS = ("draws by", "samples", "completions", "candidates right", "chi-square", "cells", "p")
@@ -25,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     add_common(parser)
     parser.add_argument("--samples", type=int, default=4000, help="of each arm (default: 4000)")
-    parser.add_argument("--max-tokens", type=int, default=5, help="of a sample")
+    parser.add_argument("--max-tokens", type=int, default=4, help="of a sample")
     parser.add_argument("--policy", default="amusd", help="the gateway's: it verifies whatever has come")
     parser.add_argument("--least-p", type=float, default=0.001, help="below which distributions differ")
     parser.add_argument("--top-k", type=int, default=3, help="few tokens, so that each completion is seen often")
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     with vllm(options) as server:
         own = ChatClient(server.client.port, server.client.model, "", text=True)
         plain, _ = samples(own, body | {"ignore_eos": True}, options.samples)
-        with gateway(server, options).linked() as rig:
+        with gateway(server, options, {"policy.verify_nodes": NODES}).linked() as rig:
             rig.stop("worker")
             rig.start_worker(command=module("tools.lossless.random_worker"))
             through = ChatClient(client_of(rig).port, rig.ready["model"], rig.key, text=True)

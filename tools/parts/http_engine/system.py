@@ -116,8 +116,11 @@ def healthy(url: str) -> bool:
     return False
 
 
-def gateway(server: Vllm, options: argparse.Namespace) -> Rig:
-    """A gateway before the server, and a worker that is paired with it; enter it with `linked`."""
+def gateway(server: Vllm, options: argparse.Namespace, more: Mapping[str, Any] | None = None) -> Rig:
+    """A gateway before the server, and a worker that is paired with it; enter it with `linked`.
+
+    `more`: further settings of the gateway, dotted.
+    """
     settings = {
         "target.url": server.url,
         "target.context": CONTEXT,
@@ -125,6 +128,7 @@ def gateway(server: Vllm, options: argparse.Namespace) -> Rig:
         "policy.verification": "draws",
         "local_draft.model": "",
         "api.client_options": CLIENT_OPTIONS,
+        **(more or {}),
     }
     draft = str(resolve_model(options.draft))
     return Rig(
