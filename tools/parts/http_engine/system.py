@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import shutil
 import tempfile
 import time
 import urllib.request
@@ -12,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from safetensors.numpy import load_file, save_file
 
 from edgespec.shared.models import resolve_model
 from edgespec_lab.rig import Rig
@@ -61,6 +65,7 @@ def add_common(parser: argparse.ArgumentParser, *, rig: bool = True) -> None:
     parser.add_argument(
         "--url", default="", help="of one that runs already, with a model named smol (default: start one)"
     )
+    parser.add_argument("--layers", type=int, default=0, metavar="N", help="of the model, if not all (default: all)")
     parser.add_argument("--threads", type=int, default=1, help="of vLLM; the gateway and the worker compute, too")
     parser.add_argument("--block-size", type=int, default=0, metavar="TOKENS", help="of vLLM's cache, if not its own")
     if rig:
@@ -71,23 +76,26 @@ def add_common(parser: argparse.ArgumentParser, *, rig: bool = True) -> None:
 @contextlib.contextmanager
 def vllm(options: argparse.Namespace) -> Iterator[Vllm]:
     """A vLLM that has ended its first completion, and a folder for what is before it."""
-    venv = options.venv.resolve()
+    model = options.venv.resolve() / "smol"
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ending:
         folder = Path(name)
+        if options.layers:
+            model = cut(model, folder / f"smol-{options.layers}", options.layers)
         url = options.url
         if not url:
-            url = ending.enter_context(served(venv, folder / "vllm", options))
+            url = ending.enter_context(served(model, folder / "vllm", options))
         client = ChatClient(int(url.rpartition(":")[2]), MODEL, "")
         answer(client, chat(WARM_UP, 64))
-        yield Vllm(url, venv / "smol", folder / "rig", client)
+        yield Vllm(url, model, folder / "rig", client)
 
 
 @contextlib.contextmanager
-def served(venv: Path, folder: Path, options: argparse.Namespace) -> Iterator[str]:
+def served(model: Path, folder: Path, options: argparse.Namespace) -> Iterator[str]:
     """`vllm serve` on any cores until the block is left; its URL."""
+    venv = options.venv.resolve()
     port = free_port()
     command = [
-        *(str(venv / "bin/vllm"), "serve", str(venv / "smol"), "--served-model-name", MODEL),
+        *(str(venv / "bin/vllm"), "serve", str(model), "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(CONTEXT)),
         *("--dtype", "float32", "--enforce-eager"),
     ]
@@ -106,6 +114,22 @@ def served(venv: Path, folder: Path, options: argparse.Namespace) -> Iterator[st
         processes.start("vllm", command)
         processes.wait_for("vllm", lambda: healthy(url), START_S)
         yield url
+
+
+def cut(model: Path, folder: Path, layers: int) -> Path:
+    """A folder with the first layers of a model."""
+    folder.mkdir()
+    for file in model.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, folder)
+    config = json.loads((model / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
+
+    weights = load_file(model / "model.safetensors")
+    left_out = tuple(f"model.layers.{layer}." for layer in range(layers, config["num_hidden_layers"]))
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(left_out)}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 def healthy(url: str) -> bool:
