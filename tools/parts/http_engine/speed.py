@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     with vllm(options) as server, gateway(server, options).linked() as rig:
         through = client_of(rig)
         for arm in ARMS:  # the engine measures what calls take
-            measured(arm, server.client, through, [[WARM_UP], [WARM_UP + " Be brief."]], options.max_tokens)
+            measured(arm, server.client, through, [[WARM_UP]], options.max_tokens)
+        print("warmed up", file=sys.stderr, flush=True)
 
         for streams in options.streams:
             batches = [prompts[at * streams : (at + 1) * streams] for at in range(options.batches)]
