@@ -187,11 +187,16 @@ class HttpTarget:
         await self._close_stream(place)
         request = place.request
         assert request is not None
-        emitted = len(committed) - len(request.tokens)
-        tokens = min(request.max_tokens - emitted, self.context - len(committed))
-        start = StreamStart(place.question, committed, tokens, begun=emitted > 0, resumable=not place.by_stream_alone)
+        begun = len(committed) > len(request.tokens)
+        tokens = self._left(request, committed)
+        start = StreamStart(place.question, committed, tokens, begun=begun, resumable=not place.by_stream_alone)
         place.stream = TokenStream(self._server, self._model, start, place.notify)
         place.begun = True
+
+    def _left(self, request: GenerationRequest, committed: Sequence[int]) -> int:
+        """Tokens that a completion may still have."""
+        emitted = len(committed) - len(request.tokens)
+        return min(request.max_tokens - emitted, self.context - len(committed))
 
     async def _close_stream(self, place: Slot) -> None:
         stream = place.stream
@@ -234,7 +239,8 @@ class HttpTarget:
             draws[row] = await self._next(place, committed)
             committed.append(draws[row])
             following = children[row].get(draws[row])
-            if following is None:
+            is_over = place.request is not None and self._left(place.request, committed) <= 0
+            if following is None or is_over:
                 return draws
             row = following
 

@@ -285,6 +285,22 @@ async def test_what_was_drawn_is_taken_before_anything_is_drawn_again() -> None:
         target.close(slot)
 
 
+async def test_no_token_is_asked_for_beyond_the_limit() -> None:
+    with serving() as running, target_at(running) as target:
+        slot, _ = target.open(PROMPT)
+        target.begin(slot, wanted(5))
+        await until(lambda: target.ready(slot, lambda: None))
+        await until(lambda: running.server.open_streams == 0)
+        tree = CandidateTree(PROMPT)
+        node = tree.root
+        for token in TEXT[:8]:
+            node = tree.add_local(node, token, 1.0, 1.0) or node
+        (rows,) = target.verify([Work(slot, flatten(tree.root, tree.best(8)))])
+        assert list(rows.argmax)[:5] == TEXT[:5]
+        assert running.server.streams == [PROMPT] and running.server.calls == []
+        target.close(slot)
+
+
 async def test_a_repeating_text_is_found_by_a_source_and_verified_by_calls() -> None:
     with serving(Manners(model=ShortMemory(), token_s=0.01, call_s=0.005)) as running:
         request = GenerationRequest(PROMPT, 80, ignore_eos=True, speculation=Speculation(sources=("lookup",)))
