@@ -16,7 +16,9 @@ from edgespec.core.protocol.inflow import Bucket
 from edgespec.parts.healing.collector import Collected, Collector
 from edgespec.parts.healing.consent import KIND, Consents, Learn, read_consent
 from edgespec.parts.healing.store import FOLDER, KeptLimits, LearningStore
+from edgespec.parts.healing.trainer import Trainer
 from edgespec.shared.log_text import LimitedLog
+from edgespec.shared.models import resolve_model
 from edgespec.worker.part import RunningPart, WorkerProcess
 
 if TYPE_CHECKING:
@@ -50,10 +52,13 @@ class Learning(RunningPart):
         self._tokenizer = b""
         self._rate = Bucket(TEXTS_PER_S, TEXTS_BURST)
         self._lines = LimitedLog(log)
-        self._sweeping: asyncio.Future[None]
+        draft = partial(resolve_model, worker.settings.draft.model)
+        self._trainer = Trainer(folder, draft, worker.may_draft, self._thread)
+        self._scopes: Mapping[str, str] = {}
+        self._tasks: list[asyncio.Future[None]] = []
 
     async def start(self) -> None:
-        self._sweeping = asyncio.ensure_future(self._sweep())
+        self._tasks = [asyncio.ensure_future(self._sweep()), asyncio.ensure_future(self._trainer.run())]
 
     def extras(self) -> Mapping[str, Callable[[bytes], None]]:
         return {KIND: self._take}
@@ -66,7 +71,8 @@ class Learning(RunningPart):
 
     async def close(self) -> None:
         """Writes what waits."""
-        self._sweeping.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._collector.take(None)
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -77,12 +83,16 @@ class Learning(RunningPart):
                 scopes = {consent.key: consent.scope for consent in keys}
                 self._tokenizer = tokenizer
                 self._collector.allow(scopes)
+                if scopes != self._scopes:
+                    self._trainer.kill()
+                self._scopes = scopes
                 if not self._write(partial(self._withdraw, scopes, tokenizer, self._gateway_key())):
                     raise RemoteProtocolError("flood", "consents to learning change faster than texts are deleted")
             case Learn(request, key):
                 self._collector.announce(request, key)
 
     def _withdraw(self, scopes: Mapping[str, str], tokenizer: bytes, gateway: bytes) -> None:
+        self._trainer.wait_until_gone()
         self._store.name_gateway(gateway)
         withdrawn = self._store.keep_only(scopes, tokenizer)
         if withdrawn:
@@ -117,6 +127,11 @@ class Learning(RunningPart):
 
     async def _forget(self, who: str) -> dict[str, object]:
         """Deletes the texts of a key, of a group, or all; also those that are not written yet."""
+        self._trainer.kill()
         self._collector.forget(who)
-        forgotten = asyncio.get_running_loop().run_in_executor(self._thread, self._store.forget, who)
+        forgotten = asyncio.get_running_loop().run_in_executor(self._thread, self._delete, who)
         return {"texts": await forgotten}
+
+    def _delete(self, who: str) -> int:
+        self._trainer.wait_until_gone()
+        return self._store.forget(who)

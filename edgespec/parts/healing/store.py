@@ -5,7 +5,8 @@
         SCOPE/                      an API key, or a cache group: a hash of its name
             scope                   the name, and the digest of the tokenizer
             keys/KEY/TIME-NUMBER    a text of an API key, mode 0600
-            ...                     what was learnt from these texts; it is deleted with any key of the scope
+            draft.gguf, .state      what was learnt from these texts; it is deleted with any key of the scope
+            learnt                  when, and how often it was right on the texts that were held back
 
 Files are not encrypted: the key would lie beside them. The gateway's consents decide what may be here; a text that is
 too old, or the oldest one if they take more than their room, is deleted with the next one that comes.
@@ -39,6 +40,12 @@ FOLDER = "learning"
 KEYS = "keys"
 GATEWAY = "gateway"
 SCOPE = "scope"
+DRAFT = "draft.gguf"
+LEARNT = "learnt"
+MIN_TEXTS = 32
+"""Of a scope, before anything is learnt from them; an eighth of them is held back."""
+MIN_NEW = 16
+"""Texts after which a scope is learnt from again."""
 DAY_S = 86400
 BLOCK_BYTES = 4096
 """What a file takes at least: many small texts must not take more of the disk than is counted."""
@@ -62,6 +69,33 @@ class ScopeFile(msgspec.Struct, frozen=True):
     name: str
     tokenizer: str
     """Its digest, in hexadecimal."""
+
+
+class Learnt(msgspec.Struct, frozen=True):
+    """The content of `learnt`: the result of the latest trial."""
+
+    time: int
+    """Unix seconds."""
+    draft: str
+    """Digest of the draft model of the worker that was trained, in hexadecimal."""
+    step: int
+    """Steps of training until then."""
+    texts: int
+    before: float
+    """How often the draft in use was right on the texts that are held back, and the new one."""
+    after: float
+    kept: bool
+    """Whether a draft is kept, of this trial or an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearntDraft:
+    """What was learnt from the texts of one scope, for people."""
+
+    scope: str
+    trial: Learnt
+    path: Path | None
+    """Of the draft; None if none is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +246,27 @@ def kept_rows(folder: Path) -> list[KeptRow]:
     return found
 
 
+def learnt_drafts(folder: Path) -> list[LearntDraft]:
+    """The latest trial of each scope."""
+    found: list[LearntDraft] = []
+    for scope in scope_folders(folder):
+        about = read_scope(scope)
+        trial = read_learnt(scope)
+        if about is None or trial is None:
+            continue
+        path = None
+        if trial.kept:
+            path = scope / DRAFT
+        found.append(
+            LearntDraft(
+                about.name,
+                trial,
+                path,
+            )
+        )
+    return found
+
+
 def forget_texts(folder: Path, who: str) -> int:
     """Deletes the texts of a key or a cache group, or all if `who` is empty, and what was learnt from them.
 
@@ -269,7 +324,13 @@ def kept_keys(scope: Path) -> list[str]:
 def kept_files(folder: Path) -> Iterator[Path]:
     """The files of all texts."""
     for scope in scope_folders(folder):
-        for key in kept_keys(scope):
+        yield from texts_of(scope)
+
+
+def texts_of(scope: Path) -> Iterator[Path]:
+    """The files of the texts of one scope, by its folder."""
+    for key in kept_keys(scope):
+        with contextlib.suppress(FileNotFoundError):  # the key's consent has just ended
             yield from (scope / KEYS / key).iterdir()
 
 
@@ -279,6 +340,17 @@ def read_scope(scope: Path) -> ScopeFile | None:
         return msgspec.json.decode(
             read_private(scope / SCOPE) or b"",
             type=ScopeFile,
+        )
+    except (KeyStoreError, *UNDECODABLE):
+        return None
+
+
+def read_learnt(scope: Path) -> Learnt | None:
+    """The latest trial of a scope; None if nothing was learnt from it yet."""
+    try:
+        return msgspec.json.decode(
+            read_private(scope / LEARNT) or b"",
+            type=Learnt,
         )
     except (KeyStoreError, *UNDECODABLE):
         return None

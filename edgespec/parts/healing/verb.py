@@ -82,7 +82,7 @@ def show_kept(args: Namespace) -> int:
     """`edgespec learn status`: a row for each API key. It reads the files, so that it needs no running worker."""
     import msgspec
 
-    from edgespec.parts.healing.store import kept_rows
+    from edgespec.parts.healing.store import kept_rows, learnt_drafts
     from edgespec.worker import commands
 
     kept = kept_rows(_folder(args))
@@ -100,7 +100,20 @@ def show_kept(args: Namespace) -> int:
                 oldest,
             )
         )
-    return commands.say(args, {"keys": msgspec.to_builtins(kept)}, "\n".join(lines))
+
+    drafts = learnt_drafts(_folder(args))
+    for draft in drafts:
+        lines.append(
+            f"Learnt from {draft.trial.texts} texts of {draft.scope}: right {draft.trial.after:.3f} for "
+            f"{draft.trial.before:.3f} on others"
+        )
+        if draft.path is not None:
+            lines.append(f"    its draft: {draft.path}")
+    return commands.say(
+        args,
+        {"keys": msgspec.to_builtins(kept), "drafts": msgspec.to_builtins(drafts, enc_hook=str)},
+        "\n".join(lines),
+    )
 
 
 def forget_kept(args: Namespace) -> int:
