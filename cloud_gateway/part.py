@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # commands import this file, and start without HTTP and numpy
     from cloud_gateway.api.observer import Observer
     from cloud_gateway.api.parameters import Parameter
     from cloud_gateway.api.routes import Route
-    from cloud_gateway.api.service import Text
+    from cloud_gateway.api.service import TextCodec
     from cloud_gateway.auth import KeyRing
     from cloud_gateway.core.limits.rooms import RoomsMaker
     from cloud_gateway.core.policies.registry import PolicyMaker
@@ -85,7 +85,7 @@ class Serving:
     """The gateway whose models are loaded, right before its engine starts."""
 
     model: ServedModel
-    text: Text
+    text: TextCodec
     worker_rows: Callable[[], Sequence[dict[str, object]]]
     """All paired workers, as `cloud-gateway workers list` shows them."""
 

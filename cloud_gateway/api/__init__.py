@@ -6,18 +6,18 @@ A request goes through `listener` and `routes` (guards), `service` (the order of
 Public, by module:
 
 - `admission`: `KeyAdmission`, `TokenUse`
-- `completions`: `Closed`, `End`, `Form`, `Piece`
+- `completions`: `Closed`, `End`, `Form`, `TextPiece`
 - `errors`: `TRACE_PARENT`, `unavailable`
 - `generation`: `ServedModel`
 - `grammars`: `Grammar`, `GrammarEngine`, `Grammars`, `LAYOUT`, `Rules`
-- `listener`: `api_bounds`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `Listener`, `OwnPort`,
-  `Times`
+- `listener`: `api_bounds`, `check_free`, `CONNECTIONS`, `is_local`, `listen`, `ApiListener`, `OwnPort`,
+  `ClientTimes`
 - `observer`: `Observer`
 - `parameters`: `Annotations`, `Call`, `Counter`, `Encode`, `Field`, `Option`, `Parameter`, `Reader`, `Spell`
 - `respond`: `beginning`
 - `routes`: `Route`
 - `schema`: `ChatBody`, `ChatMessage`, `Common`, `CompletionBody`, `Name`, `Part`, `TokenizeBody`
-- `service`: `Api`, `KEY`, `Kind`, `Text`
+- `service`: `Api`, `KEY`, `CompletionKind`, `TextCodec`
 - `sse`: `EventStream`, `KEEPALIVE_S`
 - `usage`: `Counts`, `Speculated`, `Timings`
 """

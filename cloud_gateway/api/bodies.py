@@ -62,7 +62,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckedBody:
     """A body of one of the endpoints that complete, decoded and checked."""
 
     received: Common
@@ -116,7 +116,7 @@ class Served:
     limits: Limits
 
 
-def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
+def asked(data: bytes, kind: type[Common], served: Served) -> CheckedBody:
     """The body of a request for completions. Raises ClientError 400 and 404."""
     check_structure(data, served.model.context)
     parameters = served.limits.parameters
@@ -134,7 +134,7 @@ def asked(data: bytes, kind: type[Common], served: Served) -> Asked:
 
     _check_options(body, served.limits)
     check_name(body.model, served.names)
-    asked = Asked(received, body, 0, options, grammar)
+    asked = CheckedBody(received, body, 0, options, grammar)
     return replace(
         asked,
         completions=check_size(body, served.model, served.limits, asked.functions),
@@ -164,19 +164,19 @@ def check_ends(body: Common) -> None:
         raise refusal("min_tokens", ENDS_ITSELF)
 
 
-def to_tokenise(data: bytes, served: Served) -> Asked:
+def to_tokenise(data: bytes, served: Served) -> CheckedBody:
     """The body of `/tokenize` as the completion whose prompt it names. Raises ClientError 400."""
     check_structure(data, served.model.context)
     parameters = served.limits.parameters
     body, values = as_completion(data, served.model.id, fields_of(parameters, TokenizeBody))
     options = options_of(parameters, TokenizeBody, values)
     _check_items(body, served.model)
-    asked = Asked(body, body, 1, options, None)
+    asked = CheckedBody(body, body, 1, options, None)
     check_size(body, served.model, served.limits, asked.functions)
     return asked
 
 
-def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
+def tokenised(asked: CheckedBody, text: Encoder, served: Served) -> Tokenised:
     """The prompts as tokens, and what the parameters of parts prepare. Raises ClientError 400."""
     sources = [option.prepare(text.continuation, served.model.context) for option in asked.options]
     prepared = [source for source in sources if source is not None]
@@ -187,7 +187,7 @@ def tokenised(asked: Asked, text: Encoder, served: Served) -> Tokenised:
     )
 
 
-def prompts_of(asked: Asked, text: Encoder, vocab_size: int) -> list[list[int]]:
+def prompts_of(asked: CheckedBody, text: Encoder, vocab_size: int) -> list[list[int]]:
     """The prompts as tokens. Raises ClientError 400."""
     body = asked.body
     if isinstance(body, CompletionBody):

@@ -181,7 +181,7 @@ class TextChunk(Enveloped, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """New text of a completion, or all of it, and what is said about the tokens that begin in it."""
 
     text: str
@@ -227,11 +227,11 @@ class Form(ABC):
         }
 
     @abstractmethod
-    def whole(self, outputs: Sequence[tuple[Piece, End]], usage: Counts, timings: Timings) -> Struct:
+    def whole(self, outputs: Sequence[tuple[TextPiece, End]], usage: Counts, timings: Timings) -> Struct:
         """The response of a request without `stream`."""
 
     @abstractmethod
-    def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
+    def piece(self, index: int, piece: TextPiece) -> Iterator[Struct]:
         """The events of new text."""
 
     @abstractmethod
@@ -256,7 +256,7 @@ class ChatForm(Form):
 
     prefix = "chatcmpl-"
 
-    def whole(self, outputs: Sequence[tuple[Piece, End]], usage: Counts, timings: Timings) -> Struct:
+    def whole(self, outputs: Sequence[tuple[TextPiece, End]], usage: Counts, timings: Timings) -> Struct:
         choices = []
         for index, (piece, end) in enumerate(outputs):
             message = AssistantMessage(content=piece.text)
@@ -269,7 +269,7 @@ class ChatForm(Form):
     def opening(self, index: int) -> Iterator[Struct]:
         yield self._chunk(DeltaChoice(index, Delta(role="assistant", content="")))
 
-    def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
+    def piece(self, index: int, piece: TextPiece) -> Iterator[Struct]:
         yield self._chunk(DeltaChoice(index, Delta(content=piece.text), piece.logprobs))
 
     def closing(self, index: int, end: End) -> Iterator[Struct]:
@@ -291,21 +291,21 @@ class TextForm(Form):
 
     prefix = "cmpl-"
 
-    def whole(self, outputs: Sequence[tuple[Piece, End]], usage: Counts, timings: Timings) -> Struct:
+    def whole(self, outputs: Sequence[tuple[TextPiece, End]], usage: Counts, timings: Timings) -> Struct:
         choices = [_text_choice(index, piece, end.finish) for index, (piece, end) in enumerate(outputs)]
         return TextCompletion(**self.common, choices=choices, usage=usage, timings=timings)
 
-    def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
+    def piece(self, index: int, piece: TextPiece) -> Iterator[Struct]:
         yield TextChunk(**self.common, choices=[_text_choice(index, piece)], usage=self.usage)
 
     def closing(self, index: int, end: End) -> Iterator[Struct]:
-        yield TextChunk(**self.common, choices=[_text_choice(index, Piece(""), end.finish)], usage=self.usage)
+        yield TextChunk(**self.common, choices=[_text_choice(index, TextPiece(""), end.finish)], usage=self.usage)
 
     def counts(self, usage: Counts, timings: Timings) -> Iterator[Struct]:
         yield TextChunk(**self.common, choices=[], usage=usage, timings=timings)
 
 
-def _text_choice(index: int, piece: Piece, finish: Finish | None = None) -> TextChoice:
+def _text_choice(index: int, piece: TextPiece, finish: Finish | None = None) -> TextChoice:
     return TextChoice(index, piece.text, piece.logprobs, finish)
 
 

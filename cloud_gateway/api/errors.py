@@ -153,7 +153,7 @@ def new_id() -> str:
     return f"req_{secrets.token_hex(12)}"
 
 
-async def show(request: web.Request, response: web.StreamResponse) -> None:
+async def show_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """Puts the id into the response's headers; a signal of the application, called before they are sent."""
     response.headers[HEADER] = request.get(ID) or new_id()
 

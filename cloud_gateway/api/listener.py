@@ -57,7 +57,7 @@ MAX_IDLE_PER_KEY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ClientTimes:
     """Maximum times for which the gateway waits for a client, in seconds."""
 
     head_s: float = 10.0
@@ -129,7 +129,7 @@ class Connection(RequestHandler):
     )
 
     def __init__(
-        self, server: web.Server, admitted: AdmittedConnection, times: Times, idle: IdleConnections,
+        self, server: web.Server, admitted: AdmittedConnection, times: ClientTimes, idle: IdleConnections,
         allowance: DropAllowance,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -370,7 +370,7 @@ class OwnPort:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ApiListener:
     """Open from `listen` to `close`; `port` is the actual one where 0 was asked for."""
 
     runner: web.AppRunner
@@ -399,9 +399,9 @@ async def listen(
     port: int,
     section: str,
     bounds: PortBounds,
-    times: Times,
+    times: ClientTimes,
     guards: Guards = PLAIN,
-) -> Listener:
+) -> ApiListener:
     """Binds and serves `app`; port 0 takes a free one. Raises AddressError naming the address and what to change."""
     app.on_response_prepare.append(_name_server)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
@@ -421,7 +421,7 @@ async def listen(
         await runner.cleanup()
         raise address_error(error, host, port, section) from error
 
-    return Listener(runner, acceptor, host, bound)
+    return ApiListener(runner, acceptor, host, bound)
 
 
 async def _name_server(request: web.Request, response: web.StreamResponse) -> None:

@@ -25,7 +25,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from cloud_gateway.api.completions import End, Finish, Form, Piece
+from cloud_gateway.api.completions import End, Finish, Form, TextPiece
 from cloud_gateway.api.errors import (
     COMPLETED,
     ID,
@@ -59,7 +59,7 @@ from cloud_gateway.core.requests.request import (
 from edgespec.core.errors import ClientError
 
 
-class Stream(Protocol):
+class CompletionStream(Protocol):
     """One answer from the engine (cloud_gateway/engine/exchange.py)."""
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
@@ -68,10 +68,10 @@ class Stream(Protocol):
         """Ends the completion after its current round; may be called twice."""
 
 
-class Engine(Protocol):
+class CompletionEngine(Protocol):
     """The part of the engine that the API uses (cloud_gateway/engine/loop.py)."""
 
-    def submit(self, request: GenerationRequest) -> Stream:
+    def submit(self, request: GenerationRequest) -> CompletionStream:
         """Queues a request. Raises ClientError 400 (context_length_exceeded) or 429."""
 
 
@@ -142,7 +142,7 @@ class Answer:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: CompletionStream,
         detokeniser: Detokeniser,
         stops: StopStrings,
         *,
@@ -171,7 +171,7 @@ class Answer:
         self._decoded = self._passed = 0
         """Characters of all tokens, and those that no stop string can remove any more."""
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncIterator[TextPiece]:
         """Text once it can no longer change. Raises ClientError where the engine fails or shuts down."""
         async for found in self._events:
             if isinstance(found, DoneEvent):
@@ -254,14 +254,14 @@ class Answer:
 
         return "".join(pieces)
 
-    def _piece(self, text: str) -> Piece:
+    def _piece(self, text: str) -> TextPiece:
         """The piece to return for text that has passed the stop strings."""
         self._passed += len(text)
         ended = self.finish is not None
         annotations = self._annotations(whole=ended and not self._stops.stopped)
         if self._reader is not None:
             text = self._read(text, self._reader, ended=ended)
-        return Piece(text, annotations, self.annotator)
+        return TextPiece(text, annotations, self.annotator)
 
     def _read(self, text: str, reader: Reader, *, ended: bool) -> str:
         """The text that is no call; at the end the calls, too."""
@@ -355,7 +355,7 @@ class Job:
 
 async def whole(job: Job) -> web.Response:
     """Waits for all choices. Raises ClientError where one fails."""
-    found: list[list[Piece]] = [[] for _ in job.answers]
+    found: list[list[TextPiece]] = [[] for _ in job.answers]
     async with aclosing(merged([answer.pieces() for answer in job.answers])) as items:
         async for item in items:
             if item is not None and item[1] is not None:
@@ -368,9 +368,9 @@ async def whole(job: Job) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-def _joined(pieces: Sequence[Piece], annotator: Annotator | None) -> Piece:
+def _joined(pieces: Sequence[TextPiece], annotator: Annotator | None) -> TextPiece:
     annotations = [annotation for piece in pieces for annotation in piece.annotations]
-    return Piece("".join(piece.text for piece in pieces), annotations, annotator)
+    return TextPiece("".join(piece.text for piece in pieces), annotations, annotator)
 
 
 async def streamed(job: Job, request: web.Request, limits: Limits) -> web.StreamResponse:

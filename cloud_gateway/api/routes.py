@@ -36,7 +36,7 @@ from cloud_gateway.api.errors import (
     error_response,
     new_id,
     refused,
-    show,
+    show_request_id,
     unavailable,
 )
 from cloud_gateway.api.listener import Connection
@@ -158,7 +158,7 @@ def make_app(api: Api, keys: KeyRing, more: Sequence[Route] = ()) -> web.Applica
         return await _ended(request, response)
 
     app = web.Application(middlewares=[guarded], client_max_size=api.limits.max_body_bytes)
-    app.on_response_prepare.append(show)
+    app.on_response_prepare.append(show_request_id)
     app.on_response_prepare.append(partial(_show_limits, api))
     app.on_response_prepare.append(partial(_share, api))
     api.several_keys = keys.several

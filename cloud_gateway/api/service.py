@@ -15,7 +15,7 @@ from aiohttp import web
 
 from cloud_gateway.api import bodies
 from cloud_gateway.api.admission import KeyAdmission, Reservations, TokenUse
-from cloud_gateway.api.bodies import SMALL_BYTES, Asked, Encoder, Served, Tokenised
+from cloud_gateway.api.bodies import SMALL_BYTES, CheckedBody, Encoder, Served, Tokenised
 from cloud_gateway.api.completions import ChatForm, Form, Health, Model, Models, TextForm, Tokens, Version
 from cloud_gateway.api.errors import ID, shutting_down, unavailable
 from cloud_gateway.api.generation import Limits, ServedModel, TurnedThread, check_served, generations
@@ -23,8 +23,8 @@ from cloud_gateway.api.grammars import Constraints, Grammar, Grammars
 from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.respond import (
     Answer,
+    CompletionEngine,
     Detokeniser,
-    Engine,
     Job,
     StopStrings,
     completed,
@@ -46,14 +46,14 @@ State = Literal["loading", "serving", "draining"]
 T = TypeVar("T")
 
 
-class Text(Encoder, Protocol):
+class TextCodec(Encoder, Protocol):
     """Text to tokens and back (cloud_gateway/models/text.py)."""
 
     def detokeniser(self) -> Detokeniser: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CompletionKind:
     """What an endpoint that completes takes, and how its response is written."""
 
     body: type[Common]
@@ -61,16 +61,16 @@ class Kind:
     """(model, body) -> the form of the response."""
 
 
-CHAT = Kind(ChatBody, ChatForm)
-TEXT = Kind(CompletionBody, TextForm)
+CHAT = CompletionKind(ChatBody, ChatForm)
+TEXT = CompletionKind(CompletionBody, TextForm)
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """The loaded models behind the endpoints. Without `grammars` every form of a completion is refused."""
 
-    engine: Engine
-    text: Text
+    engine: CompletionEngine
+    text: TextCodec
     model: ServedModel
     grammars: Grammars | None = None
     own_groups: frozenset[str] = frozenset()
@@ -187,7 +187,7 @@ class Api:
 
     # --- common --------------------------------------------------------------------------------------------------
 
-    async def complete(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+    async def complete(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         """Reads, checks, tokenises, submits and responds; sizes are checked before any expensive work.
 
         Raises ClientError 400, 404, 408, 429, 503.
@@ -265,7 +265,7 @@ class Api:
 
     def _generations(
         self,
-        asked: Asked,
+        asked: CheckedBody,
         backend: Backend,
         tokenised: Tokenised,
         constraints: Constraints | None,
@@ -306,7 +306,7 @@ class Api:
         ]
 
     def _submit(
-        self, requests: Sequence[GenerationRequest], asked: Asked, backend: Backend, tokenised: Tokenised
+        self, requests: Sequence[GenerationRequest], asked: CheckedBody, backend: Backend, tokenised: Tokenised
     ) -> list[Answer]:
         """All completions of a request, or none: if the queue has no room for one, those before it are cancelled.
 

@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from cloud_gateway.core.limits.prompts import Pace
+from cloud_gateway.core.limits.prompts import ReadingPace
 from cloud_gateway.core.limits.rooms import RoomsMaker, WholeRooms
 from cloud_gateway.core.limits.shared_passes import Hold
 from cloud_gateway.core.policies import registry
@@ -37,8 +37,7 @@ from cloud_gateway.core.requests.events import (
 from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest
 from cloud_gateway.core.requests.router import Merit
-from cloud_gateway.core.sources.asking import MAKERS
-from cloud_gateway.core.sources.asking import make as make_sources
+from cloud_gateway.core.sources.asking import MAKERS, make_sources
 from cloud_gateway.core.sources.interface import SourceMakers
 from cloud_gateway.core.verify.verification import (
     BUILT_IN,
@@ -165,7 +164,7 @@ class Engine:
         )
         self.offloading = self.requests.offloading
 
-        pace = Pace(settings.prefill_chunk, settings.prefill_ms / 1000)
+        pace = ReadingPace(settings.prefill_chunk, settings.prefill_ms / 1000)
         self.prefill = Prefill(self.requests, pace)
         queue = Waiting[Active](settings.queue_limit)
         rows = 1 + settings.policy.verify_nodes

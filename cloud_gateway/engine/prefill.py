@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from cloud_gateway.core.limits.prompts import (
     BURST,
-    Pace,
     Prompt,
     PromptTurns,
+    ReadingPace,
     limits_of,
     running_since,
 )
@@ -26,7 +26,7 @@ long for it."""
 class Prefill:
     """Reads a chunk of the prompt whose turn it is, if it is due. Lives on the engine's thread."""
 
-    def __init__(self, requests: Requests, pace: Pace) -> None:
+    def __init__(self, requests: Requests, pace: ReadingPace) -> None:
         self.pace = pace
         """Of reading with the target."""
         self.spent_s = 0.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from cloud_gateway.core.limits.prompts import Pace
-from cloud_gateway.core.limits.rooms import Prices, Room, RoomsMaker
+from cloud_gateway.core.limits.prompts import ReadingPace
+from cloud_gateway.core.limits.rooms import Room, RoomPrices, RoomsMaker
 from cloud_gateway.core.requests.events import Preempted, Status
 from cloud_gateway.core.requests.generation import Generation
 from cloud_gateway.engine.exchange import Active, Waiting
@@ -31,7 +31,7 @@ class Slots:
         requests: Requests,
         queue: Waiting[Active],
         queue_work: QueueWork,
-        pace: Pace,
+        pace: ReadingPace,
         *,
         rows: int,
         make_rooms: RoomsMaker,
@@ -64,7 +64,7 @@ class Slots:
                 active.room.read = generation.prefilled
 
         read_s = self._pace.token_s or 0.0
-        self._rooms.advance(now, Prices(read_s, self._requests.local.verify_s(1)))
+        self._rooms.advance(now, RoomPrices(read_s, self._requests.local.verify_s(1)))
 
         for growth in self._rooms.grow(now):
             self._preempt(growth.preempted)

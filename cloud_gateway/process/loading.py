@@ -56,7 +56,7 @@ log = logging.getLogger("cloud_gateway.process.loading")
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class LoadedModels:
     """The loaded models and what was derived from them."""
 
     target: LoadedTarget
@@ -84,7 +84,7 @@ def load_models(
     settings: GatewaySettings,
     plan: Plan | None = None,
     doing: Callable[[str], None] = log.info,
-) -> Models:
+) -> LoadedModels:
     """Loads target and local draft; `plan` is what `check_models` returned, if it was called before; `doing` is
     called with each step.
 
@@ -122,7 +122,7 @@ def load_models(
 
     offer = offer_of(settings.parts, path)
     digest = vocabulary.tokenizer_digest
-    return Models(target, text, local, digest, served, grammars, offer, makers, loaded.refuses)
+    return LoadedModels(target, text, local, digest, served, grammars, offer, makers, loaded.refuses)
 
 
 def offer_of(parts: Sequence[GatewayPart], target: Path) -> TokenizerOffer | None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from cloud_gateway.api import Api, Backend, Limits, make_app
-from cloud_gateway.api.listener import CONNECTIONS, Listener, OwnPort, Times, api_bounds, check_free, listen
+from cloud_gateway.api.listener import CONNECTIONS, ApiListener, ClientTimes, OwnPort, api_bounds, check_free, listen
 from cloud_gateway.auth import KeyRing
 from cloud_gateway.core.sources.asking import MAKERS
 from cloud_gateway.core.sources.interface import SourceMakers
@@ -29,7 +29,7 @@ from cloud_gateway.process.config import GatewaySettings, is_loopback
 from cloud_gateway.process.control import Commands
 from cloud_gateway.process.link_port import LinkPort, reachable_host
 from cloud_gateway.process.loading import (
-    Models,
+    LoadedModels,
     engine_settings,
     load_models,
     measure,
@@ -93,8 +93,8 @@ class Gateway:
         admissions = [admission for running in self.running if (admission := running.admission()) is not None]
         self.api = Api(limits, observers, admissions)
         self.commands = Commands(self.port.paired, self.keys, self.port, self._note_lifted)
-        self.models: Models | None = None
-        self._listeners: dict[str, Listener] = {}
+        self.models: LoadedModels | None = None
+        self._listeners: dict[str, ApiListener] = {}
         self._pages: Mapping[str, str] = {}
         self._shares = connection_shares(self._ports)
         self._guards = guards_of(parts)
@@ -149,7 +149,7 @@ class Gateway:
         check_free(settings.link.host, settings.link.port, "link")
         api = settings.api
         bounds = api_bounds(self._shares["api"])
-        times = Times()
+        times = ClientTimes()
         if not is_loopback(api.host):
             log.warning(OPEN_API, api.host)
 
@@ -170,11 +170,11 @@ class Gateway:
         """Raises ModelError, TokenizerMismatch, ConfigError before anything is loaded."""
         return check_models(self.settings)
 
-    def load(self, plan: Plan) -> Models:
+    def load(self, plan: Plan) -> LoadedModels:
         """In a thread."""
         return load_models(self.settings, plan, self.starting)
 
-    async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
+    async def make_engine(self, models: LoadedModels, links: Links, closing: AsyncExitStack) -> Engine:
         """The engine, which runs until `closing` is left."""
         serving = Serving(models.served, models.text, self.commands.worker_rows)
         recorders = self._recordings(serving)
@@ -224,7 +224,7 @@ class Gateway:
         recordings = [running.recording(serving) for running in self.running]
         return [recording for recording in recordings if recording is not None]
 
-    async def _start(self, models: Models, closing: AsyncExitStack) -> None:
+    async def _start(self, models: LoadedModels, closing: AsyncExitStack) -> None:
         links = self.port.make_links(
             models.tokenizer_digest,
             models.served.vocab_size,

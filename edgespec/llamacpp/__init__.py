@@ -5,5 +5,5 @@ Public, by module:
 - `context`: `Context`, `quiet`, `require_gpu`, `Row`
 - `convert`: `count_loaded_layers`, `requantise`
 - `drafter`: `Drafter`, `DraftMemoryError`, `DraftTokenError`
-- `step_time`: `affordable_leaves`, `step_curve`, `timed_steps`
+- `step_time`: `affordable_leaves`, `measured_curve`, `timed_steps`
 """

@@ -22,7 +22,7 @@ _PROMPT = 32
 _REPEATS = 3
 
 
-def step_curve(
+def measured_curve(
     drafter: Drafter,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:

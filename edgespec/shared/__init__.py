@@ -16,7 +16,7 @@ Public, by module:
   `MachineName`, `ModelPath`, `NetworkText`, `OptionalModelPath`, `pin`, `Port`, `Threads`
 - `files`: `held`, `locked`, `private_folder`, `read_private`, `RecordFile`, `write_private`
 - `folders`: all
-- `guards`: `C`, `Guards`, `MakeGuards`, `PLAIN`, `PortBounds`, `PortGuard`, `Refusal`
+- `guards`: `C`, `Guards`, `MakeGuards`, `PLAIN`, `PortBounds`, `PortGuard`, `NewcomerRefusal`
 - `hf_vocabulary`: `hf_vocabulary`, `json_object`, `vocabulary`
 - `installed`: `another`, `require`
 - `keystore`: `KeyStore`, `new_key`

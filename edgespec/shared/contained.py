@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from edgespec.shared.log_text import kind_of, origin
+from edgespec.shared.log_text import kind_of_error, origin
 
 
 class Contained:
@@ -39,4 +39,4 @@ class Contained:
 
 def describe_fault(error: BaseException) -> str:
     """Type and place, as in `ValueError at edgespec/core/sampling/logits.py:130`; the text may quote a prompt."""
-    return kind_of(error) + origin(error)
+    return kind_of_error(error) + origin(error)

@@ -28,7 +28,7 @@ class PortBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NewcomerRefusal:
     """Why a newcomer is closed at once."""
 
     reason: str
@@ -53,7 +53,7 @@ class PortGuard:
     def __init__(self, bounds: PortBounds) -> None:
         self.bounds = bounds
 
-    def refusal(self, source: str, now: float) -> Refusal | None:
+    def refusal(self, source: str, now: float) -> NewcomerRefusal | None:
         """Called by the acceptor with each newcomer, before anything is done for it. `now`: seconds, monotonic."""
         return None
 

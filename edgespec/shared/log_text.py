@@ -28,10 +28,10 @@ def described(error: BaseException) -> str:
     """The text of an EdgespecError, otherwise the type. A ClientError's text may quote the client, so it is reduced."""
     if isinstance(error, EdgespecError) and not isinstance(error, ClientError):
         return str(error)
-    return kind_of(error)
+    return kind_of_error(error)
 
 
-def kind_of(error: BaseException) -> str:
+def kind_of_error(error: BaseException) -> str:
     """The type, with the closed label that some types have."""
     name = identifier(type(error).__name__)
     if isinstance(error, ClientError):
@@ -45,7 +45,7 @@ def cause(error: BaseException) -> str:
     """The system's message of an OSError, without its arguments; otherwise the type."""
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)
-    return kind_of(error)
+    return kind_of_error(error)
 
 
 def places(error: BaseException) -> str:
@@ -55,7 +55,7 @@ def places(error: BaseException) -> str:
     while one is not None and len(parts) < MAX_CAUSES:
         frames = traceback.extract_tb(one.__traceback__)[-MAX_FRAMES:]
         where = " > ".join(f"{place(frame.filename, frame.lineno)}:{frame.name}" for frame in frames)
-        parts.append(f"{kind_of(one)} at {where or 'an unknown place'}")
+        parts.append(f"{kind_of_error(one)} at {where or 'an unknown place'}")
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
     return "; caused by ".join(parts)

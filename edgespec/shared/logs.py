@@ -35,7 +35,7 @@ from edgespec.shared.log_text import (
     clean,
     described,
     identifier,
-    kind_of,
+    kind_of_error,
     origin,
     place,
     places,
@@ -252,7 +252,7 @@ class PolicyHandler(logging.StreamHandler[TextIO]):
 
         text = f"reported by {place(record.pathname, record.lineno)}; text withheld"
         if error is not None:
-            text = f"{kind_of(error)}{origin(error)}, {text}"
+            text = f"{kind_of_error(error)}{origin(error)}, {text}"
         if more:
             text += f" (and {more} more like it)"
         return text

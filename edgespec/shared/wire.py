@@ -26,7 +26,7 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.handshake import CloseCode, Pin, shown
 from edgespec.core.protocol.inflow import Inflow, InflowLimits
 from edgespec.core.protocol.messages import MAX_FRAME_BYTES, AnyBody, Bye
-from edgespec.core.protocol.session import Event, Linked, Session, State, together
+from edgespec.core.protocol.session import Event, Linked, Session, SessionState, together
 from edgespec.shared.tls import trusted
 
 ABORT_S = 1.0
@@ -251,7 +251,7 @@ class Wire:
     @property
     def over(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self._ended.done() or self.session.state is State.CLOSED
+        return self._ended.done() or self.session.state is SessionState.CLOSED
 
     @property
     def unsent_bytes(self) -> int:
@@ -280,7 +280,7 @@ class Wire:
 
     async def _read(self) -> str:
         why = "closed"
-        while self.session.state is not State.CLOSED:
+        while self.session.state is not SessionState.CLOSED:
             try:
                 data = await self.ws.recv()
             except ConnectionClosed as closed:

@@ -26,7 +26,7 @@ from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.ranking import Asked, Ranker
 from edgespec.core.drafting.settings import DEFAULTS
 from edgespec.core.drafting.together import MAX_BATCH_S, DraftCurve, Reading, shared
-from edgespec.core.drafting.tree import Node, Part
+from edgespec.core.drafting.tree import BranchShare, Node
 from edgespec.core.errors import ModelError, RemoteProtocolError
 from edgespec.core.protocol.inflow import TREES_BURST, TREES_PER_S, Bucket
 from edgespec.core.protocol.messages import (
@@ -435,7 +435,7 @@ class Daemon:
                 if isinstance(message, Close):
                     self._close(message.request)
                 elif message.index < message.count:
-                    drafting.part = Part(message.index, message.count)
+                    drafting.part = BranchShare(message.index, message.count)
 
     def _open(self, message: Open) -> None:
         if message.request in self._requests:

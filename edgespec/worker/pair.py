@@ -30,7 +30,7 @@ from edgespec.core.errors import (
     PairingError,
     RemoteProtocolError,
 )
-from edgespec.core.pairing.exchange import LINK, Party, Peer, State, WorkerExchange
+from edgespec.core.pairing.exchange import LINK, ExchangeState, Party, Peer, WorkerExchange
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
     Code,
@@ -289,7 +289,7 @@ class Pairing(Generic[Record]):
 
 async def _run(ws: ClientConnection, exchange: WorkerExchange) -> None:
     await _say(ws, exchange.start())
-    while exchange.state is not State.PAIRED:
+    while exchange.state is not ExchangeState.PAIRED:
         async with asyncio.timeout(STEP_S):
             message = _decode(await ws.recv())
 

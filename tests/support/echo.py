@@ -16,7 +16,7 @@ import aiohttp
 
 from cloud_gateway.api import Api, Backend, Limits, ServedModel, make_app
 from cloud_gateway.api.admission import KeyAdmission
-from cloud_gateway.api.listener import Listener, Times, listen
+from cloud_gateway.api.listener import ApiListener, ClientTimes, listen
 from cloud_gateway.api.observer import Observer
 from cloud_gateway.api.routes import Route
 from cloud_gateway.auth import KeyRing
@@ -142,7 +142,7 @@ class Echo:
     api: Api
     engine: EchoEngine
     keys: KeyRing
-    listener: Listener
+    listener: ApiListener
     key: str
     observed: Observed
 
@@ -158,7 +158,7 @@ async def echo_gateway(
     engine: EchoEngine | None = None,
     *,
     loaded: bool = True,
-    times: Times | None = None,
+    times: ClientTimes | None = None,
     bounds: PortBounds | None = None,
     guards: Guards = PLAIN,
     more: Callable[[KeyRing], Sequence[Route]] = lambda keys: (),

@@ -19,7 +19,7 @@ from cloud_gateway.core.requests.choices import Choices
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts.gguf import LocalDraft
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import Models, engine_settings, load_models
+from cloud_gateway.process.loading import LoadedModels, engine_settings, load_models
 from edgespec.shared.settings import overridden
 from tests.support.local_policies import WITH_LOCAL
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -32,7 +32,7 @@ class Keyed:
 
     url: str
     keys: KeyRing
-    models: Models
+    models: LoadedModels
     prefilled: int = 0
 
     @property

@@ -26,7 +26,7 @@ from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, Wor
 from edgespec.core.protocol.inflow import InflowLimits
 from edgespec.core.protocol.messages import ToWorker
 from edgespec.core.protocol.names import key_id
-from edgespec.core.protocol.session import DEFAULT_TIMERS, State, Timers, WorkerSession
+from edgespec.core.protocol.session import DEFAULT_TIMERS, SessionState, Timers, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from edgespec.shared.address import Address
 from edgespec.shared.guards import PLAIN, Guards
@@ -214,7 +214,7 @@ class Client:
 
     async def handshake(self) -> None:
         await self.flush()
-        while self.session.state is not State.OPEN:
+        while self.session.state is not SessionState.OPEN:
             self.session.receive(await self.ws.recv(), 0.0)
             await self.flush()
 

@@ -10,7 +10,7 @@ from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol.gateway_session import GatewaySession
 from edgespec.core.protocol.handshake import GatewayIdentity, Pin, Standing, WorkerIdentity
-from edgespec.core.protocol.session import Linked, RttSample, State, WorkerSession
+from edgespec.core.protocol.session import Linked, RttSample, SessionState, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 
 WORKER_KEY = SigningKey(b"w" * 32)
@@ -71,5 +71,5 @@ def linked() -> tuple[WorkerSession, GatewaySession]:
 def reason_of(session: Any, data: bytes, now: float = 0.0) -> RemoteProtocolError:
     with pytest.raises(RemoteProtocolError) as caught:
         session.receive(data, now)
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
     return caught.value

@@ -9,14 +9,14 @@ from msgspec.structs import replace as replaced
 
 from cloud_gateway.api import listener
 from cloud_gateway.api.generation import Limits
-from cloud_gateway.api.listener import Times
+from cloud_gateway.api.listener import ClientTimes
 from cloud_gateway.core.limits.visits import KeyLimits
 from cloud_gateway.links import server
 from cloud_gateway.process.config import GatewaySettings
 from edgespec.shared.guards import PortBounds
 
 SETTINGS = GatewaySettings()
-TIMES = Times()
+TIMES = ClientTimes()
 
 
 def request_limits(**changes: Any) -> Limits:

@@ -14,7 +14,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.engine.pool import Workers
 from edgespec.core.drafting.algorithm2 import Drafting, DraftRule, Proposal
 from edgespec.core.drafting.ranking import best_children
-from edgespec.core.drafting.tree import Part
+from edgespec.core.drafting.tree import BranchShare
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.messages import Close, Commit, Open, Share, ToWorker
 from tools.doubles.model import HashModel
@@ -115,7 +115,7 @@ class LoopWorker(OneWorker):
             case Commit() if body.request in self.requests:
                 self.requests[body.request].commit(body.prefix_len, body.tokens, body.prefix_hash)
             case Share() if body.request in self.requests:
-                self.requests[body.request].part = Part(body.index, body.count)
+                self.requests[body.request].part = BranchShare(body.index, body.count)
             case Close():
                 self.requests.pop(body.request, None)
         return self.requests.get(body.request)

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from cloud_gateway.api.bodies import Asked, check_ends, grammar_of
+from cloud_gateway.api.bodies import CheckedBody, check_ends, grammar_of
 from cloud_gateway.api.generation import ServedModel, generations
 from cloud_gateway.api.grammars import Constraints
 from cloud_gateway.api.parameters import fields_of, options_of
@@ -111,7 +111,7 @@ def _request(data: bytes, kind: type[Common], vocab_size: int, wrong: str | None
         if grammar is not None:
             check_ends(decoded)
             constraint = constraint_of(grammar)
-        annotator = Asked(decoded, decoded, 1, options, grammar).annotator(lambda token: b"%d" % token)
+        annotator = CheckedBody(decoded, decoded, 1, options, grammar).annotator(lambda token: b"%d" % token)
         reader = annotator.reader if annotator is not None else None
         requests = generations(
             decoded, prompts, served, LIMITS, may_offload=True, constraint=constraint, row_reader=reader

@@ -3,8 +3,8 @@
 Public, by module:
 
 - `probation`: `Contest`, `CONTEST_PROBATION_S`, `Probation`
-- `prompts`: `BURST`, `limits_of`, `Pace`, `Prompt`, `PromptTurns`, `running_since`
-- `rooms`: `MoreRoom`, `Prices`, `Room`, `Rooms`, `RoomsMaker`, `WholeRooms`
+- `prompts`: `BURST`, `limits_of`, `ReadingPace`, `Prompt`, `PromptTurns`, `running_since`
+- `rooms`: `MoreRoom`, `RoomPrices`, `Room`, `Rooms`, `RoomsMaker`, `WholeRooms`
 - `shared_passes`: `agree`, `Company`, `Hold`, `in_passes`, `shared_rows`, `shared_step`
 - `turns`: `Turns`
 - `visits`: `KeyLimits`, `QUEUE_LIMIT`, `rate_limited`, `Visit`, `Visits`

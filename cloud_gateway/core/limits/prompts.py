@@ -30,7 +30,7 @@ NO_LIMIT = math.inf
 
 
 @dataclass(slots=True)
-class Pace:
+class ReadingPace:
     """How many tokens of a prompt are read in a chunk: at most `max_tokens`, in about `limit_s`."""
 
     max_tokens: int

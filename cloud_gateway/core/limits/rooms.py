@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class RoomPrices:
     """What the target's work costs, as measured."""
 
     read_s: float = 0.0
@@ -57,7 +57,7 @@ class Rooms(Protocol):
     all its tokens are read again.
     """
 
-    def advance(self, now: float, prices: Prices) -> None:
+    def advance(self, now: float, prices: RoomPrices) -> None:
         """Called first; `tokens` and `read` of the rooms in use are those of this moment."""
 
     def grow(self, now: float) -> Iterable[MoreRoom]:
@@ -90,7 +90,7 @@ class WholeRooms:
         self._refused: list[Room] = []
         """Those that wait for room, the one first that was refused first."""
 
-    def advance(self, now: float, prices: Prices) -> None:
+    def advance(self, now: float, prices: RoomPrices) -> None:
         """Does nothing: room does not depend on time."""
 
     def grow(self, now: float) -> Iterable[MoreRoom]:

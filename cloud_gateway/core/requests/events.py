@@ -29,7 +29,7 @@ from edgespec.core.errors import ClientError, RemoteProtocolError
 from edgespec.core.protocol.messages import ToWorker, Tree
 
 
-class Rows(ChoiceRows, Protocol):
+class TargetRows(ChoiceRows, Protocol):
     """The target's result for one tree, as `cloud_gateway.models.target_model.Verified` has it."""
 
     def entropy(self, row: int) -> float: ...
@@ -103,7 +103,7 @@ class Verified(Struct, frozen=True):
     """A pass of the target over its tree succeeded."""
 
     tree: FlatTree
-    rows: Rows
+    rows: TargetRows
 
 
 class Preempted(Struct, frozen=True, array_like=True, tag=True):

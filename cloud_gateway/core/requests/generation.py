@@ -37,8 +37,8 @@ from cloud_gateway.core.requests.events import (
     Note,
     Preempted,
     Read,
-    Rows,
     Status,
+    TargetRows,
     Turn,
     Verified,
     WorkerChanged,
@@ -368,7 +368,7 @@ class Generation:
 
         return [*commits, chosen, *self._finish(finish)]
 
-    def _for_client(self, rows: Rows, taken: Walk, finish: Finish | None) -> TokensEvent | None:
+    def _for_client(self, rows: TargetRows, taken: Walk, finish: Finish | None) -> TokensEvent | None:
         """The round's tokens, without one that ends the text."""
         shown = taken.tokens
         if finish == "stop":
@@ -383,7 +383,7 @@ class Generation:
         readings = [reader.read(rows.logits(row), token) for row, token in zip(taken.rows, shown)]
         return TokensEvent(tuple(shown), readings)
 
-    def _accept(self, flat: FlatTree, rows: Rows, now: float) -> tuple[Walk, Outcome]:
+    def _accept(self, flat: FlatTree, rows: TargetRows, now: float) -> tuple[Walk, Outcome]:
         """Commits the tokens that the target chose along the tree. Raises ConstraintError, ClientError."""
         choose = self.verification.at(flat, rows)
         constraint = self.request.constraint

@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `asking`: `make`, `MAKERS`, `put`, `Sources`
+- `asking`: `make_sources`, `MAKERS`, `put`, `Sources`
 - `interface`: `DraftSource`, `RequestSource`, `ROOT`, `SourceMaker`, `SourceMakers`, `SourceStart`, `StateSource`,
   `Suggestion`
 - `lookup`: `likeliest`, `MAX_WEIGHT`, `MIN_SURVIVAL`, `PRIOR_WEIGHT`, `Rates`, `Suffixes`

@@ -86,7 +86,7 @@ def put(tree: CandidateTree, source: str, suggestions: Sequence[Suggestion]) -> 
     return len(nodes) - nodes.count(None)
 
 
-def make(
+def make_sources(
     policy: Policy,
     settings: PolicySettings,
     prompt: Sequence[int],

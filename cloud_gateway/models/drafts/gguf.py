@@ -15,7 +15,7 @@ from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Asked, Rank, TokenPath, best_children
 from edgespec.core.drafting.settings import DEFAULTS, MAX_STEP_LEAVES
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.step_time import step_curve
+from edgespec.llamacpp.step_time import measured_curve
 from edgespec.shared.threads import ONE_CORE_LEFT, ThreadRule
 
 _CALIBRATION_TOKENS = 32
@@ -65,7 +65,7 @@ class LocalDraft(Drafter):
         self._token_s = Latest()
         self._curve = StepCurve({1: UNKNOWN_STEP_S}, provisional=True)
         self._calibrate()
-        self._curve = StepCurve(step_curve(self, clock))
+        self._curve = StepCurve(measured_curve(self, clock))
         self.leaves = self.sequences
         self.passes = 0
 

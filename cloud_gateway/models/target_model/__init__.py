@@ -5,7 +5,7 @@ Public, by module:
 - `inside`: `DrawingTarget`, `LayersTarget`, `StateReader`, `StatesTarget`
 - `llamacpp`: `LlamaCppTarget`
 - `load`: `end_tokens`, `first_line`, `folder_digest`, `gguf_tokenizer`, `load_tokenizer`, `load_vocabulary`,
-  `LoadedModel`, `made_once`, `naming_model`, `quiet_transformers`, `Vocabulary`
+  `LoadedModel`, `made_once`, `naming_model`, `quiet_transformers`, `LoadedVocabulary`
 - `slots`: `argmax_on_host`, `check_self_test`, `groups`, `HostEntropy`, `MIN_LOGIT`, `SELF_TEST_LIMIT`, `SlotTable`
 """
 

@@ -59,7 +59,7 @@ SPECIAL: Mapping[str, str] = {
 }
 
 
-def converted(transformers: Any, metadata: Mapping[str, Any]) -> Any:
+def converted_tokenizer(transformers: Any, metadata: Mapping[str, Any]) -> Any:
     """A fast tokenizer of transformers, from the metadata of a GGUF file. Raises ModelError for another family."""
     from transformers.integrations.gguf import convert_gguf_tokenizer
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_gateway.models.target_model import LoadedTarget
-from cloud_gateway.models.target_model.gguf_tokenizer import converted
+from cloud_gateway.models.target_model.gguf_tokenizer import converted_tokenizer
 from edgespec.core.errors import ModelError
 from edgespec.shared.folders import cache_dir
 from edgespec.shared.models import model_digest
@@ -41,7 +41,7 @@ DIGITS_APART = {
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class LoadedVocabulary:
     """A model's tokenizer, transformers' fast one, and what identifies both."""
 
     tokenizer: Any
@@ -56,7 +56,7 @@ class LoadedModel:
     """What an engine makes of the files of a target."""
 
     target: LoadedTarget
-    vocabulary: Vocabulary
+    vocabulary: LoadedVocabulary
     made_by: str
     """Engine, device, type of number and version of the library, as far as the text of a seed depends on them."""
     refuses: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def load_tokenizer(folder: Path) -> Any:
         return quiet_transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def load_vocabulary(path: Path) -> tuple[Vocabulary, Sequence[int]]:
+def load_vocabulary(path: Path) -> tuple[LoadedVocabulary, Sequence[int]]:
     """The tokenizer of a GGUF file without its weights, kept in the same cache, and the tokens that end a completion.
 
     Raises ModelError.
@@ -82,7 +82,7 @@ def load_vocabulary(path: Path) -> tuple[Vocabulary, Sequence[int]]:
 
     folder = made_once(digest, "tokenizer", save)
     entries = vocabulary_in(metadata, path)
-    vocabulary = Vocabulary(load_tokenizer(folder), digest, entries.digest)
+    vocabulary = LoadedVocabulary(load_tokenizer(folder), digest, entries.digest)
     return vocabulary, end_tokens(metadata)
 
 
@@ -143,7 +143,7 @@ def _make_atomically(folder: Path, note: dict[str, Any], make: Callable[[Path], 
 def gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> Any:
     """The tokenizer of a GGUF file. Raises ModelError."""
     with naming_model(path):
-        tokenizer = converted(quiet_transformers(), metadata)
+        tokenizer = converted_tokenizer(quiet_transformers(), metadata)
 
     if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
         _split_digits(tokenizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cloud_gateway.models.target_model.load import Vocabulary, load_tokenizer, load_vocabulary
+from cloud_gateway.models.target_model.load import LoadedVocabulary, load_tokenizer, load_vocabulary
 from cloud_gateway.parts.http_engine.dialects import GarbledError, Question
 from cloud_gateway.parts.http_engine.server import PARTIAL, RefusedError, Server
 from cloud_gateway.parts.http_engine.stream import ServerTokens
@@ -24,14 +24,14 @@ PIECES = 512
 """Texts of tokens that are compared in one call; those of the whole vocabulary are."""
 
 
-def tokens_of(path: Path) -> tuple[Vocabulary, ServerTokens]:
+def tokens_of(path: Path) -> tuple[LoadedVocabulary, ServerTokens]:
     """The tokenizer in a folder or a GGUF file, of which no weights are read. Raises ModelError."""
     if path.is_file():
         vocabulary, ends = load_vocabulary(path)
         return vocabulary, ServerTokens(len(gguf_vocabulary(path).entries), frozenset(ends))
 
     words = hf_vocabulary(path)
-    vocabulary = Vocabulary(load_tokenizer(path), model_digest(path / "tokenizer.json"), words.digest)
+    vocabulary = LoadedVocabulary(load_tokenizer(path), model_digest(path / "tokenizer.json"), words.digest)
     return vocabulary, ServerTokens(_outputs(path, len(words.entries)), _ends(path, vocabulary.tokenizer))
 
 

@@ -31,7 +31,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cloud_gateway.core.limits.rooms import MoreRoom, Prices, Room
+from cloud_gateway.core.limits.rooms import MoreRoom, Room, RoomPrices
 from edgespec.core.eviction import Holding, gives_way
 
 STEP = 256
@@ -84,7 +84,7 @@ class Cells:
         """`rows`: the most that one pass takes for a request."""
         self.capacity = capacity
         self.rows = rows
-        self._prices = Prices()
+        self._prices = RoomPrices()
         self._running: list[Room] = []
         self._waiting: list[Room] = []
         """Requests that were refused room."""
@@ -106,7 +106,7 @@ class Cells:
             return 0.0
         return account.lag_s
 
-    def advance(self, now: float, prices: Prices) -> None:
+    def advance(self, now: float, prices: RoomPrices) -> None:
         """Books the time since the last call, and begins the turns of requests that have been read."""
         self._prices = prices
         elapsed_s = 0.0 if self._at is None else now - self._at

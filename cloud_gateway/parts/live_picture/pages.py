@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from cloud_gateway.api.errors import unavailable
 from cloud_gateway.api.listener import is_local
 from cloud_gateway.api.routes import Route
-from cloud_gateway.api.service import KEY, Api, Text
+from cloud_gateway.api.service import KEY, Api, TextCodec
 from cloud_gateway.api.sse import KEEPALIVE_S, EventStream
 from cloud_gateway.auth import Key, KeyRing
 from cloud_gateway.core.requests.generation import Generation
@@ -138,7 +138,7 @@ class Pages(Running):
         self._keys = keys
         self._parts = parts
         self._files = {one.name: one.read_bytes() for one in STATIC.iterdir()}
-        self._shown: tuple[Text, Workers] | None = None
+        self._shown: tuple[TextCodec, Workers] | None = None
         self._feeds: dict[str, Feed] = {}
         self._epoch = secrets.token_hex(4)
         """Before the numbers of events: those of another process are of no use here."""

@@ -12,9 +12,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from cloud_gateway.api import Api, ServedModel
-from cloud_gateway.api.completions import End, Form, Piece
+from cloud_gateway.api.completions import End, Form, TextPiece
 from cloud_gateway.api.routes import Route
-from cloud_gateway.api.service import Kind
+from cloud_gateway.api.service import CompletionKind
 from cloud_gateway.api.usage import Counts, Timings
 from cloud_gateway.parts.responses_api.bodies import (
     OutputCall,
@@ -60,7 +60,7 @@ class ResponseForm(Form):
             tools=body.tools or [],
         )
 
-    def whole(self, outputs: Sequence[tuple[Piece, End]], usage: Counts, timings: Timings) -> Struct:
+    def whole(self, outputs: Sequence[tuple[TextPiece, End]], usage: Counts, timings: Timings) -> Struct:
         ((piece, self._end),) = outputs
         self._text = piece.text
         return self._ended(usage, timings)
@@ -69,7 +69,7 @@ class ResponseForm(Form):
         yield self._event("response.created", response=self._response)
         yield self._event("response.in_progress", response=self._response)
 
-    def piece(self, index: int, piece: Piece) -> Iterator[Struct]:
+    def piece(self, index: int, piece: TextPiece) -> Iterator[Struct]:
         if not self._text:
             yield from self._begun()
         self._text += piece.text
@@ -141,7 +141,7 @@ class ResponseForm(Form):
         )
 
 
-KIND = Kind(ResponsesBody, ResponseForm)
+KIND = CompletionKind(ResponsesBody, ResponseForm)
 
 
 async def respond(api: Api, request: web.Request) -> web.StreamResponse:

@@ -105,7 +105,7 @@ KINDS: dict[str, Run] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowTest:
     """Results of the test."""
 
     counts: Sequence[int] = ()
@@ -122,7 +122,7 @@ class Rows:
         return blocks * BLOCK_ROWS + (next(count for count in self.counts if count >= rest) if rest else 0)
 
 
-def find_rows(products: Iterable[tuple[str, PlainLinear]], threads: Sequence[int]) -> Rows:
+def find_rows(products: Iterable[tuple[str, PlainLinear]], threads: Sequence[int]) -> RowTest:
     """Tests the products of a model, by KINDS, each shape once, with each number of threads, ascending.
 
     The time is that of about 500 rows of one layer and of the head, for each number of threads.
@@ -140,7 +140,7 @@ def find_rows(products: Iterable[tuple[str, PlainLinear]], threads: Sequence[int
         found = passed
         usable = number
 
-    return Rows(sorted(found) if usable else (), usable)
+    return RowTest(sorted(found) if usable else (), usable)
 
 
 class _Probe:

@@ -22,7 +22,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
 from cloud_gateway.parts.torch_engine.forward import LayerShape, Part
-from cloud_gateway.parts.torch_engine.linear import BLOCK_ROWS, STEPS, PackedLinear, PlainLinear, Rows, find_rows
+from cloud_gateway.parts.torch_engine.linear import BLOCK_ROWS, STEPS, PackedLinear, PlainLinear, RowTest, find_rows
 from edgespec.core.errors import ModelError
 
 Kernels = Literal["packed", "plain"]
@@ -89,7 +89,7 @@ class LlamaForward:
         self.dtype: torch.dtype = model.dtype
         self.kv_dtype = torch.float64 if exact else model.dtype
         self.exact = exact
-        self._rows = Rows(STEPS)
+        self._rows = RowTest(STEPS)
         self.hidden: Sequence[Tensor] = ()
         self.shapes: Sequence[LayerShape] = [LayerShape(self._kv_heads, self._dim, self._dim)] * len(body.layers)
         self._embedding = body.embed_tokens.weight.detach()
@@ -123,7 +123,7 @@ class LlamaForward:
         return kept
 
     @torch.inference_mode()
-    def find_rows(self, threads: Sequence[int]) -> Rows:
+    def find_rows(self, threads: Sequence[int]) -> RowTest:
         """Tests on this machine which numbers of rows are exact, with these numbers of threads; takes them."""
         self._rows = find_rows(self._products(), threads)
         return self._rows

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloud_gateway.models.target_model.load import (
-    Vocabulary,
+    LoadedVocabulary,
     end_tokens,
     first_line,
     folder_digest,
@@ -30,7 +30,7 @@ Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded(Vocabulary):
+class Loaded(LoadedVocabulary):
     """With the model itself, transformers' object, and the folder that it was read from."""
 
     model: Any

@@ -30,7 +30,7 @@ from cloud_gateway.models.target_model.slots import (
 )
 from cloud_gateway.parts.torch_engine.forward import Forward, HfForward, Part, SlotKv, wait_for
 from cloud_gateway.parts.torch_engine.kept import KeptLayers
-from cloud_gateway.parts.torch_engine.linear import Rows, can_pack
+from cloud_gateway.parts.torch_engine.linear import RowTest, can_pack
 from cloud_gateway.parts.torch_engine.llama_forward import Kernels, LlamaForward, is_plain_llama
 from edgespec.core.errors import ModelError
 from edgespec.shared.threads import ONE_CORE_LEFT, FixedRule, ThreadRule, fixed_if
@@ -308,7 +308,7 @@ class TorchTarget:
         return kv
 
 
-def _too_costly(rows: Rows, max_lone_rows: int) -> str:
+def _too_costly(rows: RowTest, max_lone_rows: int) -> str:
     """Why these numbers of rows do not serve; empty if they do."""
     if not rows.counts:
         return "on this processor a product of a row depends on the rows beside it"

@@ -8,5 +8,5 @@ Public, by module:
 - `ranking`: `Asked`, `best_children`, `largest`, `Rank`, `Ranker`, `Spread`, `TokenPath`, `Tokens`
 - `settings`: `DEFAULTS`, `DraftSettings`, `MAX_REQUESTS`, `MAX_STEP_LEAVES`, `PREFILL_BATCH`
 - `together`: `DraftCurve`, `MAX_BATCH_S`, `Reading`, `shared`
-- `tree`: `Node`, `Part`, `SpeculationTree`
+- `tree`: `Node`, `BranchShare`, `SpeculationTree`
 """

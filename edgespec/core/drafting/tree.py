@@ -168,7 +168,7 @@ worker also drafts likely leaves of others, since only the owner of a branch is 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BranchShare:
     """The branches that the `index`-th of a request's `count` workers drafts: a rule that all compute alike, so that
     they exchange no message.
 
@@ -197,7 +197,7 @@ class Part:
         return sorted(leaves, key=cost)[:count]
 
 
-WHOLE = Part()
+WHOLE = BranchShare()
 
 
 def owner(node: Node, root: Node, count: int) -> int | None:

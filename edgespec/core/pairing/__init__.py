@@ -2,9 +2,9 @@
 
 Public, by module:
 
-- `exchange`: `GatewayExchange`, `LINK`, `Party`, `Peer`, `State`, `WorkerExchange`
+- `exchange`: `GatewayExchange`, `LINK`, `Party`, `Peer`, `ExchangeState`, `WorkerExchange`
 - `groups`: `DEFAULT_GROUPS`, `Groups`, `OWN_GROUP`, `parse_groups`
 - `messages`: `Code`, `decode_pairing`, `MAX_PAIRING_BYTES`, `PairingFailed`, `PairingMessage`,
   `parse_code`, `Reason`, `Refused`, `SENTENCES`, `Start`
-- `window`: `Closed`, `Event`, `Failed`, `MAX_FAILURES`, `Paired`, `PairingWindow`, `Shown`, `WINDOW_S`
+- `window`: `WindowClosed`, `Event`, `AttemptFailed`, `MAX_FAILURES`, `Paired`, `PairingWindow`, `Shown`, `WINDOW_S`
 """

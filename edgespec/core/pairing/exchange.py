@@ -75,7 +75,7 @@ class Peer:
     version: int
 
 
-class State(enum.Enum):
+class ExchangeState(enum.Enum):
     """The state of an exchange. `PROVEN` (gateway only): everything is checked, the worker is not stored yet."""
 
     NEW = "new"
@@ -91,7 +91,7 @@ class State(enum.Enum):
 Side = Literal["worker", "gateway"]
 KINDS: Mapping[Side, str] = {"worker": "worker-pair", "gateway": "gateway-pair"}
 """Domains (signing.py) of the signatures by which each side proves that it holds its key."""
-Table = Mapping[tuple[State, type[Message]], State]
+Table = Mapping[tuple[ExchangeState, type[Message]], ExchangeState]
 
 
 class Exchange:
@@ -103,7 +103,7 @@ class Exchange:
 
     def __init__(self, code: Code, me: Party, spki_hash: bytes, entropy: Entropy) -> None:
         """`spki_hash`: SHA-256 of the public key of the gateway's end of this TLS connection, as this side sees it."""
-        self.state = State.NEW
+        self.state = ExchangeState.NEW
         self._code = code
         self._me = me
         self._spki = spki_hash
@@ -118,7 +118,7 @@ class Exchange:
     @property
     def peer(self) -> Peer:
         """The other side. Raises LocalProtocolError before its proofs are checked."""
-        if self.state not in (State.PROVEN, State.PAIRED):
+        if self.state not in (ExchangeState.PROVEN, ExchangeState.PAIRED):
             raise LocalProtocolError(f"the peer of a pairing in state {self.state.value} is not proven")
         return self._peer
 
@@ -129,7 +129,7 @@ class Exchange:
         Either way the exchange has ended, and the code is used up.
         """
         state = self.state
-        self.state = State.FAILED
+        self.state = ExchangeState.FAILED
         if isinstance(message, Refused):
             raise PairingFailed(message.reason, self._why_refused(message.reason))
 
@@ -147,7 +147,7 @@ class Exchange:
 
     def fail(self) -> None:
         """Ends the exchange from outside: connection lost, time limit passed, or nothing could be stored."""
-        self.state = State.FAILED
+        self.state = ExchangeState.FAILED
 
     def _handle(self, message: PairingMessage) -> PairingMessage | None:
         raise NotImplementedError
@@ -172,7 +172,7 @@ class Exchange:
         except SPAKEError:  # this side's own message, reflected
             raise PairingFailed(Reason.PROTOCOL, "reflected SPAKE2 message") from None
         self._peer = peer
-        self._transcript = transcript(start, reply, self._spki, self._me.purpose)
+        self._transcript = pairing_transcript(start, reply, self._spki, self._me.purpose)
 
     def _confirm(self) -> Confirm:
         signature = self._me.key.sign(KINDS[self.SIDE], self._transcript)
@@ -205,15 +205,15 @@ class WorkerExchange(Exchange):
     SIDE = "worker"
     OTHER = "gateway"
     TABLE: ClassVar[Table] = {
-        (State.STARTED, Reply): State.CONFIRMED,
-        (State.CONFIRMED, Confirm): State.ACCEPTED,
-        (State.ACCEPTED, Accepted): State.PAIRED,
+        (ExchangeState.STARTED, Reply): ExchangeState.CONFIRMED,
+        (ExchangeState.CONFIRMED, Confirm): ExchangeState.ACCEPTED,
+        (ExchangeState.ACCEPTED, Accepted): ExchangeState.PAIRED,
     }
 
     def start(self) -> Start:
-        if self.state is not State.NEW:
+        if self.state is not ExchangeState.NEW:
             raise LocalProtocolError("a pairing exchange starts once")
-        self.state = State.STARTED
+        self.state = ExchangeState.STARTED
         me = self._me
         self._start = Start(me.version, self._code.nameplate, me.key.public, me.name, self._sent_spake)
         return self._start
@@ -246,16 +246,16 @@ class GatewayExchange(Exchange):
     SIDE = "gateway"
     OTHER = "worker"
     TABLE: ClassVar[Table] = {
-        (State.NEW, Start): State.REPLIED,
-        (State.REPLIED, Confirm): State.CONFIRMED,
-        (State.CONFIRMED, Accepted): State.PROVEN,
+        (ExchangeState.NEW, Start): ExchangeState.REPLIED,
+        (ExchangeState.REPLIED, Confirm): ExchangeState.CONFIRMED,
+        (ExchangeState.CONFIRMED, Accepted): ExchangeState.PROVEN,
     }
 
     def stored(self) -> Accepted:
         """The last message, once the worker's key is stored."""
-        if self.state is not State.PROVEN:
+        if self.state is not ExchangeState.PROVEN:
             raise LocalProtocolError(f"a worker cannot be stored while pairing is {self.state.value}")
-        self.state = State.PAIRED
+        self.state = ExchangeState.PAIRED
         return self._accepted()
 
     def _handle(self, message: PairingMessage) -> PairingMessage | None:
@@ -291,7 +291,7 @@ def prefix_of(purpose: str) -> str:
     return f"{purpose} "
 
 
-def transcript(start: Start, reply: Reply, spki_hash: bytes, purpose: str = LINK) -> bytes:
+def pairing_transcript(start: Start, reply: Reply, spki_hash: bytes, purpose: str = LINK) -> bytes:
     """SHA-256 over both messages before the proofs and `spki_hash`; each part is preceded by its length."""
     parts = (
         f"{PROTOCOL} {prefix_of(purpose)}pairing".encode(),

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from edgespec.core.errors import LocalProtocolError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import Entropy, GatewayExchange, Party, Peer, State
+from edgespec.core.pairing.exchange import Entropy, ExchangeState, GatewayExchange, Party, Peer
 from edgespec.core.pairing.messages import (
     Accepted,
     Code,
@@ -86,7 +86,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class AttemptFailed:
     """An attempt failed and its code is burnt, except for a version that is too old; after `left` more failures the
     window closes."""
 
@@ -105,13 +105,13 @@ class Paired:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class WindowClosed:
     """The window closed without a pairing; None: the operator closed it."""
 
     reason: Reason | None
 
 
-Event = Shown | Failed | Paired | Closed
+Event = Shown | AttemptFailed | Paired | WindowClosed
 
 TRANSITIONS: dict[tuple[Window, str], Window] = {
     (Window.CLOSED, "open"): Window.OPEN,
@@ -177,7 +177,7 @@ class PairingWindow:
         self._go("close")
         self._why_closed = reason or Reason.WINDOW
         self._code = None
-        self._events.append(Closed(reason))
+        self._events.append(WindowClosed(reason))
 
     def poll(self, now: float) -> None:
         """Ends the attempt or the window whose time is over."""
@@ -246,7 +246,7 @@ class PairingWindow:
             return
 
         self._last_ended = exchange
-        if reason is Reason.ABANDONED and exchange.state in (State.NEW, State.REPLIED):
+        if reason is Reason.ABANDONED and exchange.state in (ExchangeState.NEW, ExchangeState.REPLIED):
             self._drop(now)
             return
 
@@ -254,7 +254,7 @@ class PairingWindow:
         self._end_attempt()
         self._go("failure")
         self.failures += 1
-        self._events.append(Failed(reason, MAX_FAILURES - self.failures))
+        self._events.append(AttemptFailed(reason, MAX_FAILURES - self.failures))
         if self.failures >= MAX_FAILURES:
             self.close(Reason.BURNT)
         else:
@@ -264,11 +264,11 @@ class PairingWindow:
         """Ends an attempt of an older version. Nothing of the code was sent or tried, so it stays valid."""
         self._last_ended = exchange
         self._drop(now)
-        self._events.append(Failed(failure.reason, MAX_FAILURES - self.failures, failure.detail))
+        self._events.append(AttemptFailed(failure.reason, MAX_FAILURES - self.failures, failure.detail))
 
     def _evict(self, running: GatewayExchange, now: float) -> None:
         """Ends a parked attempt for a new one, or raises PairingFailed."""
-        if running.state is not State.REPLIED or now - self._received_at < PARKED_S:
+        if running.state is not ExchangeState.REPLIED or now - self._received_at < PARKED_S:
             raise PairingFailed(Reason.BUSY)
         self._drop(now)
 

@@ -17,7 +17,7 @@ Public, by module:
 - `names`: `free_name`, `key_id`, `MAX_NAME`
 - `ranges`: all
 - `redial`: `Redial`, `restart_reason`, `RESTART_S`, `restart_s`, `SETTLED_S`
-- `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `State`, `Timers`, `together`,
+- `session`: `DEFAULT_TIMERS`, `Event`, `Linked`, `RttSample`, `Session`, `SessionState`, `Timers`, `together`,
   `WorkerSession`
 - `signing`: `bucket`, `check_public_key`, `digest`, `HEADER_BYTES`, `SIGNATURE_BYTES`, `SigningKey`, `StoredKind`,
   `verify`

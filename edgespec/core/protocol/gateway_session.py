@@ -41,7 +41,7 @@ from edgespec.core.protocol.session import (
     Linked,
     RttSample,
     Session,
-    State,
+    SessionState,
     Timers,
 )
 
@@ -66,7 +66,7 @@ class GatewaySession(Session):
         rotate: Rotate = lambda old, new: None,
     ) -> None:
         """`nonce`: 32 fresh random bytes; `rotate` stores that the worker of the first key now has the second one."""
-        super().__init__(me.key, State.HELLO, now, timers)
+        super().__init__(me.key, SessionState.HELLO, now, timers)
         self._me = me
         self._lookup = lookup
         self._nonce = nonce
@@ -80,7 +80,7 @@ class GatewaySession(Session):
         try:
             return super()._read_handshake(data)
         except RemoteProtocolError:
-            if self.state is State.HELLO:
+            if self.state is SessionState.HELLO:
                 theirs = foreign_version(data[:64])
             else:
                 theirs = None

@@ -54,7 +54,7 @@ from edgespec.core.protocol.messages import (
 from edgespec.core.protocol.signing import SigningKey
 
 
-class State(enum.StrEnum):
+class SessionState(enum.StrEnum):
     """Named after the message that is expected."""
 
     HELLO = "hello"
@@ -65,38 +65,38 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
-Table = Mapping[tuple[State, type[Message]], State]
+Table = Mapping[tuple[SessionState, type[Message]], SessionState]
 
 
-def _while_open(*types: type[Message]) -> dict[tuple[State, type[Message]], State]:
-    return {(State.OPEN, kind): State.OPEN for kind in types}
+def _while_open(*types: type[Message]) -> dict[tuple[SessionState, type[Message]], SessionState]:
+    return {(SessionState.OPEN, kind): SessionState.OPEN for kind in types}
 
 
 FRAMES_TO_GATEWAY: Table = {
     **_while_open(m.Fetch, m.Tree, m.StepTimes, m.Pause, m.Resume, m.Decline, Ping, Pong),
-    (State.OPEN, m.Bye): State.CLOSED,
+    (SessionState.OPEN, m.Bye): SessionState.CLOSED,
 }
 FRAMES_TO_WORKER: Table = {
-    (State.WELCOME, m.Welcome): State.OPEN,
-    (State.WELCOME, m.Bye): State.CLOSED,
+    (SessionState.WELCOME, m.Welcome): SessionState.OPEN,
+    (SessionState.WELCOME, m.Bye): SessionState.CLOSED,
     **_while_open(m.Books, m.WorkerTimes, m.Piece, m.Extra, m.Open, m.Commit, m.Share, m.Close, Ping, Pong),
-    (State.OPEN, m.Bye): State.CLOSED,
+    (SessionState.OPEN, m.Bye): SessionState.CLOSED,
 }
 WORKER_RECEIVES: Table = {
-    (State.CHALLENGE, Challenge): State.WELCOME,
-    (State.CHALLENGE, Refuse): State.CLOSED,
+    (SessionState.CHALLENGE, Challenge): SessionState.WELCOME,
+    (SessionState.CHALLENGE, Refuse): SessionState.CLOSED,
     **FRAMES_TO_WORKER,
 }
 GATEWAY_RECEIVES: Table = {
-    (State.HELLO, Hello): State.PROOF,
-    (State.PROOF, Proof): State.WELCOME,
-    (State.PROOF, RotatedProof): State.WELCOME,
+    (SessionState.HELLO, Hello): SessionState.PROOF,
+    (SessionState.PROOF, Proof): SessionState.WELCOME,
+    (SessionState.PROOF, RotatedProof): SessionState.WELCOME,
     **FRAMES_TO_GATEWAY,
 }
 A_MESSAGE = f"a message of {PROTOCOL}"
 FRAME_BYTES = 31
 """Of a frame's payload that are no message: session 18, number at most 9, heads of both arrays 4."""
-_HANDSHAKE_STATES = frozenset({State.HELLO, State.CHALLENGE, State.PROOF})
+_HANDSHAKE_STATES = frozenset({SessionState.HELLO, SessionState.CHALLENGE, SessionState.PROOF})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Session:
     max_received: ClassVar[int]
     """Bytes of payload."""
 
-    def __init__(self, key: SigningKey, state: State, now: float, timers: Timers) -> None:
+    def __init__(self, key: SigningKey, state: SessionState, now: float, timers: Timers) -> None:
         self.state = state
         self.timers = timers
         self.session = b""
@@ -189,15 +189,15 @@ class Session:
                 return [*messages]
             return self._handle(messages[0], data, now)
         except RemoteProtocolError:
-            self.state = State.CLOSED
+            self.state = SessionState.CLOSED
             raise
 
     @property
     def wake_at(self) -> float:
         """When `tick` is due, for a ping or a deadline; infinity once the session is over."""
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return float("inf")
-        if self.state is State.OPEN:
+        if self.state is SessionState.OPEN:
             return min(self.received_at + self.timers.silent_s, self._ping_at)
         return self._deadline
 
@@ -209,9 +209,9 @@ class Session:
         try:
             self._check_deadlines(now)
         except RemoteProtocolError:
-            self.state = State.CLOSED
+            self.state = SessionState.CLOSED
             raise
-        if self.state is State.OPEN and now >= self._ping_at:
+        if self.state is SessionState.OPEN and now >= self._ping_at:
             self._ping_at = now + self.timers.ping_every_s
             self.ping(now)
 
@@ -221,7 +221,7 @@ class Session:
         self._outgoing.append(self.send(Ping(stamp)))
         self._pings.append((stamp, now))
 
-    def _following(self, table: Table, messages: Sequence[Message]) -> State | None:
+    def _following(self, table: Table, messages: Sequence[Message]) -> SessionState | None:
         """The state after these messages of one frame; None where one of them must not come, or not with others."""
         if len(messages) == 1:
             return table.get((self.state, type(messages[0])))
@@ -230,7 +230,7 @@ class Session:
         return self.state if allowed else None  # none of those that may be together changes it
 
     def _read(self, data: bytes) -> Sequence[Message]:
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             raise RemoteProtocolError("unexpected", "a message came after the end")
         if self.state in _HANDSHAKE_STATES:
             return [self._read_handshake(data)]
@@ -264,9 +264,9 @@ class Session:
 
     def _check_deadlines(self, now: float) -> None:
         timers = self.timers
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
-        if self.state is not State.OPEN:
+        if self.state is not SessionState.OPEN:
             if now >= self._deadline:
                 text = f"the handshake was not complete after {timers.handshake_s:g} s"
                 raise RemoteProtocolError("handshake-timeout", text, close_code=CloseCode.TIMEOUT)
@@ -304,7 +304,7 @@ class WorkerSession(Session):
 
         Raises RemoteProtocolError (`pin`) before anything is sent to a machine with another TLS key.
         """
-        super().__init__(me.key, State.CHALLENGE, now, timers)
+        super().__init__(me.key, SessionState.CHALLENGE, now, timers)
         if seen_spki != pin.spki_hash:
             raise RemoteProtocolError("pin", "the TLS key is not the one that was pinned at pairing")
 

@@ -22,7 +22,7 @@ from edgespec.core.errors import AddressError, EdgespecError, NoGatewayError, Re
 from edgespec.core.protocol.handshake import Notice, Pin, WorkerIdentity
 from edgespec.core.protocol.names import key_id
 from edgespec.core.protocol.worth import LATE, helps, judged, late_share, verdict
-from edgespec.llamacpp.step_time import step_curve
+from edgespec.llamacpp.step_time import measured_curve
 from edgespec.shared import control_client as control
 from edgespec.shared import folders
 from edgespec.shared.address import Address
@@ -108,7 +108,7 @@ def linked(status: Mapping[str, Any]) -> Finding:
     return Finding("link", f"the worker runs, but has no link to {status['gateway']}", do, 69)
 
 
-def assigned(status: Mapping[str, Any]) -> Finding:
+def assigned_requests(status: Mapping[str, Any]) -> Finding:
     """Whether the gateway assigns requests to it; only its operator can see why not."""
     if status["requests"] or not status["linked"]:
         return Finding("requests", f"{status['requests']} requests were assigned to this worker")
@@ -360,7 +360,7 @@ async def examine(configured: Callable[[], WorkerSettings]) -> AsyncIterator[Fin
             yield Finding("worker", "; ".join(filter(None, (says, status["busy"]))), "wait until it is ready", ASIDE)
             return
         busy = busy_because()
-        for check in (linked, paused, assigned):
+        for check in (linked, paused, assigned_requests):
             yield check(status)
         yield matched(status, busy)
         yield logged(status)
@@ -411,7 +411,7 @@ async def _not_running(
         yield fault("model", error)
         return
     yield Finding("model", f"loaded, {drafter.vocab_size} tokens of vocabulary")
-    yield speed(step_curve(drafter)[1], busy=busy_because())
+    yield speed(measured_curve(drafter)[1], busy=busy_because())
     if reached:
         me = identity(settings, store, drafter, tokens, 1)
         yield await handshake(me, gateway.pin, reached)

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from edgespec.core.protocol.inflow import Bucket
-from edgespec.shared.guards import C, PortBounds, PortGuard, Refusal
+from edgespec.shared.guards import C, NewcomerRefusal, PortBounds, PortGuard
 
 ROUNDING_S = 1e-9
 """By which sums of a bucket's steps may be off."""
@@ -63,13 +63,13 @@ class SourceGuard(PortGuard):
         """By source; the one that connected longest ago comes first."""
         self._all = Bucket(limits.total_rate_per_s, limits.total_burst - 1)
 
-    def refusal(self, source: str, now: float) -> Refusal | None:
+    def refusal(self, source: str, now: float) -> NewcomerRefusal | None:
         """Counts a connection of this source and of all, unless one of them may have none at present."""
         bucket = self._buckets.get(source) or Bucket(self._limits.rate_per_s, self._limits.burst - 1)
         if bucket.free_at > now + ROUNDING_S:
-            return Refusal("rate", f"{source} opens too many connections")
+            return NewcomerRefusal("rate", f"{source} opens too many connections")
         if self._all.free_at > now + ROUNDING_S:
-            return Refusal("total-rate", "the network opens too many connections")
+            return NewcomerRefusal("total-rate", "the network opens too many connections")
 
         self._all.take(1, now)
         bucket.take(1, now)

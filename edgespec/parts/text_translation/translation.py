@@ -224,7 +224,7 @@ class _DraftTree(BestFirst):
         if not piece or cut is None or cut.anchor is not None or len(cut.rest) >= len(tail):
             return bool(piece) or token in pair.marks
 
-        return agree(cut.rest + piece, tail)
+        return texts_agree(cut.rest + piece, tail)
 
     def take_unsent(self) -> list[Node]:
         """The nodes since the last call."""
@@ -252,7 +252,7 @@ class _DraftTree(BestFirst):
                 longer = text + (pieces[token] or b"")
                 if child in kept:
                     stack.append((child, longer))
-                elif not agree(longer, tail) or (len(longer) == len(tail) and token not in self.text.pair.marks):
+                elif not texts_agree(longer, tail) or (len(longer) == len(tail) and token not in self.text.pair.marks):
                     self.tree.drop_subtree(child)
                 elif len(longer) < len(tail):
                     stack.append((child, longer))
@@ -270,7 +270,7 @@ class _DraftTree(BestFirst):
         super()._emit(node, [child for child in children if self.continues(node, child[0])])
 
 
-def agree(one: bytes, other: bytes) -> bool:
+def texts_agree(one: bytes, other: bytes) -> bool:
     """Whether one of two texts begins with the other."""
     return one.startswith(other) or other.startswith(one)
 

@@ -60,10 +60,10 @@ class Drafting:
     """Drafts in a thread while `active`: one leaf, then as many as a worker of this model would take, and on."""
 
     def __init__(self, drafter: Drafter) -> None:
-        from edgespec.llamacpp.step_time import affordable_leaves, step_curve
+        from edgespec.llamacpp.step_time import affordable_leaves, measured_curve
 
         self._drafter = drafter
-        self._leaves = affordable_leaves(step_curve(drafter))
+        self._leaves = affordable_leaves(measured_curve(drafter))
         self.active = threading.Event()
         self.steps = 0
         self.ended = False

@@ -30,7 +30,7 @@ from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.algorithm2 import Drafting, Proposal
-from edgespec.core.drafting.tree import Node, Part, SpeculationTree
+from edgespec.core.drafting.tree import BranchShare, Node, SpeculationTree
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import Commit, Frame, Share, Tree, encode, levels
 from edgespec_lab.link_model import LinkModel
@@ -121,7 +121,7 @@ class Worker:
     def take(self, body: Commit | Share) -> None:
         """Takes in what the gateway sent."""
         if isinstance(body, Share):
-            self.drafting.part = Part(body.index, body.count)
+            self.drafting.part = BranchShare(body.index, body.count)
         else:
             self.drafting.commit(body.prefix_len, body.tokens, body.prefix_hash)
             self.drafting.rhythm.committed(body.pass_us / 1e6, self.clock.now)

@@ -21,7 +21,7 @@ from cloud_gateway.core.sources.interface import SourceMakers, SourceStart, Stat
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.models.drafts import DraftModel
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import Models, engine_settings
+from cloud_gateway.process.loading import LoadedModels, engine_settings
 from cloud_gateway.process.targets import check_models, draft_maker
 from edgespec.core.drafting.ranking import Asked, Ranker, Spread
 from edgespec.core.errors import EdgespecError, ModelError
@@ -80,7 +80,7 @@ COMPARED = ("colocated",)
 """Policies of parts among those of the arms."""
 
 
-def self_draft(loaded: Models, settings: GatewaySettings) -> DraftModel | None:
+def self_draft(loaded: LoadedModels, settings: GatewaySettings) -> DraftModel | None:
     """The target's own layers as its draft; None if the settings name no layers. Raises ModelError."""
     local = replace(settings.local_draft, model=SELF, mode="in-turn", cpu=())
     drafting = replace(settings, local_draft=local)
@@ -98,7 +98,9 @@ class Arms:
     left_out: str
     """Why the target's own layers are not measured; empty if they are, or if the settings name none."""
 
-    def __init__(self, loaded: Models, settings: GatewaySettings, curve: Mapping[int, float], choices: Choices) -> None:
+    def __init__(
+        self, loaded: LoadedModels, settings: GatewaySettings, curve: Mapping[int, float], choices: Choices
+    ) -> None:
         """`curve`: as of `Engine`. `choices`: all policies of the arms are among them."""
         drafts: dict[Draft, DraftModel | None] = {"none": None}
         if loaded.local is not None:

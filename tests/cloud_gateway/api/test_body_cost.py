@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, Asked, asked, prompts_of, to_tokenise
+from cloud_gateway.api.bodies import SMALL_BYTES, CheckedBody, asked, prompts_of, to_tokenise
 from cloud_gateway.api.schema import ChatBody, CompletionBody
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
@@ -75,7 +75,7 @@ BOUNDED = {
 """Those of which 400 items are refused."""
 
 
-def checked(path: str, data: bytes) -> Asked:
+def checked(path: str, data: bytes) -> CheckedBody:
     """A request as the endpoint checks it. Raises ClientError 400."""
     return to_tokenise(data, SERVED) if path == TOKENIZE else asked(data, KINDS[path], SERVED)
 

@@ -20,7 +20,7 @@ from cloud_gateway.models.headers import Need, llamacpp_need
 from cloud_gateway.part import GatewayPart
 from cloud_gateway.process import loading, targets
 from cloud_gateway.process.config import GatewaySettings, schema
-from cloud_gateway.process.loading import Models, engine_settings, load_models
+from cloud_gateway.process.loading import LoadedModels, engine_settings, load_models
 from cloud_gateway.process.targets import LlamaCppEngine, check_models, draft_class, engine_for, kv_tokens
 from edgespec.core.errors import ConfigError, ModelError, TokenizerMismatch
 from edgespec.core.protocol.digests import canonical
@@ -247,14 +247,14 @@ def test_models_that_were_checked_are_not_checked_again(model: Path, monkeypatch
 
 
 @pytest.fixture(scope="module")
-def loaded(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Models, GatewaySettings]:
+def loaded(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModels, GatewaySettings]:
     draft = make_tiny_gguf(tmp_path_factory.mktemp("draft") / "draft.gguf", unlike=0.05)
     settings = configured(model, draft, engine="llamacpp", exact="yes", context="256", threads="1")
     settings = overridden(settings, {"local_draft.threads": "1"})
     return load_models(settings), settings
 
 
-async def answers(loaded: tuple[Models, GatewaySettings], policy: str, sampling: Sampling) -> list[list[int]]:
+async def answers(loaded: tuple[LoadedModels, GatewaySettings], policy: str, sampling: Sampling) -> list[list[int]]:
     """Completions of three requests at the same time."""
     models, settings = loaded
     engine = Engine(models.target, models.local, engine_settings(overridden(settings, {"policy.name": policy})))
@@ -266,7 +266,7 @@ async def answers(loaded: tuple[Models, GatewaySettings], policy: str, sampling:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 async def test_drafts_change_no_token_of_requests_that_share_passes(
-    loaded: tuple[Models, GatewaySettings], temperature: float
+    loaded: tuple[LoadedModels, GatewaySettings], temperature: float
 ) -> None:
     assert loaded[0].target.exact
     sampling = Sampling(temperature=temperature, seed=5)
@@ -288,7 +288,7 @@ async def test_an_end_that_is_certain_waits_for_the_length_asked_for(model: Path
                 assert (len(tokens), done.finish) == (length, "stop")
 
 
-def test_the_tokenizer_comes_from_the_gguf_file(loaded: tuple[Models, GatewaySettings]) -> None:
+def test_the_tokenizer_comes_from_the_gguf_file(loaded: tuple[LoadedModels, GatewaySettings]) -> None:
     text = loaded[0].text
     tokens = text.render_chat([{"role": "user", "content": "a cat"}])
     assert text.decode(tokens) == "user\na cat\nassistant\n"

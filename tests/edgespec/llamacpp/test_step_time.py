@@ -10,7 +10,7 @@ import pytest
 from edgespec.core.drafting.algorithm2 import DraftRule
 from edgespec.core.drafting.best_first import BestFirstRule
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.step_time import affordable_leaves, step_curve
+from edgespec.llamacpp.step_time import affordable_leaves, measured_curve
 from edgespec.worker.config import DraftSection
 from edgespec.worker.service import draft_rule
 from tests.support.tiny_gguf import make_tiny_gguf
@@ -49,21 +49,21 @@ def clock_of(drafter: Drafter, cost: Callable[[int], float]) -> Callable[[], flo
 def test_it_takes_as_many_leaves_as_cost_hardly_more_than_one(
     drafter: Drafter, cost: Callable[[int], float], leaves: int
 ) -> None:
-    curve = step_curve(drafter, clock_of(drafter, cost))
+    curve = measured_curve(drafter, clock_of(drafter, cost))
     assert curve == {rows: pytest.approx(cost(rows)) for rows in (1, 2, 4, 8, 16, drafter.together)}
     assert affordable_leaves(curve) == leaves
 
 
 def test_it_leaves_no_request_behind(drafter: Drafter) -> None:
     ids = len(drafter._free)
-    step_curve(drafter)
+    measured_curve(drafter)
     assert drafter.open("another", [1, 2, 3, 4], b"calibration") == 0, "no cached prefix of the measurement"
     assert len(drafter._free) == ids - 1
 
 
 def test_the_smallest_context_has_room_for_steps_of_all_requests(tmp_path: Path) -> None:
     drafter = Drafter(make_tiny_gguf(tmp_path / "tiny.gguf"), context=256, sequences=16, requests=64)
-    assert max(step_curve(drafter)) == drafter.together == 96
+    assert max(measured_curve(drafter)) == drafter.together == 96
     drafter.shutdown()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cloud_gateway.core.verify.candidates import CandidateTree
 from edgespec.core.drafting.best_first import BestFirstRule, Starts
 from edgespec.core.drafting.together import FIRST_BATCH, MAX_BATCH_S, DraftCurve
-from edgespec.core.drafting.tree import Part
+from edgespec.core.drafting.tree import BranchShare
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.inflow import Bucket
 from edgespec.core.protocol.messages import Commit, Decline, Open, Sampling, Share, StepTimes, Tree
@@ -119,8 +119,8 @@ def test_a_share_is_taken_and_one_of_another_epoch_or_range_is_not(model: Path) 
     daemon, _ = by_hand(model)
     daemon.take(opened())
     for body, part in [
-        (Share(1, 9, 1, 2), Part()), (Share(7, 1, 1, 2), Part()), (Share(1, 1, 2, 2), Part()),
-        (Share(1, 1, 1, 2), Part(1, 2)), (Share(1, 1, 0, 1), Part()),
+        (Share(1, 9, 1, 2), BranchShare()), (Share(7, 1, 1, 2), BranchShare()), (Share(1, 1, 2, 2), BranchShare()),
+        (Share(1, 1, 1, 2), BranchShare(1, 2)), (Share(1, 1, 0, 1), BranchShare()),
     ]:  # fmt: skip
         daemon.take(body)
         step(daemon)

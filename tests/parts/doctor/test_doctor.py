@@ -46,7 +46,7 @@ WELL: dict[str, Any] = {
             "wait for it",
         ),
         (doctor.paused, {"paused": "exam week"}, ASIDE, "edgespec resume"),
-        (doctor.assigned, {"requests": 0}, ASIDE, "keys list"),
+        (doctor.assigned_requests, {"requests": 0}, ASIDE, "keys list"),
         (doctor.matched, {"tokens_matched": 100}, 66, "draft.model"),
         (
             doctor.matched,
@@ -69,7 +69,7 @@ def test_a_fault_in_the_workers_report_is_found(check: Any, planted: dict[str, A
 
 
 def test_a_worker_that_was_just_started_need_not_have_a_request() -> None:
-    found = doctor.assigned(WELL | {"requests": 0, "uptime_s": 20})
+    found = doctor.assigned_requests(WELL | {"requests": 0, "uptime_s": 20})
     assert found.exit_code == 0 and not found.do and "20 s ago" in found.says
 
 

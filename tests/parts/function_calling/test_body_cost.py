@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import SMALL_BYTES, Asked, asked, prompts_of
+from cloud_gateway.api.bodies import SMALL_BYTES, CheckedBody, asked, prompts_of
 from cloud_gateway.api.schema import ChatBody
 from cloud_gateway.models.text import Text
 from edgespec.core.errors import ClientError
@@ -58,7 +58,7 @@ BOUNDED = {"tools"}
 """Those of which 400 items are refused."""
 
 
-def checked(body: dict[str, Any]) -> Asked:
+def checked(body: dict[str, Any]) -> CheckedBody:
     """A chat as the endpoint checks it. Raises ClientError 400."""
     return asked(data_of(body), ChatBody, SERVED)
 

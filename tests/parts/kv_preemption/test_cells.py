@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_gateway.core.limits.rooms import Prices, Room
+from cloud_gateway.core.limits.rooms import Room, RoomPrices
 from cloud_gateway.core.limits.turns import Turns
 from cloud_gateway.parts.kv_preemption.cells import MEMORY_S, STEP, TURN_READINGS, WAIT_READINGS, Cells
 
@@ -64,7 +64,7 @@ class Gateway:
         """One pass, in which each request gains `step` tokens."""
         for room in self.cells.running:
             room.read = room.tokens if self.now >= self.ready[room] else 0
-        self.cells.advance(self.now, Prices(READ_S, PASS_S))
+        self.cells.advance(self.now, RoomPrices(READ_S, PASS_S))
         for growth in self.cells.grow(self.now):
             self._preempt(growth.preempted)
         left: list[Room] = []
@@ -242,7 +242,7 @@ def test_no_key_waits_for_longer_than_a_turn_of_each_other_key(seed: int, keys: 
 def test_lags_are_those_of_the_slow_twin(seed: int) -> None:
     """The twin plays every turn again at the end."""
     gateway = run_crowd(crowd(seed, "abcd", 48))
-    gateway.cells.advance(gateway.now, Prices(READ_S, PASS_S))
+    gateway.cells.advance(gateway.now, RoomPrices(READ_S, PASS_S))
     lags = dict.fromkeys("abcd", 0.0)
     present_at = dict.fromkeys("abcd", -math.inf)
     for number, (at, running, waiting) in enumerate(gateway.booked):
@@ -268,7 +268,7 @@ def test_lags_are_those_of_the_slow_twin(seed: int) -> None:
 def test_a_request_that_has_entered_waits_no_more() -> None:
     cells = Cells(CAPACITY, ROWS)
     large, small = (Room("key", order, tokens, tokens + STEP, 0.0) for order, tokens in enumerate((900, 300)))
-    cells.advance(0.0, Prices(READ_S, PASS_S))
+    cells.advance(0.0, RoomPrices(READ_S, PASS_S))
     assert cells.enter(large, 0.0) == []
     assert cells.enter(small, 0.0) is None
     assert cells._waiting == [small]

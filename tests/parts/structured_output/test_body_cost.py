@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloud_gateway.api.bodies import Asked, asked, prompts_of
+from cloud_gateway.api.bodies import CheckedBody, asked, prompts_of
 from cloud_gateway.api.schema import ChatBody
 from cloud_gateway.models.text import Text
 from tests.support.body_cost import (
@@ -35,7 +35,7 @@ LISTS: dict[str, Body] = {
 """Every list of the part's parameters, by the number of its items."""
 
 
-def checked(body: dict[str, Any]) -> Asked:
+def checked(body: dict[str, Any]) -> CheckedBody:
     """A chat as the endpoint checks it. Raises ClientError 400."""
     return asked(data_of(body), ChatBody, SERVED)
 

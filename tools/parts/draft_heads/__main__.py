@@ -24,7 +24,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.part import choices_of
 from cloud_gateway.parts import all_parts
 from cloud_gateway.process.config import schema
-from cloud_gateway.process.loading import Models, engine_settings, load_models, measure
+from cloud_gateway.process.loading import LoadedModels, engine_settings, load_models, measure
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
 from edgespec_lab.demo.arms import rotated
@@ -40,7 +40,7 @@ Run = tuple[list[int], Usage]
 Arm = tuple[Engine, Speculation]
 
 
-def engine_of(settings: Mapping[str, Any]) -> tuple[Engine, Models]:
+def engine_of(settings: Mapping[str, Any]) -> tuple[Engine, LoadedModels]:
     """An engine with an exact target of its own."""
     changed = overridden(schema(all_parts())(), {**EXACT, **settings})
     models = load_models(changed)

@@ -31,7 +31,7 @@ from cloud_gateway.core.requests.request import GenerationRequest, Speculation, 
 from cloud_gateway.engine.loop import Engine
 from cloud_gateway.parts.predicted_outputs.parameter import PredictedText
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import Models, engine_settings, load_models, measure
+from cloud_gateway.process.loading import LoadedModels, engine_settings, load_models, measure
 from edgespec.core.protocol.messages import Sampling
 from edgespec.shared.settings import overridden
 from edgespec_lab.markdown import table
@@ -139,7 +139,7 @@ def shortened(text: str) -> str:
 
 
 async def answered(
-    engine: Engine, models: Models, every: Sequence[Edit], number: int, arm: Arm, answer: Sequence[int] = ()
+    engine: Engine, models: LoadedModels, every: Sequence[Edit], number: int, arm: Arm, answer: Sequence[int] = ()
 ) -> Run:
     """One edit by one arm. `answer`: the completion as it is without any source."""
     edit = every[number]
@@ -164,7 +164,7 @@ async def answered(
     return Run(arm.name, number, tokens, done.usage)
 
 
-async def measured(engine: Engine, models: Models, count: int) -> list[Run]:
+async def measured(engine: Engine, models: LoadedModels, count: int) -> list[Run]:
     """All arms on each edit: the one without sources, then the others, beginning with another one each time. The first
     edit is answered once before, untimed."""
     every = edits()

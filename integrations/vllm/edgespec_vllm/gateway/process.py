@@ -18,7 +18,7 @@ from cloud_gateway.engine.loop import Engine
 from cloud_gateway.links.server import Links
 from cloud_gateway.models.target_model.load import folder_digest, load_tokenizer
 from cloud_gateway.process.config import GatewaySettings
-from cloud_gateway.process.loading import Models, choices, fingerprint, make_grammars, offer_of
+from cloud_gateway.process.loading import LoadedModels, choices, fingerprint, make_grammars, offer_of
 from cloud_gateway.process.serve import Gateway
 from cloud_gateway.process.targets import Plan
 from edgespec.core.errors import ConfigError, ModelError
@@ -65,7 +65,7 @@ class VllmGateway(Gateway):
         """Whether vLLM verifies drafts of workers: unless `policy.name` is one that asks none."""
         return registry.make(self.settings.policy, policies=self.choices.policies).asks_workers
 
-    def load(self, plan: Plan) -> Models:
+    def load(self, plan: Plan) -> LoadedModels:
         """The tokenizer alone. Raises ModelError."""
         from cloud_gateway.models.text import Text
 
@@ -89,9 +89,9 @@ class VllmGateway(Gateway):
         refuses: Mapping[str, str] = {}
         if self.drafts:
             refuses = REFUSES
-        return Models(cast(Any, None), Text(tokenizer), None, digest, served, grammars, offer, refuses=refuses)
+        return LoadedModels(cast(Any, None), Text(tokenizer), None, digest, served, grammars, offer, refuses=refuses)
 
-    async def make_engine(self, models: Models, links: Links, closing: AsyncExitStack) -> Engine:
+    async def make_engine(self, models: LoadedModels, links: Links, closing: AsyncExitStack) -> Engine:
         """Starts vLLM and the board. Raises ModelError."""
         folder = folders.socket_file("gateway", self.settings.daemon.state_dir).parent
         server = self._server(folder)

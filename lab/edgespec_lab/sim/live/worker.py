@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from edgespec.llamacpp.drafter import Drafter
-from edgespec.llamacpp.step_time import step_curve
+from edgespec.llamacpp.step_time import measured_curve
 from edgespec.worker.config import DaemonSection, DraftSection, GatewaySection, WorkerSettings
 from edgespec.worker.part import WorkerPart
 from edgespec.worker.service import Service
@@ -33,7 +33,7 @@ class AtStart(StepTimer):
     """Times the steps before the worker links, so that no answer is drafted by an assumed curve."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self._curve = step_curve(drafter)
+        self._curve = measured_curve(drafter)
 
     def known(self) -> Mapping[int, float]:
         return self._curve

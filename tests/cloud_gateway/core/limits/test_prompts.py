@@ -12,9 +12,9 @@ from cloud_gateway.core.limits.prompts import (
     LEFT,
     MIN_TOKENS,
     NO_LIMIT,
-    Pace,
     Prompt,
     PromptTurns,
+    ReadingPace,
     limits_of,
     running_since,
 )
@@ -24,18 +24,18 @@ OLD, NEW = 1.0, 9.0
 
 @pytest.mark.parametrize(("token_s", "tokens"), [(1e-5, 128), (0.004, 62), (0.05, MIN_TOKENS)])
 def test_a_chunk_takes_what_is_allowed_by_the_speed_of_those_before(token_s: float, tokens: int) -> None:
-    pace = Pace(128, 0.250)
+    pace = ReadingPace(128, 0.250)
     assert pace.tokens() == FIRST_TOKENS
     pace.took(MIN_TOKENS - 1, 9.9)
     assert pace.tokens() == FIRST_TOKENS, "the end of a prompt says nothing"
     for _ in range(3):
         pace.took(pace.tokens(), token_s * pace.tokens())
     assert pace.tokens() == tokens
-    assert Pace(5, 0.250).tokens() == 5 and Pace(5, 0.250).fitting(1.0) == 5
+    assert ReadingPace(5, 0.250).tokens() == 5 and ReadingPace(5, 0.250).fitting(1.0) == 5
 
 
 def test_without_a_limit_a_chunk_has_all_tokens_that_are_allowed() -> None:
-    assert Pace(128, 0.250, token_s=9.9).tokens(NO_LIMIT) == 128
+    assert ReadingPace(128, 0.250, token_s=9.9).tokens(NO_LIMIT) == 128
 
 
 @pytest.mark.parametrize(

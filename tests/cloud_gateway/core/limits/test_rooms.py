@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cloud_gateway.core.limits.rooms import Prices, Room, WholeRooms
+from cloud_gateway.core.limits.rooms import Room, RoomPrices, WholeRooms
 
 CAPACITY = 100
 ROWS = 5
@@ -24,7 +24,7 @@ def test_a_request_has_all_that_it_can_ever_use() -> None:
     assert rooms.enter(second, 0.0) is None
     assert (first.size, second.size) == (60, 0)
 
-    rooms.advance(1.0, Prices())
+    rooms.advance(1.0, RoomPrices())
     assert list(rooms.grow(1.0)) == []
     rooms.leave(first)
     assert rooms.enter(second, 2.0) == ()

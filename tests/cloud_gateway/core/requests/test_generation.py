@@ -20,7 +20,7 @@ from cloud_gateway.core.requests.events import TABLE, Status
 from cloud_gateway.core.requests.generation import MAX_RETRIES, Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.requests.rounds import Rounds
-from cloud_gateway.core.sources.asking import make as make_sources
+from cloud_gateway.core.sources.asking import make_sources
 from cloud_gateway.core.verify.accept import FlatTree
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.verification import SharedNoise

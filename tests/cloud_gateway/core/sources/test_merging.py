@@ -10,7 +10,7 @@ from cloud_gateway.core.policies.adaptive import Adaptive
 from cloud_gateway.core.policies.alone import Plain
 from cloud_gateway.core.policies.settings import PolicySettings
 from cloud_gateway.core.policies.tree_model import TreeModel
-from cloud_gateway.core.sources.asking import MAX_TAKEN, make, put
+from cloud_gateway.core.sources.asking import MAX_TAKEN, make_sources, put
 from cloud_gateway.core.sources.interface import ROOT, Suggestion
 from cloud_gateway.core.verify.accept import at_open_end, flatten, walk
 from cloud_gateway.core.verify.candidates import LOCAL, CandidateTree
@@ -108,14 +108,14 @@ def test_a_full_tree_takes_no_suggestion_and_says_so() -> None:
 
 
 def test_a_request_has_the_named_sources_if_its_policy_uses_them() -> None:
-    assert make(Adaptive(), PolicySettings(), [1, 2, 3]) is not None
-    assert make(Adaptive(), PolicySettings(sources=()), [1, 2, 3]) is None
-    assert make(Plain(), PolicySettings(), [1, 2, 3]) is None
+    assert make_sources(Adaptive(), PolicySettings(), [1, 2, 3]) is not None
+    assert make_sources(Adaptive(), PolicySettings(sources=()), [1, 2, 3]) is None
+    assert make_sources(Plain(), PolicySettings(), [1, 2, 3]) is None
 
 
 def test_a_long_prompt_is_taken_in_parts_and_asked_about_at_its_end() -> None:
     prompt = [*range(MAX_TAKEN), 1, 2, 3, 4]
-    sources = make(Adaptive(), PolicySettings(), prompt)
+    sources = make_sources(Adaptive(), PolicySettings(), prompt)
     tree = CandidateTree(prompt)
     assert sources is not None
     assert [(name, proposed) for name, _, proposed, _ in sources.ask(tree)] == [("lookup", 0)] and not len(tree.tree)

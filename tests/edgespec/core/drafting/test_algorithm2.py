@@ -9,7 +9,7 @@ import pytest
 
 from edgespec.core.drafting.algorithm2 import MAX_HOLD, MIN_LEVELS, Drafting, DraftRule, Proposal, Rhythm, millinats
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
-from edgespec.core.drafting.tree import Part
+from edgespec.core.drafting.tree import BranchShare
 from edgespec.core.errors import RemoteProtocolError
 from edgespec.core.protocol.digests import prefix_hash
 from edgespec.core.protocol.messages import MAX_COST, MAX_DEPTH, MAX_NODES, ROOT, Tree, check_tree_shape, levels
@@ -221,7 +221,7 @@ def test_any_order_gives_frames_of_the_right_shape_once_each(seed: int) -> None:
             committed(rng, drafting)
         drafting.record(leaves, proposals)
         count = rng.randint(1, 8)
-        drafting.part = Part(rng.randrange(count), count)
+        drafting.part = BranchShare(rng.randrange(count), count)
         if drafting.due(rng.random(), rng.random(), 0.02) and (frame := drafting.delta()) is not None:
             check_tree_shape(frame, MAX_ID + 1)
             assert levels(frame) <= MAX_DEPTH

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.best_first import BestFirst, BestFirstRule
 from edgespec.core.drafting.ranking import best_children
-from edgespec.core.drafting.tree import Node, Part, SpeculationTree, owner
+from edgespec.core.drafting.tree import BranchShare, Node, SpeculationTree, owner
 from tools.doubles.model import HashModel
 
 tokens = st.integers(0, 3)
@@ -91,7 +91,7 @@ def propose(tokens: list[int]) -> Proposal:
 
 
 def drafted(
-    part: Part, steps: int, leaves: int = 4, prompt: list[int] = PROMPT
+    part: BranchShare, steps: int, leaves: int = 4, prompt: list[int] = PROMPT
 ) -> tuple[BestFirst, set[tuple[int, ...]]]:
     """A worker after so many draft steps, and the paths at which its draft was evaluated."""
     drafting = BestFirst(1, 1, len(prompt), BestFirstRule(sequences=leaves))
@@ -128,7 +128,7 @@ def test_every_branch_has_one_owner_and_the_trunk_is_everybodys(shape: list[int]
         nodes.append(tree.append(parent, token, 0.5, 1.0))
     trunk = best_path(tree.root)
     for node in nodes[1:]:
-        takers = [index for index in range(count) if Part(index, count).takes(node, tree.root)]
+        takers = [index for index in range(count) if BranchShare(index, count).takes(node, tree.root)]
         assert len(takers) == (count if node in trunk else 1)
         if node not in trunk and node.parent is not tree.root and node.parent not in trunk:
             assert owner(node, tree.root, count) == owner(node.parent, tree.root, count)  # a branch stays whole
@@ -143,7 +143,7 @@ def test_siblings_beside_the_trunk_go_to_different_workers() -> None:
 @given(st.integers(0, 10_000))
 def test_workers_with_different_trees_agree_on_what_both_have(seed: int) -> None:
     prompt = [*PROMPT, seed % 50, seed % 37]
-    (one, _), (other, _) = (drafted(Part(index, 2), 6, prompt=prompt) for index in (0, 1))
+    (one, _), (other, _) = (drafted(BranchShare(index, 2), 6, prompt=prompt) for index in (0, 1))
     for node in one.tree.nodes.values():
         path = node.path(one.tree.root)
         twin = other.tree.root
@@ -160,9 +160,9 @@ def test_two_draft_more_than_one_and_mostly_not_the_same() -> None:
     alone = both = twice = likeliest = found = 0
     for seed in range(12):
         prompt = [*PROMPT, seed]
-        one, other = (drafted(Part(index, 2), 8, prompt=prompt)[1] for index in (0, 1))
-        _, wide = drafted(Part(), 8, leaves=8, prompt=prompt)  # both budgets in one worker
-        alone += len(drafted(Part(), 8, prompt=prompt)[1])
+        one, other = (drafted(BranchShare(index, 2), 8, prompt=prompt)[1] for index in (0, 1))
+        _, wide = drafted(BranchShare(), 8, leaves=8, prompt=prompt)  # both budgets in one worker
+        alone += len(drafted(BranchShare(), 8, prompt=prompt)[1])
         both += len(one | other)
         twice += len(one & other)
         likeliest += len(wide)
@@ -173,15 +173,15 @@ def test_two_draft_more_than_one_and_mostly_not_the_same() -> None:
 
 
 def test_the_trunk_is_drafted_by_each_so_that_one_can_go_on_alone() -> None:
-    drafting, evaluated = drafted(Part(1, 2), 8)
+    drafting, evaluated = drafted(BranchShare(1, 2), 8)
     trunk = [node for node in best_path(drafting.tree.root) if node.expanded]
     assert len(trunk) >= 4
     assert all(node.path(drafting.tree.root) in evaluated for node in trunk)
 
 
 def test_the_other_branches_are_taken_up_when_the_others_leave() -> None:
-    drafting, before = drafted(Part(0, 2), 6)
-    drafting.part = Part()
+    drafting, before = drafted(BranchShare(0, 2), 6)
+    drafting.part = BranchShare()
     root = drafting.tree.root
     foreign = {
         n.path(root) for n in drafting.tree.nodes.values() if owner(n, root, 2) == 1 and n.path(root) not in before
@@ -191,4 +191,4 @@ def test_the_other_branches_are_taken_up_when_the_others_leave() -> None:
 
 
 def test_a_whole_share_changes_nothing() -> None:
-    assert drafted(Part(), 8)[1] == drafted(Part(0, 1), 8)[1]
+    assert drafted(BranchShare(), 8)[1] == drafted(BranchShare(0, 1), 8)[1]

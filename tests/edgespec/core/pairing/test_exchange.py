@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
-from edgespec.core.pairing.exchange import GatewayExchange, Party, State, WorkerExchange, transcript
+from edgespec.core.pairing.exchange import ExchangeState, GatewayExchange, Party, WorkerExchange, pairing_transcript
 from edgespec.core.pairing.messages import (
     MAX_PAIRING_BYTES,
     SENTENCES,
@@ -70,11 +70,11 @@ def test_the_right_code_pairs_and_each_side_gets_the_others_key_and_name() -> No
     g = gateway()
     accepted = answer(w, answer(g, until_confirm(w, g)))
     assert isinstance(accepted, Accepted)
-    assert w.state is State.ACCEPTED  # the worker stores only once the gateway has
+    assert w.state is ExchangeState.ACCEPTED  # the worker stores only once the gateway has
     assert g.receive(accepted) is None
-    assert g.state is State.PROVEN
+    assert g.state is ExchangeState.PROVEN
     assert w.receive(g.stored()) is None
-    assert (w.state, g.state) == (State.PAIRED, State.PAIRED)
+    assert (w.state, g.state) == (ExchangeState.PAIRED, ExchangeState.PAIRED)
     assert (w.peer.key, w.peer.name, w.peer.version) == (GATEWAY.key.public, "dept gateway", 1)
     assert (g.peer.key, g.peer.name, g.peer.version) == (WORKER.key.public, "lab-7", 1)
 
@@ -218,7 +218,7 @@ def test_every_message_out_of_its_turn_ends_the_exchange() -> None:
                 with pytest.raises(RemoteProtocolError) as error:
                     side.receive(message)
                 assert error.value.reason == "pairing-order"
-                assert side.state is State.FAILED
+                assert side.state is ExchangeState.FAILED
 
 
 def test_a_failed_exchange_stays_failed_and_names_no_peer() -> None:
@@ -268,8 +268,8 @@ def test_the_transcript_separates_its_parts() -> None:
     key = bytes(31) + b"x"
     one = Start(1, 7, bytes(32), "ab", spake), Reply(1, key, "cd", bytes(33))
     two = Start(1, 7, bytes(32), "a", b"b" + spake[:-1]), Reply(1, spake[-1:] + key[:-1], "xcd", bytes(33))
-    assert transcript(*one, SPKI) != transcript(*two, SPKI)
-    assert transcript(*one, SPKI) != transcript(*one, OTHER_SPKI)
+    assert pairing_transcript(*one, SPKI) != pairing_transcript(*two, SPKI)
+    assert pairing_transcript(*one, SPKI) != pairing_transcript(*one, OTHER_SPKI)
 
 
 @pytest.mark.parametrize(
@@ -290,10 +290,10 @@ def test_the_transcript_covers_every_field(side: int, change: dict[str, object])
     start = Start(1, 7, bytes(32), "ab", bytes(33))
     reply = Reply(1, bytes(32), "cd", bytes(33))
     if side == 0:
-        changed = transcript(msgspec.structs.replace(start, **change), reply, SPKI)
+        changed = pairing_transcript(msgspec.structs.replace(start, **change), reply, SPKI)
     else:
-        changed = transcript(start, msgspec.structs.replace(reply, **change), SPKI)
-    assert changed != transcript(start, reply, SPKI)
+        changed = pairing_transcript(start, msgspec.structs.replace(reply, **change), SPKI)
+    assert changed != pairing_transcript(start, reply, SPKI)
 
 
 def test_a_forged_or_reflected_acceptance_stores_nothing() -> None:
@@ -303,7 +303,7 @@ def test_a_forged_or_reflected_acceptance_stores_nothing() -> None:
         own = answer(w, answer(g, until_confirm(w, g)))
         with pytest.raises(PairingFailed):
             w.receive(forge(own))
-        assert w.state is State.FAILED
+        assert w.state is ExchangeState.FAILED
         with pytest.raises(PairingFailed):
             g.receive(Accepted(bytes(32)))
-        assert g.state is State.FAILED
+        assert g.state is ExchangeState.FAILED

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from edgespec.core.errors import EdgespecError, LocalProtocolError, PairingError, RemoteProtocolError
-from edgespec.core.pairing.exchange import GatewayExchange, Party, State, WorkerExchange
+from edgespec.core.pairing.exchange import ExchangeState, GatewayExchange, Party, WorkerExchange
 from edgespec.core.pairing.messages import (
     Accepted,
     Code,
@@ -32,13 +32,13 @@ from edgespec.core.pairing.window import (
     STEP_S,
     TRANSITIONS,
     WINDOW_S,
-    Closed,
+    AttemptFailed,
     Delays,
-    Failed,
     Paired,
     PairingWindow,
     Shown,
     Window,
+    WindowClosed,
 )
 from edgespec.core.protocol.signing import SigningKey
 
@@ -103,11 +103,11 @@ def test_five_failures_close_the_window_until_the_operator_asks_again() -> None:
         with pytest.raises(PairingFailed):
             attempt(w, wrong(code), 1.0, f"10.0.0.{left}")
         events = w.events()
-        assert Failed(Reason.CODE, left) in events
+        assert AttemptFailed(Reason.CODE, left) in events
         shown = [event.code for event in events if isinstance(event, Shown)]
         assert len(shown) == (left > 0) and code not in shown, "a failure burns the code and shows another"
         code = (shown or [code])[0]
-    assert events[-1] == Closed(Reason.BURNT)
+    assert events[-1] == WindowClosed(Reason.BURNT)
     assert w.state is Window.CLOSED
     with pytest.raises(PairingFailed, match="five attempts failed") as failure:
         attempt(w, code, 2.0, "10.0.0.9")
@@ -126,7 +126,7 @@ def test_the_window_lasts_120_seconds_whatever_happens_in_it() -> None:
     with pytest.raises(PairingFailed, match="expired") as failure:
         attempt(w, code, WINDOW_S)
     assert failure.value.reason is Reason.EXPIRED
-    assert w.events() == [Closed(Reason.EXPIRED)]
+    assert w.events() == [WindowClosed(Reason.EXPIRED)]
     w.open(500.0)
     w.poll(500.0 + WINDOW_S - 0.001)
     assert w.state is Window.OPEN
@@ -139,7 +139,7 @@ def test_a_parked_attempt_has_to_go_when_another_comes() -> None:
     old, silent, reply = parked(w, code, 0.0, "10.0.0.1")
     attempt(w, code, PARKED_S, "10.0.0.2")
     assert [type(event) for event in w.events()] == [Paired]
-    assert old.state is State.FAILED
+    assert old.state is ExchangeState.FAILED
     late = silent.receive(reply)
     assert late is not None
     with pytest.raises(PairingFailed):
@@ -175,7 +175,7 @@ def test_a_silent_attempt_ends_and_its_late_messages_reach_no_other() -> None:
     with pytest.raises(PairingFailed) as failure:
         w.receive(old, late, STEP_S + 1)
     assert failure.value.reason is Reason.ABANDONED
-    assert (new.state, w.failures) == (State.NEW, 0)
+    assert (new.state, w.failures) == (ExchangeState.NEW, 0)
 
 
 def test_an_attempt_that_ends_after_its_proof_burns_the_code() -> None:
@@ -185,7 +185,7 @@ def test_an_attempt_that_ends_after_its_proof_burns_the_code() -> None:
     assert confirm is not None
     w.receive(exchange, confirm, 0.0)
     w.abandon(exchange, Reason.ABANDONED, 0.0)
-    assert Failed(Reason.ABANDONED, MAX_FAILURES - 1) in w.events()
+    assert AttemptFailed(Reason.ABANDONED, MAX_FAILURES - 1) in w.events()
 
 
 def test_an_older_version_is_named_and_does_not_use_the_code_up() -> None:
@@ -261,7 +261,7 @@ class Walk(RuleBasedStateMachine):
                 assert event.code not in self.burnt
                 self.shown = event.code
                 continue
-            if isinstance(event, Failed):
+            if isinstance(event, AttemptFailed):
                 self.failures += 1
                 assert event.left == MAX_FAILURES - self.failures >= 0
             if isinstance(event, Paired):
@@ -300,7 +300,7 @@ class Walk(RuleBasedStateMachine):
         running = self.window._exchange
         fails = self.failures
         stays = running is not None and (
-            self.now - self.window._received_at < PARKED_S or running.state is not State.REPLIED
+            self.now - self.window._received_at < PARKED_S or running.state is not ExchangeState.REPLIED
         )
         waits = self.window._delays.wait_s(source, self.now) > 0
         try:
@@ -312,7 +312,7 @@ class Walk(RuleBasedStateMachine):
             return
         assert not stays and not waits and self.shown is not None and start.nameplate == self.shown.nameplate
         if running is not None:
-            assert running.state is State.FAILED
+            assert running.state is ExchangeState.FAILED
         self.drain()
         assert self.failures == fails
         try:
@@ -351,11 +351,11 @@ class Walk(RuleBasedStateMachine):
             message = data.draw(st.sampled_from(self.recorded)) if replay and self.recorded else said
             reply = self.window.receive(exchange, message, self.now)
             if reply is None:
-                assert exchange.state is State.PROVEN and message is said
+                assert exchange.state is ExchangeState.PROVEN and message is said
                 assert worker._code not in self.burnt and worker._spki == SPKI
                 assert self.now - self.opened_at < WINDOW_S
                 worker.receive(self.window.stored(exchange, THEM.name))
-                assert worker.state is State.PAIRED
+                assert worker.state is ExchangeState.PAIRED
         except EdgespecError:
             del self.honest[exchange]
             self.drain()
@@ -373,7 +373,7 @@ class Walk(RuleBasedStateMachine):
     def hang_up(self, data: st.DataObject) -> None:
         exchange = data.draw(st.sampled_from(list(self.honest)))
         del self.honest[exchange]
-        unproven = exchange.state is State.REPLIED
+        unproven = exchange.state is ExchangeState.REPLIED
         before = (self.shown, self.failures)
         self.window.abandon(exchange, Reason.ABANDONED, self.now)
         self.drain()

@@ -26,7 +26,7 @@ from edgespec.core.protocol.handshake import (
     session_id,
     transcript,
 )
-from edgespec.core.protocol.session import State, WorkerSession
+from edgespec.core.protocol.session import SessionState, WorkerSession
 from edgespec.core.protocol.signing import SigningKey
 from tests.support.sessions import (
     GATEWAY,
@@ -49,7 +49,7 @@ from tests.support.sessions import (
 
 def test_a_correct_handshake_opens_both_sides_with_one_session_id() -> None:
     w, g = linked()
-    assert w.state is g.state is State.OPEN
+    assert w.state is g.state is SessionState.OPEN
     assert w.session == g.session and len(w.session) == 16
     assert w.peer_key == GATEWAY_KEY.public and g.peer_key == WORKER_KEY.public
     assert g.hello is not None and g.hello.name == "lab-7"
@@ -151,7 +151,7 @@ def test_a_worker_that_may_not_link_gets_a_signed_bye(
     raised = reason_of(g, w.outgoing()[0])
     assert (raised.reason, raised.close_code) == (standing, code)
     (bye,) = deliver(g, w)
-    assert bye == m.Bye(standing) and w.state is State.CLOSED
+    assert bye == m.Bye(standing) and w.state is SessionState.CLOSED
     ended = final_error(bye.reason, "The gateway ended the link.")
     assert ended is None if final is None else isinstance(ended, final)
     notice = notice_of(bye.reason, "7ba1073c5e2f9d40")

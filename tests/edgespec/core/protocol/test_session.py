@@ -14,7 +14,14 @@ from edgespec.core.errors import LocalProtocolError, RemoteProtocolError
 from edgespec.core.protocol import messages as m
 from edgespec.core.protocol import ranges, signing
 from edgespec.core.protocol.gateway_session import GatewaySession
-from edgespec.core.protocol.session import GATEWAY_RECEIVES, WORKER_RECEIVES, RttSample, State, WorkerSession, together
+from edgespec.core.protocol.session import (
+    GATEWAY_RECEIVES,
+    WORKER_RECEIVES,
+    RttSample,
+    SessionState,
+    WorkerSession,
+    together,
+)
 from edgespec.core.protocol.signing import seal
 from tests.support.sessions import (
     COMMIT,
@@ -135,7 +142,7 @@ def test_what_does_not_fit_into_one_frame_goes_into_the_next(lengths: list[int])
 def test_nothing_follows_a_bye() -> None:
     w, g = linked()
     assert g.receive(w.send(m.Bye("stopping")), 0.0) == [m.Bye("stopping")]
-    assert g.state is w.state is State.CLOSED
+    assert g.state is w.state is SessionState.CLOSED
     with pytest.raises(LocalProtocolError):
         w.send(TREE)
     assert reason_of(g, b"").reason == "unexpected"
@@ -227,7 +234,7 @@ class Walk(RuleBasedStateMachine):
     """Feeds one machine valid and invalid messages of a peer with the right keys; a model predicts the state."""
 
     receives = GATEWAY_RECEIVES
-    start = State.HELLO
+    start = SessionState.HELLO
     bodies: ClassVar[list[Any]] = [*WORKER_BODIES, COMMIT, m.Welcome("gw", 4)]
     key = WORKER_KEY
     kind = signing.WORKER_FRAME
@@ -249,15 +256,18 @@ class Walk(RuleBasedStateMachine):
             following = None
         if following is None:
             assert reason_of(self.machine, data, self.now).reason == "unexpected"
-            self.expected = State.CLOSED
+            self.expected = SessionState.CLOSED
         else:
             self.machine.receive(data, self.now)
-            self.expected = State.OPEN if following is State.WELCOME and self.start is State.HELLO else following
+            self.expected = following
+            if following is SessionState.WELCOME and self.start is SessionState.HELLO:
+                self.expected = SessionState.OPEN
 
-    @precondition(lambda self: self.expected in (State.HELLO, State.CHALLENGE, State.PROOF))
+    @precondition(lambda self: self.expected in (SessionState.HELLO, SessionState.CHALLENGE, SessionState.PROOF))
     @rule(which=st.sampled_from(["right", "hello", "challenge", "proof"]))
     def handshake(self, which: str) -> None:
-        right = {State.HELLO: "hello", State.CHALLENGE: "challenge", State.PROOF: "proof"}[self.expected]
+        names = {SessionState.HELLO: "hello", SessionState.CHALLENGE: "challenge", SessionState.PROOF: "proof"}
+        right = names[self.expected]
         if which in ("right", right):
             (data,) = self.peer.outgoing()
             message = m.decode_handshake(data)
@@ -272,7 +282,7 @@ class Walk(RuleBasedStateMachine):
             }[which]
             self.feed(m.encode(example), example)
 
-    @precondition(lambda self: self.expected in (State.WELCOME, State.OPEN))
+    @precondition(lambda self: self.expected in (SessionState.WELCOME, SessionState.OPEN))
     @rule(data=st.data())
     def frame(self, data: st.DataObject) -> None:
         bodies = data.draw(st.lists(st.sampled_from(self.bodies), min_size=1, max_size=3))
@@ -281,7 +291,7 @@ class Walk(RuleBasedStateMachine):
         self.feed(seal(self.key, self.kind, payload), *bodies)
         self.machine.outgoing()
 
-    @precondition(lambda self: self.wild and self.expected in (State.WELCOME, State.OPEN))
+    @precondition(lambda self: self.wild and self.expected in (SessionState.WELCOME, SessionState.OPEN))
     @rule(how=st.sampled_from(["seq", "session", "signature", "kind", "garbage", "trailing"]))
     def bad_frame(self, how: str) -> None:
         session = self.machine.session
@@ -293,13 +303,13 @@ class Walk(RuleBasedStateMachine):
         names = {"seq": "sequence", "signature": "bad-signature", "kind": "bad-signature"}
         names |= {"garbage": "malformed", "trailing": "malformed"}
         assert reason_of(self.machine, data, self.now).reason == names.get(how, how)
-        self.expected = State.CLOSED
+        self.expected = SessionState.CLOSED
 
     @precondition(lambda self: self.wild)
     @rule(junk=st.binary(max_size=300))
     def junk(self, junk: bytes) -> None:
         reason_of(self.machine, junk, self.now)
-        self.expected = State.CLOSED
+        self.expected = SessionState.CLOSED
 
     @rule(wait_s=st.sampled_from([0.001, 0.3, 1.0, 4.0]))
     def wait(self, wait_s: float) -> None:
@@ -310,19 +320,19 @@ class Walk(RuleBasedStateMachine):
         except RemoteProtocolError as error:
             assert error.reason in ("handshake-timeout", "silent", "slow")
             assert self.now >= due or error.reason != "handshake-timeout"  # the others are checked in every tick
-            self.expected = State.CLOSED
-        self.machine.outgoing() if self.expected is State.OPEN else None
+            self.expected = SessionState.CLOSED
+        self.machine.outgoing() if self.expected is SessionState.OPEN else None
 
     @invariant()
     def the_model_agrees(self) -> None:
         if hasattr(self, "machine"):
             assert self.machine.state is self.expected
-            assert (self.machine.wake_at == float("inf")) == (self.expected is State.CLOSED)
+            assert (self.machine.wake_at == float("inf")) == (self.expected is SessionState.CLOSED)
 
 
 class WorkerWalk(Walk):
     receives = WORKER_RECEIVES
-    start = State.CHALLENGE
+    start = SessionState.CHALLENGE
     bodies: ClassVar[list[Any]] = [*GATEWAY_BODIES, TREE, m.Welcome("gw", 4)]
     key = GATEWAY_KEY
     kind = signing.GATEWAY_FRAME
