@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from array import array
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 
 import pytest
 
@@ -58,8 +61,27 @@ class Scene:
         await until(lambda: not self.running.service.daemon.open_requests)
 
     def in_memory(self) -> bool:
-        """Whether what the part holds has the canary in it."""
-        return repr(CANARY)[1:-1] in repr(vars(self.learning))
+        """Whether anything that the part holds has the canary in it; the daemon, which drafts, is not the part's."""
+        return any(has_canary(held) for held in objects_of(self.learning))
+
+
+def objects_of(root: object) -> Iterator[object]:
+    """All objects that can be reached from one, but not through functions, which reach the whole program."""
+    found: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        held = waiting.pop()
+        if id(held) in found or isinstance(held, ModuleType | type | FunctionType | MethodType | asyncio.Future):
+            continue
+        found[id(held)] = held
+        yield held
+        waiting += gc.get_referents(held)
+
+
+def has_canary(held: object) -> bool:
+    if isinstance(held, bytes | bytearray | array):
+        return array("I", CANARY).tobytes() in bytes(held)
+    return isinstance(held, list | tuple) and repr(CANARY)[1:-1] in repr(held)
 
 
 @asynccontextmanager
