@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-worker demo test test-live test-busy test-faults fuzz check bench peers bench-live clean
 .PHONY: check-format check-lint check-types check-sizes check-structure check-docs check-claims check-language
-.PHONY: check-layers check-budget lint test-parts vllm test-vllm
+.PHONY: check-layers check-budget lint test-parts vllm test-vllm test-aarch64
 
 help:
 	@echo "make demo        chat with drafts from a paired worker, and a table of what they save (first run: minutes)"
@@ -30,6 +30,7 @@ help:
 	@echo "make peers       llama.cpp's own server, built from the pinned source (6 to 30 minutes, once)"
 	@echo "make bench-live  ours and that server on the same model, cores and prompts (about 10 minutes)"
 	@echo "make vllm        vLLM for its tests, in .vllm: 3.3 GB, 3 minutes on two quiet cores (20 on busy ones)"
+	@echo "make test-aarch64  a worker for aarch64, by qemu: tests, a known answer, a chat with a gateway for this processor"
 	@echo "make test-vllm   edgespec-vllm in a real vLLM on the CPU: equal texts, whatever is drafted"
 	@echo "make clean       remove .venv and caches (not the models)"
 
@@ -127,6 +128,18 @@ peers: setup
 bench-live: peers
 	@mkdir -p out
 	@$(BIN)/python -m tools.bench live --json out/live.json
+
+# A worker for aarch64, by qemu's user mode: its tests, a known answer of llama.cpp, and a chat with a gateway for this
+# processor. Not part of `.ci/run`: it takes 20 minutes on two quiet cores, and more packages of Debian.
+test-aarch64: setup .aarch64/.ready
+	@.aarch64/python -m pytest -q -p no:cacheprovider -m "not live" $(ON_AARCH64)
+	@.aarch64/python -m edgespec models check auto:quantised
+	@$(BIN)/python -m tools.aarch64.chat .aarch64
+
+ON_AARCH64 = tests/edgespec/core tests/edgespec/shared tests/edgespec/llamacpp
+
+.aarch64/.ready: requirements/worker.txt requirements/gateway.txt requirements/llama.txt tools/aarch64/setup.sh
+	@bash tools/aarch64/setup.sh .aarch64
 
 vllm: .vllm/.ready
 
