@@ -54,16 +54,15 @@ llama() {
 }
 
 launchers() {
-    # A process that tests start with sys.executable is for aarch64, too.
-    cat > "$FOLDER/tests/sitecustomize.py" <<- 'EOF'
-		import os
-		import sys
-
-		sys.executable = os.environ["EDGESPEC_AARCH64"]
+    # Paths are known to that Python whatever PYTHONPATH says, and what a test starts with sys.executable is for aarch64.
+    cat > "$FOLDER/root/usr/lib/python3/dist-packages/edgespec.pth" <<- EOF
+		$FOLDER/packages
+		$FOLDER/tests
+		$HERE
+		import sys; sys.executable = "$FOLDER/python"
 	EOF
     cat > "$FOLDER/python" <<- EOF
 		#!/bin/sh
-		export EDGESPEC_AARCH64=$FOLDER/python PYTHONPATH=$FOLDER/packages:$FOLDER/tests:$HERE
 		exec qemu-aarch64 -L $FOLDER/root $FOLDER/root/usr/bin/python3.11 "\$@"
 	EOF
     cat > "$FOLDER/instead" <<- EOF
@@ -90,6 +89,7 @@ mkdir -p "$FOLDER/tests"
 step "1/4 Debian's Python for arm64" debian
 step "2/4 wheels for aarch64, as locked" wheels "$FOLDER/packages" requirements/worker.txt requirements/gateway.txt
 step "3/4 what tests import" wheels "$FOLDER/tests" "$FOLDER/tests.txt"
+step "    and the lab" $PIP install --no-build-isolation --no-deps --upgrade --target "$FOLDER/tests" ./lab
 step "4/4 llama.cpp, compiled across (minutes)" llama
 launchers
 touch "$FOLDER/.ready"
