@@ -52,7 +52,7 @@ from cloud_gateway.core.requests.request import (
 )
 from cloud_gateway.core.requests.rounds import RequestTime, Rounds
 from cloud_gateway.core.sources.asking import Sources
-from cloud_gateway.core.verify.accept import FlatTree, Walk, at_open_end, flatten, walk
+from cloud_gateway.core.verify.accept import NOT_COMPUTED, FlatTree, Walk, at_open_end, flatten, walk
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.core.verify.guide import Guide, ready_at
 from cloud_gateway.core.verify.interface import ConstraintError
@@ -390,12 +390,14 @@ class Generation:
         stops: frozenset[int] = frozenset()
         if not self.request.ignore_eos:
             stops = self.bounds.eos
+        may_choose = ready_at(flat, constraint)
+        likeliest = rows.argmax
         taken = walk(
             flat,
             choose,
             stop=stops.__contains__,
             limit=self.remaining,
-            ready=ready_at(flat, constraint),
+            ready=lambda row: likeliest[row] != NOT_COMPUTED and may_choose(row),
         )
 
         # What the workers brought is judged against the tree as it was.

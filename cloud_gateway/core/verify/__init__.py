@@ -2,7 +2,7 @@
 
 Public, by module:
 
-- `accept`: `at_open_end`, `flatten`, `FlatTree`, `Walk`, `walk`
+- `accept`: `NOT_COMPUTED`, `at_open_end`, `flatten`, `FlatTree`, `Walk`, `walk`
 - `candidates`: `CandidateTree`, `COMMITTED_SPAN`, `LOCAL`, `Merged`
 - `guide`: `AT_GATEWAY`, `GRAMMAR`, `Guide`, `ready_at`
 - `interface`: `Constraint`, `ConstraintError`, `RowReader`

@@ -76,6 +76,10 @@ class Walk(Struct, frozen=True):
     at_leaf: bool
 
 
+NOT_COMPUTED = -1
+"""In the place of the target's token after a row that it has not computed."""
+
+
 def walk(
     flat: FlatTree,
     choose: Callable[[int], int],

@@ -26,7 +26,10 @@ class Verified(Protocol):
 
     @property
     def argmax(self) -> Sequence[int]:
-        """The target's most probable token after each row, n of them."""
+        """The target's most probable token after each row, n of them.
+
+        NOT_COMPUTED after a row that it has not computed, which is never row 0; the walk ends before such a row.
+        """
 
     def entropy(self, row: int) -> float:
         """Entropy in nats of the target's distribution (temperature 1) after one row."""

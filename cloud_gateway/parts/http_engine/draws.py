@@ -9,15 +9,12 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.core.verify.accept import NOT_COMPUTED, FlatTree
 from cloud_gateway.core.verify.shared_noise import Rows
 from cloud_gateway.core.verify.verification import CompletionStart, Method, Verification
 from edgespec.core.drafting.algorithm2 import Proposal
 from edgespec.core.drafting.ranking import Ranker
 from edgespec.core.errors import ClientError
-
-NOT_DRAWN = -1
-"""In the place of a row's token that was not asked for, since no path of draws leads to the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class DrawnRows:
     @property
     def argmax(self) -> Sequence[int]:
         """The draws, in the place of the most probable tokens."""
-        return [self.draws.get(row, NOT_DRAWN) for row in range(self.rows)]
+        return [self.draws.get(row, NOT_COMPUTED) for row in range(self.rows)]
 
     def entropy(self, row: int) -> float:
         """Nothing is known of the distribution, and a draw is one token."""

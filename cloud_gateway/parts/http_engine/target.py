@@ -218,16 +218,25 @@ class HttpTarget:
         return DrawnRows(draws, len(work.tree), self.vocab_size)
 
     async def _drawn(self, place: Slot, tree: FlatTree) -> dict[int, int]:
-        """The draws from row 0 down the candidates, until one is none of them. Raises ClientError."""
+        """The draws from row 0 down the candidates, until one is none of them. Raises ClientError.
+
+        In company nothing is waited for but the first token, since the other requests wait for it, too: below row 0
+        there are draws as far as the stream has come.
+        """
         if place.refused is not None:
             raise place.refused
 
         children = tree.children()
+        in_company = self._others() > 0
         committed = [*place.committed, tree.tokens[0]]
         draws: dict[int, int] = {}
         row = 0
         while True:
-            verifies = bool(children[row]) and place.calls and not self._at_hand(place, committed)
+            is_at_hand = self._at_hand(place, committed)
+            if in_company and row and not is_at_hand:
+                return draws
+
+            verifies = bool(children[row]) and place.calls and not in_company and not is_at_hand
             if place.request is None:  # a trial, of which only the time counts
                 verifies = True
             if verifies:

@@ -20,7 +20,7 @@ from cloud_gateway.core.requests.generation import Bounds, Generation
 from cloud_gateway.core.requests.request import GenerationRequest
 from cloud_gateway.core.sources.asking import put
 from cloud_gateway.core.sources.interface import Suggestion
-from cloud_gateway.core.verify.accept import FlatTree
+from cloud_gateway.core.verify.accept import NOT_COMPUTED, FlatTree
 from cloud_gateway.part import PastRequest
 from cloud_gateway.parts.request_traces import format as trace
 from cloud_gateway.parts.request_traces.format import Header, Trace, TraceError, act_of
@@ -63,7 +63,6 @@ class Recorded:
     """What is outside the machine, as it was: the target's choices (`Verification`, `Rows`), and the constraint's."""
 
     by_match = True
-    argmax: Sequence[int] = ()
 
     def __init__(self) -> None:
         self.depths: Sequence[int] = ()
@@ -71,6 +70,12 @@ class Recorded:
         self.entropies: Sequence[float] = ()
         self.left_out: set[tuple[int, ...]] = set()
         self.to_force: Sequence[int] = ()
+
+    @property
+    def argmax(self) -> Sequence[int]:
+        """The token chosen after a row, if one was."""
+        chosen = [*self.tokens, *([NOT_COMPUTED] * (max(self.depths) + 1))]
+        return [chosen[depth] for depth in self.depths]
 
     def at(self, flat: FlatTree, rows: object) -> Callable[[int], int]:
         """The token chosen after a row."""

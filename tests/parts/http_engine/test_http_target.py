@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cloud_gateway.core.requests.request import DoneEvent, GenerationRequest, Speculation
-from cloud_gateway.core.verify.accept import flatten
+from cloud_gateway.core.verify.accept import NOT_COMPUTED, flatten
 from cloud_gateway.core.verify.candidates import CandidateTree
 from cloud_gateway.engine.exchange import Stream
 from cloud_gateway.models.target_model import Work
@@ -127,6 +127,39 @@ async def test_several_requests_have_streams_of_their_own() -> None:
         streams = [engine.submit(GenerationRequest(prompt, 30, ignore_eos=True)) for prompt in prompts]
         texts = [(await stream.whole())[0] for stream in streams]
     assert texts == [plain_greedy(prompt, 30) for prompt in prompts]
+
+
+async def test_in_company_no_request_calls_and_all_take_their_streams() -> None:
+    prompts = [[*PROMPT, number] for number in range(3)]
+    with serving(SLOW) as running, target_at(running) as target, engines() as started:
+        engine = started(None, TableDraft(model=HashModel(right=1.0)), target, methods={"shared-noise": DRAWS})
+        streams = [engine.submit(GenerationRequest(prompt, 40, ignore_eos=True)) for prompt in prompts]
+        await until(lambda: engine.active == len(prompts))
+        before = len(running.server.calls)
+        texts = [(await streams[0].whole())[0]]
+        calls = len(running.server.calls) - before
+        texts += [(await stream.whole())[0] for stream in streams[1:]]
+    assert texts == [plain_greedy(prompt, 40) for prompt in prompts]
+    assert calls <= 1, "a pass that began while one request was alone"
+
+
+async def test_in_company_a_pass_has_draws_as_far_as_the_stream_has_come() -> None:
+    with serving(Manners(token_s=0.2)) as running, target_at(running) as target:
+        slots = [target.open([*PROMPT, *more])[0] for more in ([], [7])]
+        for slot in slots:
+            target.begin(slot, wanted())
+        await until(lambda: target.ready(slots[0], lambda: None))
+        tree = CandidateTree(PROMPT)
+        node = tree.root
+        for token in TEXT[:5]:
+            node = tree.add_local(node, token, 1.0, 1.0) or node
+        flat = flatten(tree.root, tree.best(5))
+        (rows,) = target.verify([Work(slots[0], flat)])
+        drawn = [token for token in rows.argmax if token != NOT_COMPUTED]
+        assert drawn == TEXT[: len(drawn)] and 1 <= len(drawn) < 5
+        assert running.server.calls == []
+        for slot in slots:
+            target.close(slot)
 
 
 async def test_a_long_prompt_at_the_server_holds_up_no_other_request() -> None:
