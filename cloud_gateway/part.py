@@ -182,7 +182,9 @@ class Running:
         """Called on the event loop after each change. `worker`: key id; `why`: empty if it was lifted."""
 
     def recording(self, serving: Serving) -> Recording | None:
-        """What listens to requests. Called once, when the models are loaded; None if nothing does.
+        """What listens to requests; None if nothing does.
+
+        Called once, when the models are loaded; not if another program's engine serves the requests, as vLLM's.
 
         A listener is given each event and its effects on the engine's thread. It may not block or change them, and it
         is dropped from a request if it fails.

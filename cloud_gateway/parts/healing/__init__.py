@@ -27,14 +27,20 @@ class Consenting(Running):
         self._sender: Sender | None = None
 
     def recording(self, serving: Serving) -> Recording:
-        from cloud_gateway.parts.healing.sender import Announcing, Sender
+        from cloud_gateway.parts.healing.sender import Announcing
 
-        self._sender = Sender(self._keys)
-        return Announcing(self._sender)
+        return Announcing(self._made_sender())
 
     def operates(self, gateway: Operating) -> None:
-        assert self._sender is not None, "recording is called first"
-        self._sender.start(gateway.workers)
+        self._made_sender().start(gateway.workers)
+
+    def _made_sender(self) -> Sender:
+        """An engine elsewhere, as vLLM, has no recordings: its workers are sent consents, and no request's key."""
+        from cloud_gateway.parts.healing.sender import Sender
+
+        if self._sender is None:
+            self._sender = Sender(self._keys)
+        return self._sender
 
     def handlers(self) -> Mapping[str, Handler]:
         return {"learning": self._set}
