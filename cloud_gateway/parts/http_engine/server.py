@@ -175,6 +175,7 @@ class Server:
         model = await self._listed()
         sample = await self.tokenize(SAMPLE)
         if model != self.model or sample != self._sample:
+            self.doubt()
             raise RefusedError(502, changed(self.model.id))
         self._asked_at = time.monotonic()
 

@@ -20,6 +20,7 @@ from cloud_gateway.parts.http_engine.draws import DRAWS
 from cloud_gateway.parts.http_engine.server import Server
 from cloud_gateway.parts.http_engine.stream import ServerTokens
 from cloud_gateway.parts.http_engine.target import HttpTarget, ServerLoop
+from edgespec.core.errors import ClientError
 from edgespec.core.protocol.messages import Sampling
 from tests.parts.http_engine.served import CONTEXT, LONG, Manners, Running, serving
 from tests.support.engines import complete, engines
@@ -101,6 +102,32 @@ async def test_a_stream_after_a_call_asks_no_more_than_the_call(monkeypatch: pyt
         tokens, _ = await finished(running, worker=0.7)
     assert tokens == TEXT and running.server.calls and len(running.server.streams) > 1
     assert running.server.listings == 2  # when the gateway starts, and for the completion's first token
+
+
+async def test_a_server_found_to_be_another_one_is_not_taken_for_the_same_within_a_second() -> None:
+    with serving() as running, target_at(running) as target:
+        await complete_one(target)
+        running.server.manners.shift = 1
+        slot, _ = target.open(PROMPT)
+        target.begin(slot, wanted())
+        await until(lambda: target.ready(slot, lambda: None))  # its stream has ended with an error
+        tree = CandidateTree(PROMPT)
+        tree.add_local(tree.root, TEXT[0], 1.0, 1.0)
+        (rows,) = target.verify([Work(slot, flatten(tree.root, tree.best(1)))])
+        with pytest.raises(ClientError, match="serves another one"):
+            list(rows.argmax)
+        assert running.server.calls == []
+        target.close(slot)
+
+
+async def complete_one(target: HttpTarget) -> None:
+    """A completion, for which the server is asked whether it is the same."""
+    slot, _ = target.open(PROMPT)
+    target.begin(slot, wanted(1))
+    await until(lambda: target.ready(slot, lambda: None))
+    tree = CandidateTree(PROMPT)
+    target.verify([Work(slot, flatten(tree.root, []))])
+    target.close(slot)
 
 
 async def test_the_end_of_a_text_ends_it_also_if_the_server_leaves_it_out() -> None:
