@@ -104,7 +104,7 @@ async def test_a_stream_after_a_call_asks_no_more_than_the_call(monkeypatch: pyt
     assert running.server.listings == 2  # when the gateway starts, and for the completion's first token
 
 
-async def test_a_server_found_to_be_another_one_is_not_taken_for_the_same_within_a_second() -> None:
+async def test_a_server_that_was_found_to_be_another_one_gets_no_call() -> None:
     with serving() as running, target_at(running) as target:
         await complete_one(target)
         running.server.manners.shift = 1
