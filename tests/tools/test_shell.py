@@ -39,7 +39,11 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
 
 @pytest.mark.parametrize(
     ("program", "line", "offered"),
-    [("edgespec", "models fe", "fetch"), ("edgespec", "conf", "config"), ("cloud-gateway", "workers exp", "expire")],
+    [
+        ("cloud-gateway", "keys cr", "create"),
+        ("edgespec", "conf", "config"),
+        ("cloud-gateway", "workers exp", "expire"),
+    ],
 )
 def test_bash_completes_the_commands_of_both_programs(
     program: str, line: str, offered: str, typed: Typed, tmp_path: Path

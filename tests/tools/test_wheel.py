@@ -15,7 +15,7 @@ def test_a_shown_command_is_known_by_its_program_and_verbs() -> None:
 
 def test_the_pages_show_what_operators_and_lab_admins_type() -> None:
     found = shown()
-    assert {("edgespec", "pair"), ("edgespec", "models", "fetch"), ("cloud-gateway", "keys", "create")} <= found
+    assert {("edgespec", "pair"), ("edgespec", "run"), ("cloud-gateway", "keys", "create")} <= found
 
 
 def test_lowest_versions_are_those_of_every_extra_but_development() -> None:
