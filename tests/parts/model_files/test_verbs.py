@@ -14,18 +14,6 @@ from tests.support.tiny_gguf import make_tiny_gguf
 from tests.support.tiny_target import make_tiny_target
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in ("CACHE", "CONFIG", "STATE"):
-        monkeypatch.setenv(f"XDG_{variable}_HOME", str(tmp_path / variable.lower()))
-    return tmp_path
-
-
-@pytest.fixture
-def draft(home: Path) -> Path:
-    return make_tiny_gguf(home / "draft.gguf")
-
-
 def test_the_list_has_what_is_here_and_what_is_configured(
     home: Path, draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
